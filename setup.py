@@ -1,0 +1,37 @@
+"Everything is said in settings.ini; this file only hands it to setuptools."
+from configparser import ConfigParser
+from pathlib import Path
+from setuptools import setup
+
+here = Path(__file__).parent
+ini = ConfigParser(delimiters=["="])
+ini.read(here/"settings.ini", encoding="utf-8")
+cfg = ini["DEFAULT"]
+
+
+def lines(key):
+    "The requirements under `key`, one a line, without comments."
+    return [line.strip() for line in cfg[key].splitlines() if line.strip() and not line.strip().startswith("#")]
+
+
+setup(
+    name=cfg["lib_name"],
+    version=cfg["version"],
+    description=cfg["description"],
+    long_description=(here/"README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    keywords=cfg["keywords"].split(),
+    license="MIT",
+    author=cfg["author"],
+    url=cfg["git_url"],
+    classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Developers", "Intended Audience :: Education",
+                 "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA", "Framework :: Jupyter"],
+    python_requires=">=" + cfg["min_python"],
+    packages=[cfg["lib_path"]],
+    py_modules=["util"],
+    install_requires=lines("requirements"),
+    extras_require={extra: lines(extra + "_requirements") for extra in ("dev", "cu13", "cu12")},
+    entry_points={"console_scripts": lines("console_scripts"),
+                  "nbdev": [f"{cfg['lib_name']}={cfg['lib_path']}._modidx:d"]},
+    zip_safe=False,
+)

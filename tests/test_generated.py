@@ -1,0 +1,130 @@
+"The library, the scripts, the README and the cards are in step with what they are made from, and the notebooks are clean."
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import jsonschema
+import pytest
+from conftest import ROOT, environment
+
+from numba_matmul import ladder, util
+
+NOTEBOOKS = sorted((ROOT/"nbs").glob("*.ipynb"))
+CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
+
+
+def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
+def source(cell): return "".join(cell["source"])
+
+
+def output_texts(path):
+    for cell in cells(path):
+        for output in cell.get("outputs", []):
+            yield output, "".join(output.get("text", [])) + json.dumps(output.get("data", {}).get("text/plain", "")) + "".join(output.get("data", {}).get("text/html", []))
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    "The project in another folder, where a command may change it."
+    target = tmp_path_factory.mktemp("copy")
+    for name in "nbs", "numba_matmul": shutil.copytree(ROOT/name, target/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    for name in "settings.ini", "pyproject.toml", "setup.py", "README.md": shutil.copy(ROOT/name, target/name)
+    return target
+
+
+def run(code, folder):
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_library_is_what_the_notebooks_export(copy):
+    run("from nbdev.doclinks import nbdev_export\nnbdev_export()", copy)
+    for path in [*(copy/"numba_matmul").glob("*.py"), copy/"pyproject.toml"]:
+        assert path.read_text(encoding="utf-8") == (ROOT/path.relative_to(copy)).read_text(encoding="utf-8"), f"{path.name}: run nbdev_export"
+    assert {p.name for p in (copy/"numba_matmul").glob("*.py")} == {p.name for p in (ROOT/"numba_matmul").glob("*.py")}
+
+
+def test_notebooks_are_clean(copy):
+    run("from nbdev.clean import nbdev_clean\nnbdev_clean()", copy)
+    for path in NOTEBOOKS:
+        assert (copy/"nbs"/path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
+
+
+def test_scripts_are_what_the_lessons_write():
+    written = {}
+    for path in NOTEBOOKS:
+        for cell in cells(path):
+            first, _, body = source(cell).partition("\n")
+            if first.startswith("%%writefile"):
+                assert first.split()[1].startswith("../profiling_scripts/") and path.stem in first, f"{path.name}: {first}"
+                written[first.split("/")[-1]] = body
+    assert written == {p.name: p.read_text(encoding="utf-8").rstrip("\n") for p in (ROOT/"profiling_scripts").glob("*.py")}
+
+
+def test_every_kernel_has_a_lesson_and_a_script():
+    for number in ladder.KERNELS:
+        (lesson,) = (ROOT/"nbs").glob(f"{number:02}_[!p]*.ipynb")
+        assert (ROOT/"profiling_scripts"/f"{lesson.stem}.py").exists()
+        assert lesson.name in (ROOT/"README.md").read_text(encoding="utf-8")
+
+
+def test_readme_and_picture_come_from_the_cards():
+    readme = (ROOT/"README.md").read_text(encoding="utf-8")
+    assert readme == ladder.readme_text(readme), "run make readme"
+    assert (ROOT/ladder.PICTURE).read_text(encoding="utf-8") == ladder.picture_svg(), "run make readme"
+
+
+@pytest.mark.parametrize("path", CARDS, ids=lambda p: p.name)
+def test_card_keeps_the_schema(path):
+    schema = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))
+    card = json.loads(path.read_text(encoding="utf-8"))
+    jsonschema.Draft202012Validator(schema).validate(card)
+    assert {row["kernel"] for row in card["speed"]} <= ladder.KERNELS.keys()
+    for row in card["speed"]:  # the derived numbers agree with the measured ones
+        assert row["gflops"] == pytest.approx(2 * row["m"] * row["n"] * row["k"] / row["ms"] / 1e6)
+        assert row["percent"] == pytest.approx(100 * row["cublas_ms"] / row["ms"])
+
+
+def test_a_card_with_a_failed_check_is_refused():
+    schema = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))
+    card = json.loads(CARDS[0].read_text(encoding="utf-8"))
+    card["speed"][0] = {key: card["speed"][0][key] for key in ("kernel", "name", "m", "n", "k")} | dict(passed=False, message="wrong")
+    with pytest.raises(jsonschema.ValidationError): jsonschema.Draft202012Validator(schema).validate(card)
+
+
+def test_every_experiment_of_the_lessons_is_recorded():
+    names = {name for path in NOTEBOOKS for cell in cells(path) if cell["cell_type"] == "code"
+             for name in re.findall(r'\bexperiment\("([^"]+)"', source(cell))}
+    assert names and names == set(util.load_cards()[0]["experiments"])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_outputs_are_fit_to_keep(path):
+    assert path.stat().st_size < 700_000, "hard to read and to diff"
+    for output, text in output_texts(path):
+        assert output["output_type"] != "error"
+        assert not re.search(r"(/home|/root|/tmp|/opt|/usr|/work|/Users|/content)/|site-packages|ipykernel_|ipython-input", text), text[:300]
+        assert not re.search(r"\d+%\||it/s", text), "a progress bar is left"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebook_has_the_form_of_the_course(path):
+    first, *rest = cells(path)
+    assert re.match(r"# .+\n\n> .+", source(first)), "a title, and the one idea after >"
+    imports = next(source(c) for c in rest if c["cell_type"] == "code" and re.search(r"^(from|import) ", source(c), re.M))
+    line = re.search(r"^(from|import) (.+)", imports, re.M)
+    assert re.match(r"(util|numba_matmul)\b", line[2]) or "#| export" in imports, "the first import chooses the simulator"
+
+
+def linked_files():
+    for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
+        text = "\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)  # code
+        for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", text): yield path, target
+
+
+@pytest.mark.parametrize("path,target", list(linked_files()), ids=lambda x: getattr(x, "name", x))
+def test_links_lead_somewhere(path, target): assert (path.parent/target).exists()

@@ -1,0 +1,293 @@
+"What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same tests."
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from numba import config, cuda, float32, int32, uint32
+
+from numba_matmul import simulator
+from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, in_child, simulate
+
+X = np.arange(64, dtype=np.float32)
+
+
+def refused(launch, *args, match):
+    with pytest.raises(SimulatorError, match=match): simulate(launch, *args)
+
+
+def test_warp_instructions():
+    @cuda.jit
+    def k(out):
+        i = cuda.threadIdx.x
+        lane = i % 32
+        out[0, i] = cuda.shfl_sync(0xFFFFFFFF, lane, 5)
+        out[1, i] = cuda.shfl_down_sync(0xFFFFFFFF, lane, 1)
+        out[2, i] = cuda.shfl_up_sync(0xFFFFFFFF, lane, 1)
+        out[3, i] = cuda.shfl_xor_sync(0xFFFFFFFF, lane, 1)
+        out[4, i] = cuda.ballot_sync(0xFFFFFFFF, lane < 3)
+        out[5, i] = cuda.any_sync(0xFFFFFFFF, lane == 7) + 2 * cuda.all_sync(0xFFFFFFFF, lane == 7)
+        out[6, i] = cuda.laneid
+    (out,) = simulate(k[1, 64], np.zeros((7, 64), np.int64))
+    lane = np.arange(64) % 32
+    assert np.array_equal(out, [lane * 0 + 5, np.minimum(lane + 1, 31), np.maximum(lane - 1, 0), lane ^ 1, lane * 0 + 7, lane * 0 + 1, lane])
+
+
+def test_block_votes_and_atomics():
+    @cuda.jit
+    def k(out):
+        total = cuda.shared.array(1, int32)
+        i = cuda.threadIdx.x
+        if i == 0: total[0] = 0
+        cuda.syncthreads()
+        cuda.atomic.add(total, 0, i)
+        cuda.atomic.max(out, 3, i)
+        cuda.syncthreads()
+        out[0] = total[0]
+        out[1] = cuda.syncthreads_count(i % 3 == 0)
+        out[2] = cuda.syncthreads_or(i == 5) + 2 * cuda.syncthreads_and(i == 5)
+    (out,) = simulate(k[1, 40], np.zeros(4, np.int32))
+    assert out.tolist() == [sum(range(40)), 14, 1, 39]
+
+
+def test_atomic_against_plain_access_is_a_race():
+    @cuda.jit
+    def k(out):
+        total = cuda.shared.array(1, int32)
+        if cuda.threadIdx.x == 0: total[0] = 0
+        cuda.syncthreads()
+        cuda.atomic.add(total, 0, 1)
+        out[cuda.threadIdx.x] = total[0]
+    refused(k[1, 4], np.zeros(4, np.int32), match="race: total")
+
+
+def test_a_warp_barrier_orders_only_its_warp():
+    @cuda.jit
+    def k(x, out, reach):
+        tile = cuda.shared.array(64, float32)
+        i = cuda.threadIdx.x
+        tile[i] = x[i]
+        cuda.syncwarp()
+        out[i] = tile[(i + reach) % 64]
+    out = np.zeros(64, np.float32)
+    assert np.array_equal(simulate(k[1, 64], X, out, 0)[1], X)
+    refused(k[1, 64], X, out, 32, match="race|before it was written")
+
+
+def test_a_write_after_another_threads_read_is_a_race():
+    @cuda.jit
+    def k(x, out):
+        tile = cuda.shared.array(8, float32)
+        i = cuda.threadIdx.x
+        tile[i] = x[i]
+        cuda.syncthreads()
+        out[i] = tile[0]
+        if i == 7: tile[0] = 1
+    refused(k[1, 8], X, X.copy(), match=r"race: tile\[0\] was read by thread \(0\).*written by thread \(7\)")
+
+
+def test_memory_starts_as_nan_in_each_block():
+    @cuda.jit
+    def k(out):
+        local = cuda.local.array((2, 2), float32)
+        numbers = cuda.local.array(1, int32)
+        b = cuda.blockIdx.x
+        out[b, 0], out[b, 1] = local[1, 1], numbers[0]
+        local[1, 1] = 3
+    (out,) = simulate(k[2, 1], np.zeros((2, 2), np.float32))
+    assert np.isnan(out[:, 0]).all() and (out[:, 1] == -1).all()
+
+    @cuda.jit
+    def second_block_reads(out):
+        tile = cuda.shared.array(1, float32)
+        if cuda.blockIdx.x == 0: tile[0] = 1
+        out[cuda.blockIdx.x] = tile[0]
+    refused(second_block_reads[2, 1], np.zeros(2, np.float32), match="before it was written, in thread .0. of block .1.")
+
+
+@pytest.mark.parametrize("space", ["global", "shared", "local"])
+@pytest.mark.parametrize("index", [-1, 8])
+def test_every_space_checks_both_ends(space, index):
+    @cuda.jit
+    def k(x, space, index):
+        shared = cuda.shared.array(8, float32)
+        local = cuda.local.array(8, float32)
+        if space == 0: x[index] = 1
+        elif space == 1: shared[index] = 1
+        else: local[index] = 1
+    refused(k[1, 1], X[:8].copy(), ["global", "shared", "local"].index(space), index, match="negative" if index < 0 else "out of bounds")
+
+
+def test_views_of_shared_arrays_are_checked_too():
+    @cuda.jit
+    def k(out, barrier):
+        tile = cuda.shared.array((4, 4), float32)
+        i = cuda.threadIdx.x
+        row = tile[i]
+        row[1] = i
+        if barrier: cuda.syncthreads()
+        out[i] = tile[(i + 3) % 4, 1]
+    assert simulate(k[1, 4], X[:4].copy(), True)[0].tolist() == [3, 0, 1, 2]
+    refused(k[1, 4], X[:4].copy(), False, match="race|before it was written")
+
+
+def test_dynamic_shared_memory():
+    @cuda.jit
+    def k(x, out):
+        tile = cuda.shared.array(0, float32)
+        same = cuda.shared.array(0, float32)
+        i = cuda.threadIdx.x
+        tile[i] = x[i]
+        cuda.syncthreads()
+        out[i] = same[tile.shape[0] - 1 - i]
+    assert np.array_equal(simulate(k[1, 16, 0, 64], X[:16], X[:16].copy())[1], X[:16][::-1])
+    refused(k[1, 16, 0, 60], X[:16], X[:16].copy(), match="out of bounds")
+    refused(k[1, 16, 0, 300_000], X[:16], X[:16].copy(), match="232448")
+
+
+def test_asynchronous_copies_land_at_their_wait():
+    @cuda.jit
+    def k(x, out, commit, wait, barrier):
+        tile = cuda.shared.array(8, float32)
+        i = cuda.threadIdx.x
+        if i < 2: cp_async(tile, 4 * i, x, 4 * i, 4)
+        if commit: cp_async_commit_group()
+        if wait: cp_async_wait_group(0)
+        if barrier: cuda.syncthreads()
+        out[i] = tile[7 - i]
+    def run(*steps): return simulate(k[1, 8], X[:8], np.zeros(8, np.float32), *steps)
+    assert np.array_equal(run(True, True, True)[1], X[:8][::-1])
+    for steps in (True, False, True), (False, True, True), (True, True, False):
+        with pytest.raises(SimulatorError, match="asynchronous copy|race|before it was written"): run(*steps)
+
+
+def test_asynchronous_copies_wait_by_group():
+    @cuda.jit
+    def k(x, out, pending):
+        tile = cuda.shared.array(2, float32)
+        cp_async(tile, 0, x, 0, 1)
+        cp_async_commit_group()
+        cp_async(tile, 1, x, 1, 1)
+        cp_async_commit_group()
+        cp_async_wait_group(pending)
+        out[0] = tile[0]
+        if pending == 0: out[1] = tile[1]
+        cp_async_wait_group(0)
+        out[1] = tile[1]
+    for pending in 0, 1: assert np.array_equal(simulate(k[1, 1], X[:2], np.zeros(2, np.float32), pending)[1], X[:2])
+    refused(k[1, 1], X[:2], np.zeros(2, np.float32), 2, match=r"tile\[0\] is read while an asynchronous copy")
+
+
+def test_options_of_the_compiler_are_accepted_and_typos_are_not():
+    def body(out): out[0] = 1
+    def options():
+        from numba import cuda
+        cuda.jit("void(float32[:])")(body)
+        cuda.jit(launch_bounds=(128, 2), max_registers=64, lineinfo=True, fastmath=True, lto=True, opt=True, cache=False)(body)
+        try: cuda.jit(launch_bound=128)(body)
+        except TypeError as e: return str(e)
+    assert "launch_bound" in in_child(options, simulator=True)
+
+
+def test_two_launch_configurations_of_one_kernel_are_two():
+    def both():
+        from numba import cuda
+        @cuda.jit
+        def k(out): out[cuda.grid(1)] = cuda.blockDim.x
+        small, large = k[1, 2], k[1, 4]
+        result = np.zeros(4, np.float32)
+        small(result)
+        return result.tolist()
+    assert in_child(both, simulator=True) == [2, 2, 0, 0]
+
+
+def test_python_floats_are_float64_as_when_compiled():
+    @cuda.jit
+    def dtype(out, x): out[0] = (np.float32(1) * x).itemsize
+    assert simulate(dtype[1, 1], np.zeros(1), 0.5)[0][0] == 8
+
+
+def test_torch_tensors_are_refused_with_their_type():
+    def launch():
+        import torch
+        from numba import cuda
+        @cuda.jit
+        def k(x): x[0] = 1
+        k[1, 1](torch.zeros(3))
+    with pytest.raises(ChildError, match="not torch.Tensor"): in_child(launch, simulator=True)
+
+
+def test_cuda_may_be_a_local_name():
+    def launch():
+        from numba import cuda as gpu
+        @gpu.jit
+        def k(out): out[gpu.grid(1)] = gpu.threadIdx.x
+        out = np.zeros(4, np.int32)
+        k[2, 2](out)
+        try: gpu.threadIdx
+        except AttributeError as e: return out.tolist(), str(e)
+    assert in_child(launch, simulator=True) == ([0, 1, 0, 1], "cuda.threadIdx exists only inside a running kernel")
+
+
+def test_an_exception_in_a_device_function_names_its_line():
+    @cuda.jit(device=True)
+    def half(x, i): return x[i + 100]
+    @cuda.jit
+    def k(x, out): out[0] = half(x, 3)
+    refused(k[1, 1], X, X.copy(), match="out of bounds.*line 2 of half|out of bounds.*of half: def half")
+
+
+def test_intrinsics_with_a_python_body_travel():
+    from numba.cuda.extending import overload
+    def twice(x): return 2 * x
+    @cuda.jit
+    def k(x, out): out[cuda.grid(1)] = twice(x[cuda.grid(1)])
+    assert overload and np.array_equal(simulate(k[2, 32], X, X.copy())[1], 2 * X)
+
+
+def test_a_child_returns_values_and_errors():
+    assert in_child(lambda x: x + 1, 41, simulator=False) == 42
+    with pytest.raises(ChildError, match="ZeroDivisionError"): in_child(lambda: 1 // 0, simulator=True)
+    with pytest.raises(ChildError, match="status 3.*last words"): in_child(lambda: (print("last words", flush=True), os._exit(3)), simulator=True)
+
+
+def test_a_child_that_hangs_is_ended_with_its_own_children(tmp_path):
+    marker = tmp_path/"still-alive"
+    def hang(): subprocess.run(["sh", "-c", f"sleep 4; touch {marker}"])
+    with pytest.raises(ChildError, match="within 2 s"): in_child(hang, simulator=True, timeout=2)
+    import time
+    time.sleep(3)
+    assert not marker.exists()
+
+
+def test_nothing_is_left_in_the_temporary_folder():
+    before = set(os.listdir(tempfile.gettempdir()))
+    @cuda.jit
+    def k(out): out[-1] = 0
+    refused(k[1, 1], X.copy(), match="negative")
+    assert set(os.listdir(tempfile.gettempdir())) <= before
+
+
+def test_the_order_of_threads_is_always_the_same():
+    @cuda.jit
+    def k(out, place):
+        i = cuda.atomic.add(place, 0, 1)
+        out[i] = cuda.grid(1)
+    runs = [simulate(k[4, 16], np.zeros(64, np.int32), np.zeros(1, np.int32))[0].tolist() for _ in range(2)]
+    assert runs[0] == runs[1] == list(range(64))
+
+
+@pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="with a GPU the simulator is off here")
+def test_the_simulator_here_is_the_strict_one():
+    @cuda.jit
+    def k(x): x[-1] = 0
+    assert isinstance(k, simulator.StrictKernel)
+    with pytest.raises(SimulatorError): k[1, 1](X.copy())
+    @cuda.jit
+    def fine(x): x[cuda.threadIdx.x] = uint32(7)
+    y = X.copy()
+    fine[1, 8](y)  # the simulator is in order after an error
+    assert y[:9].tolist() == [7] * 8 + [8]

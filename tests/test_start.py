@@ -1,0 +1,136 @@
+"What happens at the first import, and what the command line answers."
+import ctypes
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, environment
+from numba import config
+
+import numba_matmul
+
+without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
+
+
+def python(code, *args, **env):
+    return subprocess.run([sys.executable, *(("-c", code) if code else ()), *args], capture_output=True, text=True, env=environment() | env, cwd=ROOT)
+
+
+def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args, **env)
+
+
+@without_gpu
+def test_without_a_gpu_the_simulator_is_announced_in_one_line():
+    done = python("from util import cdiv; from numba import config; assert config.ENABLE_CUDASIM")
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1 and "simulator" in done.stdout
+
+
+@without_gpu
+def test_numba_imported_first_is_an_error_that_says_what_to_do():
+    done = python("import numba, util")
+    assert done.returncode and "Restart Python" in done.stderr and "before numba" in done.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_the_users_choice_wins(value):
+    done = python("import numba_matmul; from numba import config; print(config.ENABLE_CUDASIM)", NUMBA_ENABLE_CUDASIM=value)
+    assert done.stdout == f"{value}\n", done.stderr
+
+
+class Driver:
+    "A CUDA driver with one GPU."
+    def __init__(self, version=13000, capability=(9, 0), gpus=1, init=0): self.version, self.capability, self.gpus, self.init = version, capability, gpus, init
+    def cuInit(self, flags): return self.init
+    def cuDeviceGetCount(self, out): out._obj.value = self.gpus; return 0
+    def cuDriverGetVersion(self, out): out._obj.value = self.version; return 0
+    def cuDeviceGetAttribute(self, out, attribute, device): out._obj.value = self.capability[attribute - 75]; return 0
+
+
+@pytest.mark.parametrize("driver,bindings,reason", [
+    (Driver(), "13.0.0", None),
+    (Driver(version=13020, capability=(12, 0)), "13.5.0", None),
+    (Driver(version=12040, capability=(7, 0)), "12.9.1", None),
+    (Driver(version=12040), "13.0.0", "knows CUDA 12.4"),
+    (Driver(capability=(6, 1)), "13.0.0", "compute capability 6.1"),
+    (Driver(gpus=0), "13.0.0", "finds no GPU"),
+    (Driver(init=100), "13.0.0", "finds no GPU"),
+])
+def test_a_gpu_counts_if_the_driver_can_use_it(monkeypatch, driver, bindings, reason):
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    monkeypatch.setattr(numba_matmul, "_version", lambda package: bindings)
+    said = numba_matmul._why_no_gpu()
+    assert said is None if reason is None else reason in said
+
+
+@without_gpu
+def test_gpu_cells_are_skipped_in_ipython():
+    done = python("""
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("import numba_matmul")
+shell.run_cell("#| cuda\\nprint('ran')")
+shell.run_cell("print('also', 'ran')")
+""")
+    assert "needs a GPU" in done.stdout and "\nran" not in done.stdout and "also ran" in done.stdout, done.stderr
+
+
+@without_gpu
+def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
+    done = ladder()
+    assert done.returncode == 0, done.stderr
+    cards = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((ROOT/"nbs"/"results").glob("*.json"))]
+    assert cards[0]["gpu"] in done.stdout and cards[0]["date"] in done.stdout and "passed" in done.stdout
+    assert "No speed was recorded" in ladder("--shape", "33", "34", "35").stdout
+
+
+@pytest.mark.parametrize("args,text", [
+    (("--kernels", "99"), "no kernel 99"), (("--kernels", "1,x"), "'1,x'"), (("--size", "0"), "--size"), (("--size", "big"), "--size"),
+    (("--shape", "1", "0", "1"), "--shape"), (("--runs", "0"), "--runs"),
+])
+def test_nonsense_ends_in_one_line_and_status_2(args, text):
+    done = ladder(*args)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and text in done.stderr
+
+
+WRONG = """
+import sys
+from dataclasses import replace
+from numba_matmul import ladder
+from numba_matmul.util import array_like
+def sgemm_wrong(a, b, c=None, alpha=1.0, beta=0.0):
+    c = ladder.KERNELS_RIGHT[1](a, b, c, alpha, beta)
+    c[0, 0] = 1e6
+    return c
+ladder.KERNELS_RIGHT = dict(ladder.KERNELS)
+ladder.KERNELS[1] = replace(ladder.KERNELS[1], fn=sgemm_wrong)
+sys.argv[1:] = []
+ladder.main()
+"""
+
+
+@without_gpu
+def test_a_kernel_that_fails_its_check_gets_no_speed_and_status_1():
+    done = python(WRONG)
+    assert done.returncode == 1, done.stdout + done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("1 "))
+    assert "FAILED" in row and row.count("–") == 4
+
+
+@without_gpu
+def test_json_without_a_gpu_is_refused(tmp_path):
+    done = ladder("--json", str(tmp_path/"card.json"))
+    assert done.returncode == 2 and not list(tmp_path.iterdir())
+
+
+@without_gpu
+def test_plot_is_written(tmp_path):
+    assert ladder("--plot", str(tmp_path/"speeds.png")).returncode == 0
+    assert (tmp_path/"speeds.png").stat().st_size > 5000
+
+
+def test_profiling_scripts_run_alone():
+    for script in (ROOT/"profiling_scripts").glob("*.py"):
+        done = python(None, str(script))
+        assert done.returncode == 0, done.stderr

@@ -1,0 +1,106 @@
+"""Check every kernel on this GPU: `make gpu STAGE=check`.
+
+Random sizes, views at odd addresses, guard bands around C that must stay untouched, matrices of more than 2³² elements, and
+compute-sanitizer. The counts go to the result card."""
+import random
+import shutil
+import subprocess
+import sys
+import time
+from datetime import date
+
+import numba_matmul  # first: it chooses between the GPU and the simulator
+import torch
+from numba import config, cuda
+
+from numba_matmul.ladder import KERNELS
+from numba_matmul.util import assert_matmul_correct, progress, write_card
+
+GUARD, GUARD_VALUE = 64, 12345.0
+CASES = 1000  # over all kernels
+TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
+
+
+def framed(rows, columns, fill):
+    "A matrix inside a larger buffer, at a random element offset: the buffer, the matrix, and its first element's place."
+    first = GUARD + random.randrange(8)
+    buffer = torch.full((first + rows * columns + GUARD,), fill, device="cuda")
+    return buffer, buffer[first:first + rows * columns].view(rows, columns), first
+
+
+def random_case(kernel):
+    "One random product: sizes, factors, kind of array, addresses. Returns what it was; raises `AssertionError` if it is wrong."
+    m, n, k = (random.choice((random.randrange(0, 8), random.randrange(0, 150), random.choice((32, 64, 128, 256, 255, 257)), random.randrange(0, 700)))
+               for _ in range(3))
+    alpha, beta = random.choice((0.0, 1.0, -0.5, random.gauss(0, 1))), random.choice((0.0, 1.0, random.gauss(0, 1)))
+    case = f"{kernel.name} m={m} n={n} k={k} alpha={alpha} beta={beta}"
+    (_, a, _), (_, b, _), (buffer, c, first) = framed(m, k, torch.nan), framed(k, n, torch.nan), framed(m, n, GUARD_VALUE)
+    a.normal_(), b.normal_(), c.normal_()
+    if beta == 0: c.fill_(torch.nan)
+    if alpha == 0: a.fill_(torch.nan)
+    before = c.clone()
+    arrays = [cuda.as_cuda_array(x) for x in (a, b, c)] if random.random() < 0.5 and min(m, n, k) else (a, b, c)
+    kernel(*arrays, alpha, beta)
+    if m and n: assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
+    bands = torch.cat((buffer[:first], buffer[first + m * n:]))
+    assert bool((bands == GUARD_VALUE).all()), f"{case}: wrote outside c"
+    return case
+
+
+def large_case(kernel, m, n, k, rows=4096):
+    "A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in strips."
+    a, b, c = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda"), torch.full((m, n), torch.nan, device="cuda")
+    kernel(a, b, c)
+    for i in range(0, m, rows): assert_matmul_correct(a[i:i + rows], b, c[i:i + rows])
+
+
+def sanitize(kernel, size):
+    "Number of errors that each tool of compute-sanitizer finds in one small product."
+    counts = {}
+    for tool in TOOLS:
+        run = subprocess.run(["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), str(size)],
+                             capture_output=True, text=True)
+        line = next((x for x in reversed(run.stdout.splitlines()) if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
+        if line is None or run.returncode: sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
+        counts[tool] = sum(int(word) for word in line.replace("(", " ").split() if word.isdigit())
+        if counts[tool]: print(run.stdout[-5000:])
+    return counts
+
+
+def once(number, size):
+    "One product, for compute-sanitizer."
+    a, b = torch.randn(size, size + 3, device="cuda"), torch.randn(size + 3, size - 1, device="cuda")
+    assert_matmul_correct(a, b, KERNELS[number](a, b))
+
+
+def main():
+    if config.ENABLE_CUDASIM: sys.exit("STAGE=check needs a GPU")
+    seed = random.randrange(2**32)
+    random.seed(seed), torch.manual_seed(seed)
+    start, failures, big = time.time(), [], 0
+    for i in progress(range(CASES), "cases"):
+        kernel = list(KERNELS.values())[i % len(KERNELS)]
+        try: random_case(kernel)
+        except AssertionError as e: failures.append(f"{kernel.name}: {e}")
+    for kernel in progress(KERNELS.values(), "large"):
+        for m, n, k in ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 32 + 5, 2)):
+            try: large_case(kernel, m, n, k)
+            except AssertionError as e: failures.append(f"{kernel.name} {m}×{n}×{k}: {e}")
+            big += 1
+            torch.cuda.empty_cache()
+    found = {}
+    if shutil.which("compute-sanitizer"):
+        for kernel in progress(KERNELS.values(), "sanitizer"):
+            for size in 128, 37:
+                for tool, errors in sanitize(kernel, size).items(): found[tool] = found.get(tool, 0) + errors
+    else: print("compute-sanitizer was not found: skipped")
+    print(*failures, sep="\n")
+    result = dict(date=date.today().isoformat(), seed=seed, kernels=list(KERNELS), random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found)
+    path = write_card(dict(gpu=torch.cuda.get_device_name(), check=result))
+    print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}; {time.time() - start:.0f} s. Written: {path.name}")
+    if failures or any(found.values()): sys.exit(1)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--once"]: once(*map(int, sys.argv[2:]))
+    else: main()

@@ -1,0 +1,1 @@
+from numba_matmul.util import *
