@@ -25,7 +25,7 @@ def sgemm_naive_kernel(a, b, c, k, alpha, beta):
         else: c[row, col] = alpha * acc + beta * c[row, col]
         col += cuda.gridsize(2)[1]
 
-# %% ../nbs/01_naive.ipynb #51b1e1a6
+# %% ../nbs/01_naive.ipynb #842a7d97
 MAX_GRID_Y = 65535  # blocks; the same on every CUDA GPU
 
 def sgemm_naive(
@@ -35,11 +35,12 @@ def sgemm_naive(
     alpha=1.0,  # factor of A·B
     beta=0.0,   # factor of C
 ):              # `c`
-    "C ← alpha·A·B + beta·C, a thread for each element, rows along x. Raises `TypeError` or `ValueError`. After kernel 1 of Simon Boehm's article."
+    """C ← alpha·A·B + beta·C, a thread for each element, rows along x.
+    Raises `TypeError` or `ValueError`. After kernel 1 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
     if g.m and g.n:
         threads = 32, 32
         blocks_x, blocks_y = cdiv((g.m, g.n), threads)
-        k = np.uint64(g.k if g.alpha else 0)
-        sgemm_naive_kernel[(blocks_x, min(blocks_y, MAX_GRID_Y)), threads, g.stream](g.a, g.b, g.c, k, g.alpha, g.beta)
+        launch = sgemm_naive_kernel[(blocks_x, min(blocks_y, MAX_GRID_Y)), threads, g.stream]
+        launch(g.a, g.b, g.c, np.uint64(g.k if g.alpha else 0), g.alpha, g.beta)
     return g.result

@@ -9,7 +9,7 @@ __all__ = ['STATIC_SHARED_LIMIT', 'DYNAMIC_SHARED_LIMIT', 'FULL_WARP', 'MAX_THRE
            'cp_async_wait_group', 'StrictKernel', 'jit', 'install', 'skip_gpu_cells', 'Pickler', 'in_child', 'simulate',
            'Message', 'diagnose']
 
-# %% ../nbs/tool_simulator.ipynb #e1d54b78
+# %% ../nbs/tool_simulator.ipynb #7623f1cc
 import copy
 import inspect
 import io
@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 
@@ -28,6 +29,7 @@ import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from greenlet import getcurrent, greenlet
 from numba import config, cuda
+from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
@@ -59,7 +61,7 @@ def _index(dim3, dims):
     values, used = tuple(dim3), max([i + 1 for i, n in enumerate(dims) if n > 1], default=1)
     return "(" + ", ".join(str(v) for v in values[:used]) + ")"
 
-# %% ../nbs/tool_simulator.ipynb #76d8dc67
+# %% ../nbs/tool_simulator.ipynb #c16191fc
 class Thread(greenlet):
     "One simulated CUDA thread. It runs until it waits at a barrier, or returns."
     def __init__(self, target, block, index, linear):
@@ -73,22 +75,24 @@ class Thread(greenlet):
     def __str__(self): return f"thread {_index(self.threadIdx, self.block.dims)}"
 
     def wait(self, frame, mask=None, value=None):
-        "Pause at a barrier of the block, or of the warp's lanes in `mask`, which then also see each other's `value`."
+        "Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values."
         self.waits_at, self.mask, self.given = _line(frame.f_code, frame.f_lineno), mask, value
         self.parent.switch()
         return self.received
 
     def ordered_after(self, other, barriers, warp_barriers):
         "Does a barrier stand between what `other` did when it had passed so many, and now?"
-        return self.barriers > barriers or (self.warp == other.warp and self.warp_barriers > warp_barriers)
+        same_warp = self.warp == other.warp
+        return self.barriers > barriers or (same_warp and self.warp_barriers > warp_barriers)
 
-# %% ../nbs/tool_simulator.ipynb #797afbe8
+# %% ../nbs/tool_simulator.ipynb #c38a52df
 class Block:
     "One block of a launch: its threads, run in turn from barrier to barrier."
     def __init__(self, launch, index, args):
         self.dims, self.grid, self.index = launch.block_dim, launch.grid_dim, kernelapi.Dim3(*index)
         places = np.ndindex(*reversed(self.dims))  # x runs fastest
-        self.threads = [Thread(lambda: launch.fn(*args), self, reversed(place), i) for i, place in enumerate(places)]
+        self.threads = [Thread(lambda: launch.fn(*args), self, reversed(place), i)
+                        for i, place in enumerate(places)]
 
     def __str__(self): return f"block {_index(self.index, self.grid)}"
 
@@ -108,7 +112,8 @@ class Block:
         try: thread.switch()
         except Exception as e:
             kind = "" if isinstance(e, (SimulatorError, IndexError)) else f"{type(e).__name__}: "
-            raise SimulatorError(f"{kind}{e}, in {thread} of {self}, {_last_user_line(e.__traceback__)}") from None
+            where = f"{thread} of {self}, {_last_user_line(e.__traceback__)}"
+            raise SimulatorError(f"{kind}{e}, in {where}") from None
 
     def _released_warps(self, alive):
         released = []
@@ -117,38 +122,59 @@ class Block:
             group = [t for t in self.threads if t.warp == thread.warp and thread.mask >> t.lane & 1]
             if all(not t.dead and t.mask == thread.mask for t in group):
                 values = {t.lane: t.given for t in group}
-                for t in group: t.mask, t.received, t.warp_barriers = None, values, t.warp_barriers + 1
+                for t in group:
+                    t.mask, t.received, t.warp_barriers = None, values, t.warp_barriers + 1
                 released += group
         return released
 
     def _released_block(self, alive):
         places = {thread.waits_at for thread in alive}
-        if alive and (len(alive) < len(self.threads) or len(places) > 1 or any(t.mask is not None for t in alive)):
+        some_returned = len(alive) < len(self.threads)
+        in_warps = any(t.mask is not None for t in alive)
+        if alive and (some_returned or len(places) > 1 or in_warps):
             self._refuse_barrier(alive, sorted(places))
         for thread in alive: thread.barriers += 1; thread.warp_barriers += 1
         return alive
 
     def _refuse_barrier(self, alive, places):
         counts = [sum(t.waits_at == place for t in alive) for place in places]
-        waiting = "; ".join(f"{n} of {len(self.threads)} threads wait at {place}" for n, place in zip(counts, places))
+        total = len(self.threads)
+        waiting = "; ".join(f"{n} of {total} threads wait at {place}"
+                            for n, place in zip(counts, places))
         done = [t for t in self.threads if t.dead]
-        if len(places) > 1: why = "A barrier must be reached at the same place by all threads, and these wait at different lines."
-        elif done: why = (f"The other {len(done)}, {done[0]} first, have returned. A GPU does not wait for those; this simulator is "
-                          "stricter, because one more line behind the branch would make it hang.")
+        if len(places) > 1:
+            why = ("A barrier must be reached at the same place by all threads, "
+                   "and these wait at different lines.")
+        elif done:
+            why = (f"The other {len(done)}, {done[0]} first, have returned. "
+                   "A GPU does not wait for those; this simulator is stricter, "
+                   "because one more line behind the branch would make it hang.")
         else: why = "The lanes that the warp barrier names never all reach it."
         raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}")
 
-# %% ../nbs/tool_simulator.ipynb #26d0e0a2
+# %% ../nbs/tool_simulator.ipynb #d5edce14
 class Element:
     "What is known of one element of shared memory."
     __slots__ = "write", "reads", "copying"
-    def __init__(self): self.write, self.reads, self.copying = None, (), None
+    def __init__(self): self.write, self.reads, self.copying = None, [], None
+
+    def add_read(self, new):
+        "Keep `new` unless the reads that are kept would give away every write that it would."
+        if self.reads and self.reads[0].barriers < new.barriers: self.reads = []
+        same_warp = [r for r in self.reads if r.thread.warp == new.thread.warp]
+        if same_warp and same_warp[0].warp_barriers < new.warp_barriers:
+            self.reads = [r for r in self.reads if r not in same_warp]  # new stands for them
+        elif any(r.thread is new.thread for r in same_warp): return
+        if len(self.reads) < 2: self.reads.append(new)
+        elif len(same_warp) == 0 and self.reads[0].thread.warp == self.reads[1].thread.warp:
+            self.reads[1] = new  # two warps give away more than two threads of one
 
 class Access:
     "One access: who, where, after how many barriers."
     __slots__ = "thread", "code", "line", "barriers", "warp_barriers", "atomic"
     def __init__(self, thread, frame, atomic):
-        self.thread, self.code, self.line, self.atomic = thread, frame.f_code, frame.f_lineno, atomic
+        self.thread, self.atomic = thread, atomic
+        self.code, self.line = frame.f_code, frame.f_lineno
         self.barriers, self.warp_barriers = thread.barriers, thread.warp_barriers
 
     def races_with(self, thread, atomic):
@@ -158,12 +184,14 @@ class Access:
 
 def _refuse_negative(index):
     for i in index if type(index) is tuple else (index,):
-        if type(i) is not slice and i < 0: raise SimulatorError(f"index {i} is negative: on a GPU that lies before the array")
+        if type(i) is not slice and i < 0:
+            raise SimulatorError(f"index {i} is negative: on a GPU that lies before the array")
 
-# %% ../nbs/tool_simulator.ipynb #4ae48e3f
+# %% ../nbs/tool_simulator.ipynb #07a58366
 class SharedArray:
     "A shared array, or a view of one: `elements[ids[i]]` is the note on `data[i]`."
-    def __init__(self, name, data, ids, elements): self.name, self.data, self.ids, self.elements = name, data, ids, elements
+    def __init__(self, name, data, ids, elements):
+        self.name, self.data, self.ids, self.elements = name, data, ids, elements
 
     shape = property(lambda self: self.data.shape)
     size = property(lambda self: self.data.size)
@@ -174,14 +202,16 @@ class SharedArray:
     def __getitem__(self, index):
         _refuse_negative(index)
         value = self.data[index]
-        if isinstance(value, np.ndarray): return SharedArray(self.name, value, self.ids[index], self.elements)
+        if isinstance(value, np.ndarray):
+            return SharedArray(self.name, value, self.ids[index], self.elements)
         self.note_read(index, sys._getframe(1))
         return value
 
     def __setitem__(self, index, value):
         _refuse_negative(index)
         if isinstance(self.ids[index], np.ndarray):
-            raise SimulatorError(f"{self.name}[{_text(index)}] is a whole slice: a thread writes one element at a time")
+            raise SimulatorError(f"{self._label(index)} is a whole slice: "
+                                 "a thread writes one element at a time")
         self.note_write(index, sys._getframe(1))
         self.data[index] = value
 
@@ -190,34 +220,36 @@ class SharedArray:
         thread, element = getcurrent(), self.elements[self.ids[index]]
         write = element.write
         if element.copying is not None:
-            raise SimulatorError(f"{self.name}[{_text(index)}] is read while an asynchronous copy into it, started by "
-                                 f"{element.copying}, is under way: wait for the copy, then pass a barrier")
-        if write is None: raise SimulatorError(f"{self.name}[{_text(index)}] is read before it was written")
+            raise SimulatorError(f"{self._label(index)} is read while an asynchronous copy "
+                                 f"into it, started by {element.copying}, is under way: "
+                                 "wait for the copy, then pass a barrier")
+        if write is None:
+            raise SimulatorError(f"{self._label(index)} is read before it was written")
         if write.races_with(thread, atomic): self._race(index, write, "written", thread, "read")
-        if atomic: return  # it will be noted as a write
-        reads = element.reads
-        if reads and reads[0].barriers == thread.barriers and reads[0].warp_barriers == thread.warp_barriers:
-            if len(reads) == 1 and reads[0].thread is not thread: element.reads = (reads[0], Access(thread, frame, atomic))
-        else: element.reads = (Access(thread, frame, atomic),)
+        if not atomic: element.add_read(Access(thread, frame, atomic))  # else noted as a write
 
     def note_write(self, index, frame, atomic=False):
         "Check a write by the running thread against what is known of the element, and note it."
         thread, element = getcurrent(), self.elements[self.ids[index]]
-        if element.copying is not None and element.copying is not thread:
-            raise SimulatorError(f"{self.name}[{_text(index)}] is written while an asynchronous copy into it is under way")
+        if element.copying is not None:
+            raise SimulatorError(f"{self._label(index)} is written while an asynchronous copy "
+                                 "into it is under way")
         if element.write is not None and element.write.races_with(thread, atomic):
             self._race(index, element.write, "written", thread, "written")
         for read in element.reads:
             if read.races_with(thread, atomic): self._race(index, read, "read", thread, "written")
         element.write = Access(thread, frame, atomic)
 
+    def _label(self, index): return f"{self.name}[{_text(index)}]"
+
     def _race(self, index, before, done, thread, doing):
-        raise SimulatorError(f"race: {self.name}[{_text(index)}] was {done} by {before.thread} at {_line(before.code, before.line)}, "
-                             f"and is {doing} by {thread} with no barrier between")
+        where = _line(before.code, before.line)
+        raise SimulatorError(f"race: {self._label(index)} was {done} by {before.thread} "
+                             f"at {where}, and is {doing} by {thread} with no barrier between")
 
 def _text(index): return ", ".join(str(i) for i in index) if type(index) is tuple else str(index)
 
-# %% ../nbs/tool_simulator.ipynb #85a4e42d
+# %% ../nbs/tool_simulator.ipynb #de560f60
 STATIC_SHARED_LIMIT = 48 * 1024    # bytes a block, on every target
 DYNAMIC_SHARED_LIMIT = 227 * 1024  # bytes a block that opts in, on sm_90
 
@@ -243,28 +275,33 @@ class SharedMemory:
     "The shared memory of one block."
     def __init__(self, dynamic_bytes):
         self.arrays, self.static_bytes = {}, 0
-        self.dynamic, self.dynamic_elements = _poisoned(dynamic_bytes, np.uint8), [Element() for _ in range(dynamic_bytes)]
+        self.dynamic = _poisoned(dynamic_bytes, np.uint8)
+        self.dynamic_elements = [Element() for _ in range(dynamic_bytes)]
 
     def array(self, shape, dtype, alignment=None):
         frame = sys._getframe(1)
         key = frame.f_code, frame.f_lasti
         if key not in self.arrays:
-            self.arrays[key] = self._dynamic(dtype) if shape == 0 else self._static(_name(frame), shape, dtype)
+            if shape == 0: self.arrays[key] = self._dynamic(dtype)
+            else: self.arrays[key] = self._static(_name(frame), shape, dtype)
         return self.arrays[key]
 
     def _static(self, name, shape, dtype):
         data = _poisoned(shape, dtype)
         self.static_bytes += data.nbytes
         if self.static_bytes > STATIC_SHARED_LIMIT:
-            raise SimulatorError(f"a block declares {self.static_bytes} bytes of shared memory, and may declare {STATIC_SHARED_LIMIT} "
-                                 "(more only as dynamic shared memory, the fourth launch parameter)")
-        return SharedArray(name, data, np.arange(data.size).reshape(data.shape), [Element() for _ in range(data.size)])
+            raise SimulatorError(f"a block declares {self.static_bytes} bytes of shared memory, "
+                                 f"and may declare {STATIC_SHARED_LIMIT} (more only as dynamic "
+                                 "shared memory, the fourth launch parameter)")
+        ids = np.arange(data.size).reshape(data.shape)
+        return SharedArray(name, data, ids, [Element() for _ in range(data.size)])
 
     def _dynamic(self, dtype):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
         size = np.dtype(getattr(dtype, "name", dtype)).itemsize
         data = self.dynamic[:len(self.dynamic) // size * size].view(_poisoned(0, dtype).dtype)
-        return SharedArray("dynamic shared memory", data, np.arange(data.size) * size, self.dynamic_elements)
+        ids = np.arange(data.size) * size
+        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements)
 
 def _name(frame):
     "The variable that the running line assigns its array to."
@@ -273,7 +310,7 @@ def _name(frame):
         if assigned and "shared.array" in call: return target.strip()
     return "shared memory"
 
-# %% ../nbs/tool_simulator.ipynb #ef4ace45
+# %% ../nbs/tool_simulator.ipynb #3b6ccc96
 class GlobalArray(FakeWithinKernelCUDAArray):
     "A device array as a kernel sees it."
     def __getitem__(self, index):
@@ -295,12 +332,13 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             _refuse_negative(index)
             if isinstance(array, SharedArray):
                 array.data[index]
-                for note in (array.note_read, array.note_write): note(index, sys._getframe(1), atomic=True)
+                for note in (array.note_read, array.note_write):
+                    note(index, sys._getframe(1), atomic=True)
                 array = array.data
             return operation(array, *args)
         return atomic
 
-# %% ../nbs/tool_simulator.ipynb #20ed7a3c
+# %% ../nbs/tool_simulator.ipynb #6c1ec609
 FULL_WARP = 0xFFFFFFFF
 
 class StrictModule(kernelapi.FakeCUDAModule):
@@ -322,21 +360,28 @@ class StrictModule(kernelapi.FakeCUDAModule):
         thread.wait(frame, value=bool(value))  # nobody votes again before all have counted
         return count
     def syncthreads_count(self, value): return self._count_in_block(value, sys._getframe(1))
-    def syncthreads_and(self, value): return int(self._count_in_block(value, sys._getframe(1)) == len(getcurrent().block.threads))
+    def syncthreads_and(self, value):
+        return int(self._count_in_block(value, sys._getframe(1)) == len(getcurrent().block.threads))
     def syncthreads_or(self, value): return int(self._count_in_block(value, sys._getframe(1)) > 0)
 
     def syncwarp(self, mask=FULL_WARP): getcurrent().wait(sys._getframe(1), _present(mask))
-    def shfl_sync(self, mask, value, lane): return self._shuffle(mask, value, lane % 32, sys._getframe(1))
-    def shfl_up_sync(self, mask, value, delta): return self._shuffle(mask, value, getcurrent().lane - delta, sys._getframe(1))
-    def shfl_down_sync(self, mask, value, delta): return self._shuffle(mask, value, getcurrent().lane + delta, sys._getframe(1))
-    def shfl_xor_sync(self, mask, value, lanes): return self._shuffle(mask, value, getcurrent().lane ^ lanes, sys._getframe(1))
+    def shfl_sync(self, mask, value, lane):
+        return self._shuffle(mask, value, lane % 32, sys._getframe(1))
+    def shfl_up_sync(self, mask, value, delta):
+        return self._shuffle(mask, value, getcurrent().lane - delta, sys._getframe(1))
+    def shfl_down_sync(self, mask, value, delta):
+        return self._shuffle(mask, value, getcurrent().lane + delta, sys._getframe(1))
+    def shfl_xor_sync(self, mask, value, lanes):
+        return self._shuffle(mask, value, getcurrent().lane ^ lanes, sys._getframe(1))
     def all_sync(self, mask, value): return all(self._votes(mask, value, sys._getframe(1)).values())
     def any_sync(self, mask, value): return any(self._votes(mask, value, sys._getframe(1)).values())
     def ballot_sync(self, mask, value):
-        return sum(1 << lane for lane, vote in self._votes(mask, value, sys._getframe(1)).items() if vote)
+        votes = self._votes(mask, value, sys._getframe(1))
+        return sum(1 << lane for lane, vote in votes.items() if vote)
 
     def _votes(self, mask, value, frame): return getcurrent().wait(frame, _present(mask), value)
-    def _shuffle(self, mask, value, lane, frame): return self._votes(mask, value, frame).get(lane, value)
+    def _shuffle(self, mask, value, lane, frame):
+        return self._votes(mask, value, frame).get(lane, value)
 
 def _present(mask):
     "The lanes of `mask` that the running thread's warp has."
@@ -344,7 +389,7 @@ def _present(mask):
     lanes = min(32, len(thread.block.threads) - 32 * thread.warp)
     return int(mask) & ((1 << lanes) - 1)
 
-# %% ../nbs/tool_simulator.ipynb #0f1112e4
+# %% ../nbs/tool_simulator.ipynb #54ba6aed
 def cp_async(
     target,        # shared array
     target_index,  # index of the first element to write
@@ -352,16 +397,18 @@ def cp_async(
     source_index,  # index of the first element to read
     count,         # number of neighbouring elements, along the last axis
 ):
-    "Start to copy `count` elements. They land when the running thread waits for the group they belong to."
+    "Start to copy `count` elements. They land when the running thread waits for their group."
     thread, frame = getcurrent(), sys._getframe(1)
     for offset in range(count):
         at, start = _shifted(target_index, offset), _shifted(source_index, offset)
         _refuse_negative(at)
         element = target.elements[target.ids[at]]
-        if element.copying is not None: raise SimulatorError(f"{target.name}[{_text(at)}] is the target of two asynchronous copies at once")
+        if element.copying is not None:
+            raise SimulatorError(f"{target._label(at)} is the target of "
+                                 "two asynchronous copies at once")
         target.note_write(at, frame)
         element.copying = thread
-        thread.copies[-1].append((target, at, source[start], frame.f_code, frame.f_lineno))
+        thread.copies[-1].append((target, at, source[start]))
 
 def cp_async_commit_group():
     "Close the running thread's open group of copies."
@@ -372,30 +419,35 @@ def cp_async_wait_group(
 ):
     "Let all but the latest `pending` closed groups of the running thread land."
     thread, frame = getcurrent(), sys._getframe(1)
-    closed, thread.copies = thread.copies[:-1], thread.copies[-1 - pending:]
-    for group in closed[:len(closed) - pending]:
-        for target, at, value, _, _ in group:
-            target.note_write(at, frame)
-            target.elements[target.ids[at]].copying = None
-            target.data[at] = value
+    landing = max(0, len(thread.copies) - 1 - pending)  # the last group is still open
+    groups, thread.copies = thread.copies[:landing], thread.copies[landing:]
+    for target, at, value in (copy for group in groups for copy in group):
+        target.elements[target.ids[at]].copying = None
+        target.note_write(at, frame)
+        target.data[at] = value
 
-def _shifted(index, offset): return (*index[:-1], index[-1] + offset) if type(index) is tuple else index + offset
+def _shifted(index, offset):
+    return (*index[:-1], index[-1] + offset) if type(index) is tuple else index + offset
 
-# %% ../nbs/tool_simulator.ipynb #a1d84f31
+# %% ../nbs/tool_simulator.ipynb #9f502986
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
-JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache", "launch_bounds", "lto",
-               "shared_memory_carveout", "fastmath", "max_registers", "extensions", "boundscheck"}
+JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache",
+               "launch_bounds", "lto", "shared_memory_carveout", "fastmath", "max_registers",
+               "extensions", "boundscheck"}
 
 class StrictKernel(numba_kernel.FakeCUDAKernel):
     "What `@cuda.jit` returns in the strict simulator."
     def __init__(self, fn, options):
-        super().__init__(fn, device=options.get("device", False), fastmath=options.get("fastmath", False))
+        device, fastmath = options.get("device", False), options.get("fastmath", False)
+        super().__init__(fn, device=device, fastmath=fastmath)
         self.options = options
 
     def __getitem__(self, configuration):
-        if len(configuration) not in (2, 3, 4): raise ValueError("must specify at least the griddim and blockdim")
+        if len(configuration) not in (2, 3, 4):
+            raise ValueError("must specify at least the griddim and blockdim")
         launch = copy.copy(self)
-        launch.grid_dim, launch.block_dim = numba_kernel.normalize_kernel_dimensions(*configuration[:2])
+        grid_and_block = numba_kernel.normalize_kernel_dimensions(*configuration[:2])
+        launch.grid_dim, launch.block_dim = grid_and_block
         launch.dynshared_size = configuration[3] if len(configuration) == 4 else 0
         return launch
 
@@ -412,32 +464,41 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         for copy_back in write_back: copy_back()
 
     def _check_limits(self):
-        if self.grid_dim is None: raise ValueError(f"launch {self.__name__} as {self.__name__}[grid, block](…)")
+        if self.grid_dim is None:
+            raise ValueError(f"launch {self.__name__} as {self.__name__}[grid, block](…)")
         threads, bounds = int(np.prod(self.block_dim)), self.options.get("launch_bounds")
         bound = bounds[0] if isinstance(bounds, tuple) else bounds
-        if threads > MAX_THREADS: raise SimulatorError(f"a block of {threads} threads, and the most is {MAX_THREADS}")
-        for what, dims, most in ("grid", self.grid_dim, MAX_GRID), ("block", self.block_dim, MAX_BLOCK):
+        if threads > MAX_THREADS:
+            raise SimulatorError(f"a block of {threads} threads, and the most is {MAX_THREADS}")
+        limits = ("grid", self.grid_dim, MAX_GRID), ("block", self.block_dim, MAX_BLOCK)
+        for what, dims, most in limits:
             if not all(0 < n <= limit for n, limit in zip(dims, most)):
-                raise SimulatorError(f"a {what} of {tuple(dims)}: each dimension must be at least 1 and at most {most}")
-        if bound and threads > bound: raise SimulatorError(f"a block of {threads} threads breaks the promise launch_bounds={bounds}")
+                raise SimulatorError(f"a {what} of {tuple(dims)}: "
+                                     f"each dimension must be at least 1 and at most {most}")
+        if bound and threads > bound:
+            raise SimulatorError(f"a block of {threads} threads "
+                                 f"breaks the promise launch_bounds={bounds}")
         if self.dynshared_size > DYNAMIC_SHARED_LIMIT:
-            raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
+            raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
+                                 f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
 
     def _argument(self, arg, write_back):
         "`arg` as the kernel sees it."
-        if isinstance(arg, np.ndarray) and arg.ndim: arg = numba_kernel.InOut(arg)
-        if isinstance(arg, numba_kernel.ArgHint): arg = arg.to_device(write_back)
+        if isinstance(arg, np.ndarray) and arg.ndim: arg = InOut(arg)
+        if isinstance(arg, ArgHint): arg = arg.to_device(write_back)
         if isinstance(arg, FakeCUDAArray): return GlobalArray(arg)
-        if isinstance(arg, float): return np.float64(arg)  # as compiled: a Python float is a float64
+        if isinstance(arg, float): return np.float64(arg)  # compiled, a Python float is one
         if not isinstance(arg, (int, complex, np.generic, tuple)):
-            raise TypeError(f"a kernel takes device arrays and numbers, not {type(arg).__module__}.{type(arg).__name__}")
+            given = f"{type(arg).__module__}.{type(arg).__name__}"
+            raise TypeError(f"a kernel takes device arrays and numbers, not {given}")
         return arg
 
 def jit(function_or_signature=None, **options):
     "`cuda.jit` of the strict simulator. It accepts every option of the compiler and keeps it."
     unknown = options.keys() - JIT_OPTIONS
     if unknown: raise TypeError(f"cuda.jit has no option {', '.join(sorted(unknown))}")
-    if inspect.isfunction(function_or_signature): return StrictKernel(function_or_signature, options)
+    if inspect.isfunction(function_or_signature):
+        return StrictKernel(function_or_signature, options)
     return lambda fn: StrictKernel(fn, options)
 
 def _of_the_running_kernel(name):
@@ -448,7 +509,9 @@ def _of_the_running_kernel(name):
 
 def install():
     "Make the simulator strict. Kernels decorated from now on are checked."
-    if not config.ENABLE_CUDASIM: raise RuntimeError("the simulator is off: set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
+    if not config.ENABLE_CUDASIM:
+        raise RuntimeError("the simulator is off: "
+                           "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
 
@@ -462,26 +525,28 @@ def skip_gpu_cells():
         return ["print('Skipped: this cell needs a GPU.')\n"] if marked else lines
     shell.input_transformers_cleanup.append(skip)
 
-# %% ../nbs/tool_simulator.ipynb #f93520c0
+# %% ../nbs/tool_simulator.ipynb #5fd4ab4e
 def _rebuild(fn, options, configuration):
     "A kernel or device function in this process's mode, and its launch if it had one."
     kernel = cuda.jit(**options)(fn)
     return kernel[configuration] if configuration else kernel
 
 def _parts(kernel):
-    "Function, options and launch configuration of a kernel of either mode; `None` if `kernel` is none."
+    "Function, options and launch configuration of a kernel of either mode; `None` if it is none."
     if isinstance(kernel, numba_kernel.FakeCUDAKernel):
-        configuration = kernel.grid_dim and (kernel.grid_dim, kernel.block_dim, 0, kernel.dynshared_size)
+        grid = kernel.grid_dim
+        configuration = grid and (grid, kernel.block_dim, 0, kernel.dynshared_size)
         return kernel.fn, getattr(kernel, "options", {"device": kernel._device}), configuration
     configuration, launch = None, getattr(kernel, "dispatcher", None)
     if launch is not None and hasattr(kernel, "griddim"):
         configuration, kernel = (kernel.griddim, kernel.blockdim, 0, kernel.sharedmem), launch
     if hasattr(kernel, "targetoptions") and hasattr(kernel, "py_func"):
         # lto is left to the child's own default: it depends on the linker found there
-        return kernel.py_func, {k: v for k, v in kernel.targetoptions.items() if k != "lto"}, configuration
+        options = {k: v for k, v in kernel.targetoptions.items() if k != "lto"}
+        return kernel.py_func, options, configuration
 
 class Pickler(cloudpickle.Pickler):
-    "Pickles kernels by value, device arrays as numpy arrays, and remembers the source of functions that no file holds."
+    "Pickles kernels by value, device arrays as numpy arrays; keeps the source that no file holds."
     def __init__(self, file):
         super().__init__(file)
         self.sources = {}
@@ -503,9 +568,9 @@ class Pickler(cloudpickle.Pickler):
         pickler.dump(obj)
         return buffer.getvalue(), pickler.sources
 
-# %% ../nbs/tool_simulator.ipynb #ac80b505
+# %% ../nbs/tool_simulator.ipynb #07728030
 def _child():
-    "What a child process runs: reads its task from stdin, answers on stdout; what the task prints goes to stderr."
+    "What a child runs: reads its task from stdin, answers on stdout; prints go to stderr."
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     path, task, sources = pickle.load(sys.stdin.buffer)
@@ -525,25 +590,29 @@ def in_child(
     simulator: bool,  # run the child with the simulator, or with the compiler?
     timeout=60,       # seconds after which the child is ended
 ):
-    "Call `fn(*args)` in a fresh Python process and return its value. Raises `SimulatorError` or `ChildError`."
+    "`fn(*args)`, called in a fresh Python process. Raises `SimulatorError` or `ChildError`."
     task = pickle.dumps((sys.path, *Pickler.dumps((fn, args))))
     home = str(Path(numba_matmul.__file__).parent.parent)
-    env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)),
-                        "PYTHONPATH": os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))}
-    child = subprocess.Popen([sys.executable, "-c", "from numba_matmul.simulator import _child; _child()"], env=env,
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+    env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
+    command = [sys.executable, "-c", "from numba_matmul.simulator import _child; _child()"]
+    child = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, start_new_session=True)
     try: answer, said = child.communicate(task, timeout)
-    except subprocess.TimeoutExpired: raise ChildError(f"no answer within {timeout} s, so it was ended: does a loop never end?") from None
+    except subprocess.TimeoutExpired:
+        raise ChildError(f"no answer within {timeout} s, so it was ended: "
+                         "does a loop never end?") from None
     finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-    if not answer: raise ChildError(f"the child ended with status {child.returncode}: {said.decode(errors='replace')[-2000:]}")
+        with suppress(ProcessLookupError): os.killpg(child.pid, signal.SIGKILL)
+        child.communicate()
+    if not answer:
+        last_words = said.decode(errors="replace")[-2000:]
+        raise ChildError(f"the child ended with status {child.returncode}: {last_words}")
     kind, value = pickle.loads(answer)
     if kind == "value": return pickle.loads(value)
     raise (SimulatorError if kind == "mistake" else ChildError)(value)
 
-# %% ../nbs/tool_simulator.ipynb #5f7b10ff
+# %% ../nbs/tool_simulator.ipynb #74187369
 def _launch(launch, args):
     launch(*args)
     return tuple(arg for arg in args if isinstance(arg, np.ndarray))
@@ -553,7 +622,7 @@ def simulate(
     *args,       # arrays (numpy or device) and numbers
     timeout=60,  # seconds
 ):
-    "Launch in a child with the strict simulator. Returns the arrays as the kernel left them; raises `SimulatorError` at a mistake."
+    "Launch in a child; returns the arrays as the kernel left them. `SimulatorError` at a mistake."
     return in_child(_launch, launch, args, simulator=True, timeout=timeout)
 
 class Message(str):

@@ -7,7 +7,7 @@ __all__ = ['COLORS', 'to_d', 'to_h', 'array_like', 'cdiv', 'Gemm', 'gemm_args', 
            'Runtime', 'progress', 'measure_runtime', 'card_folder', 'load_cards', 'Markdown', 'card_row', 'recorded',
            'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
-# %% ../nbs/00_util.ipynb #87913023
+# %% ../nbs/00_util.ipynb #3ca0c7e1
 import json
 import math
 import os
@@ -17,19 +17,20 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import date
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba import config, cuda
 
-# %% ../nbs/00_util.ipynb #8581b336
+# %% ../nbs/00_util.ipynb #dd609510
 def _is_torch(x): return type(x).__module__.split(".")[0] == "torch"
 
 def to_d(
     x,  # numpy array (any shape and dtype), or torch tensor
 ):
-    "Copy `x` to the device, row-major. A numpy array becomes a Numba device array, a torch tensor a CUDA tensor (in the simulator: a device array)."
+    "Copy `x` to the device, row-major, as a Numba array; a tensor stays one if there is a GPU."
     if _is_torch(x):
         if not config.ENABLE_CUDASIM: return x.detach().cuda().contiguous()
         x = x.detach().numpy()
@@ -48,27 +49,28 @@ def array_like(
     x,           # Numba device array or torch tensor
     shape=None,  # shape of the new array; that of `x` if not given
 ):
-    "A new device array of the kind and dtype of `x`, with undefined content (NaN in the simulator, so that forgotten elements show)."
+    "A new device array like `x`, content undefined (NaN in the simulator, so that gaps show)."
     shape = tuple(x.shape if shape is None else shape)
     if _is_torch(x): return x.new_empty(shape)
     new = cuda.device_array(shape, x.dtype)
     if config.ENABLE_CUDASIM and new.size: new._ary.reshape(-1).view(np.uint8)[:] = 0xFF
     return new
 
-# %% ../nbs/00_util.ipynb #5a9e5187
+# %% ../nbs/00_util.ipynb #e6b86c88
 def cdiv(
     a,  # integer, or tuple of integers
     b,  # integer, or tuple of as many
 ):
     "Ceiling division, elementwise for tuples: how many pieces of `b` cover `a`."
     if not isinstance(a, tuple): return -(-a // b)
-    if len(a) != len(b): raise ValueError(f"cdiv needs tuples of one length, not {len(a)} and {len(b)}")
+    if len(a) != len(b):
+        raise ValueError(f"cdiv needs tuples of one length, not {len(a)} and {len(b)}")
     return tuple(-(-x // y) for x, y in zip(a, b))
 
-# %% ../nbs/00_util.ipynb #21a466b8
+# %% ../nbs/00_util.ipynb #6b81c893
 @dataclass
 class Gemm:
-    "The arguments of one matrix product, checked: m, n, k, the arrays as Numba device arrays, alpha and beta in the dtype's precision."
+    "The arguments of one matrix product, checked: Numba device arrays, alpha and beta in float32."
     m: int
     n: int
     k: int
@@ -83,22 +85,39 @@ class Gemm:
 def _describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
 
 def _device_array(name, x, dtype):
-    "`x` as a Numba device array that shares its memory, or an error that says what is wrong with it."
+    "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
     def refuse(kind, given, needed): raise kind(f"{name} is {given}; needed is {needed}")
-    if _is_torch(x) and not x.is_cuda: refuse(TypeError, f"a torch tensor on {x.device}", f"an array on the device: pass to_d({name}) or {name}.cuda()")
-    if _is_torch(x) and x.device.index != cuda.get_current_device().id:
-        refuse(ValueError, f"on {x.device}", f"an array on the current GPU, cuda:{cuda.get_current_device().id}")
-    if not _is_torch(x) and not getattr(x, "__cuda_ndarray__", False):
-        refuse(TypeError, f"a host object ({_describe(x)})", f"an array on the device: pass to_d({name})")
-    if len(x.shape) != 2: refuse(ValueError, f"an array of {len(x.shape)} dimensions, shape {tuple(x.shape)}", "a matrix of 2")
+    is_tensor = _is_torch(x)
+    if is_tensor and not x.is_cuda:
+        refuse(TypeError, f"a torch tensor on {x.device}",
+               f"an array on the device: pass to_d({name}) or {name}.cuda()")
+    if is_tensor and x.device.index != cuda.get_current_device().id:
+        refuse(ValueError, f"on {x.device}",
+               f"an array on the current GPU, cuda:{cuda.get_current_device().id}")
+    if not is_tensor and not getattr(x, "__cuda_ndarray__", False):
+        refuse(TypeError, f"a host object ({_describe(x)})",
+               f"an array on the device: pass to_d({name})")
+    if len(x.shape) != 2:
+        refuse(ValueError, f"an array of {len(x.shape)} dimensions, shape {tuple(x.shape)}",
+               "a matrix of 2")
     given, needed = str(x.dtype).replace("torch.", ""), np.dtype(dtype).name
     if given != needed:
-        how = f"{name}.to(torch.{needed})" if _is_torch(x) else f"to_d({name}.astype(np.{needed})), with {name} still on the host"
+        if is_tensor: how = f"{name}.to(torch.{needed})"
+        else: how = f"to_d({name}.astype(np.{needed})), with {name} still on the host"
         refuse(TypeError, given, f"{needed}: pass {how}")
-    if not (x.is_contiguous() if _is_torch(x) else x.is_c_contiguous()):
-        how = f"{name}.contiguous()" if _is_torch(x) else f"to_d({name}), which copies row by row, with {name} still on the host"
-        refuse(ValueError, "not row-major contiguous (a transposed or strided view?)", f"a row-major array: pass {how}")
-    return cuda.as_cuda_array(x.detach()) if _is_torch(x) else x
+    if not (x.is_contiguous() if is_tensor else x.is_c_contiguous()):
+        if is_tensor: how = f"{name}.contiguous()"
+        else: how = f"to_d({name}), which copies row by row, with {name} still on the host"
+        refuse(ValueError, "not row-major contiguous (a transposed or strided view?)",
+               f"a row-major array: pass {how}")
+    return cuda.as_cuda_array(x.detach()) if is_tensor else x
+
+def _stream(*arrays):
+    "The stream to launch on: torch's current one if any array is a torch tensor."
+    if not any(_is_torch(x) for x in arrays): return 0
+    import torch
+    handle = torch.cuda.current_stream().cuda_stream
+    return cuda.external_stream(handle) if handle else 0
 
 def _span(x):
     "First byte of a contiguous device array, and the byte after its last."
@@ -113,33 +132,39 @@ def gemm_args(
     beta=0.0,    # factor of C; 0 never reads C
     dtype=np.float32,  # what all three must be
 ) -> Gemm:
-    "Check the arguments of C ← alpha·A·B + beta·C as BLAS defines it, and make `c` if there is none. Raises `TypeError` or `ValueError`."
+    "Check the arguments of C ← alpha·A·B + beta·C, make `c` if None; `TypeError` or `ValueError`."
     a_d, b_d = _device_array("a", a, dtype), _device_array("b", b, dtype)
     (m, k), n = a.shape, b.shape[1]
     if b.shape[0] != k:
-        raise ValueError(f"a is {m}×{k} and b is {b.shape[0]}×{n}: a must have as many columns as b has rows")
-    if c is None and beta != 0: raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
+        raise ValueError(f"a is {m}×{k} and b is {b.shape[0]}×{n}: "
+                         "a must have as many columns as b has rows")
+    if c is None and beta != 0:
+        raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
     result = array_like(a, (m, n)) if c is None else c
     c_d = _device_array("c", result, dtype)
-    if tuple(c_d.shape) != (m, n): raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; the product of {m}×{k} and {k}×{n} is {m}×{n}")
+    if tuple(c_d.shape) != (m, n):
+        raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
+                         f"the product of {m}×{k} and {k}×{n} is {m}×{n}")
     for name, other in ("a", a_d), ("b", b_d):
         (c_first, c_end), (first, end) = _span(c_d), _span(other)
         if max(c_first, first) < min(c_end, end):
-            raise ValueError(f"c overlaps {name} in memory, so writing c would change {name} while it is read: pass another c")
-    stream = 0
-    if _is_torch(a):
-        import torch
-        stream = cuda.external_stream(torch.cuda.current_stream().cuda_stream) if torch.cuda.current_stream().cuda_stream else 0
-    scalar = np.dtype(np.float32).type
-    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, scalar(alpha), scalar(beta), stream, result)
+            raise ValueError(f"c overlaps {name} in memory, so writing c would change {name} "
+                             "while it is read: pass another c")
+    for name, factor in ("alpha", alpha), ("beta", beta):
+        if not isinstance(factor, Real):
+            raise TypeError(f"{name} is {factor!r}; needed is a number")
+    alpha, beta = np.float32(alpha), np.float32(beta)
+    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), result)
 
-# %% ../nbs/00_util.ipynb #bac97a64
+# %% ../nbs/00_util.ipynb #a6d20261
 def _tensors(*arrays):
     "As float64 torch tensors, on the GPU if there is one."
     import torch
     on_gpu = not config.ENABLE_CUDASIM
     for x in arrays:
-        if not _is_torch(x): x = torch.as_tensor(x, device="cuda") if on_gpu and hasattr(x, "__cuda_array_interface__") else torch.as_tensor(to_h(x))
+        if not _is_torch(x):
+            in_place = on_gpu and hasattr(x, "__cuda_array_interface__")
+            x = torch.as_tensor(x, device="cuda") if in_place else torch.as_tensor(to_h(x))
         yield x.detach().to("cuda" if on_gpu else "cpu").double()
 
 def assert_matmul_correct(
@@ -151,28 +176,31 @@ def assert_matmul_correct(
     c_before=None,  # what C held before, needed if beta is not 0
     unit_roundoff=2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
 ) -> float:  # relative error in the Frobenius norm
-    "Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` if any element is off by more than rounding explains, or NaN."
-    k = a.shape[1]
-    if tuple(c.shape) != (a.shape[0], b.shape[1]): raise AssertionError(f"c is {tuple(c.shape)}, the product is {(a.shape[0], b.shape[1])}")
+    "Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` if beyond rounding, or NaN."
+    k, shape = a.shape[1], (a.shape[0], b.shape[1])
+    if tuple(c.shape) != shape:
+        raise AssertionError(f"c is {tuple(c.shape)}, the product is {shape}")
     a, b, c = _tensors(a, b, c)
-    right, scale = alpha * (a @ b) if alpha else a.new_zeros(c.shape), abs(alpha) * (a.abs() @ b.abs()) if alpha else a.new_zeros(c.shape)
+    if alpha: right, scale = alpha * (a @ b), abs(alpha) * (a.abs() @ b.abs())
+    else: right = scale = a.new_zeros(c.shape)
     if beta:
         (before,) = _tensors(c_before)
         right, scale = right + beta * before, scale + abs(beta) * before.abs()
     error = (c - right).abs()
-    wrong = ~(error <= 4 * unit_roundoff * math.sqrt(k + 1) * scale)  # NaN compares as False, so it counts as wrong
+    wrong = ~(error <= 4 * unit_roundoff * math.sqrt(k + 1) * scale)  # NaN too: it compares False
     if wrong.any():
         i, j = (int(x) for x in wrong.nonzero()[0])
-        raise AssertionError(f"{int(wrong.sum())} of {c.numel()} elements are wrong; the first is c[{i}, {j}] = {c[i, j]:.7g}, right is {right[i, j]:.7g}")
+        raise AssertionError(f"{int(wrong.sum())} of {c.numel()} elements are wrong; the first is "
+                             f"c[{i}, {j}] = {c[i, j]:.7g}, right is {right[i, j]:.7g}")
     size = float(right.norm())
     return float(error.norm()) / size if size else 0.0
 
-# %% ../nbs/00_util.ipynb #ff0c3481
+# %% ../nbs/00_util.ipynb #a2e8efcb
 def _device_times(prof):
-    "Device time of every kernel in a torch.profiler run: name → times in ms, in the order of the launches."
-    times = defaultdict(list)
+    "Device time of every kernel in a torch.profiler run: name → times in ms, in launch order."
+    times, no_kernels = defaultdict(list), ("Memcpy", "Memset", "ProfilerStep")
     for event in sorted(prof.events(), key=lambda e: e.time_range.start):
-        if event.device_type.name == "CUDA" and not event.name.startswith(("Memcpy", "Memset", "ProfilerStep")):
+        if event.device_type.name == "CUDA" and not event.name.startswith(no_kernels):
             times[event.name].append(event.device_time / 1000)  # µs → ms
     return dict(times)
 
@@ -181,17 +209,19 @@ def _find_kernel(names, kernel_name):
     exact = re.compile(rf"(?:^|[^A-Za-z0-9_]){re.escape(kernel_name)}(?:\[abi:|\(|$)")
     found = [name for name in names if exact.search(name)]
     if len(found) == 1: return found[0]
-    raise ValueError(f"{'no' if not found else 'more than one'} kernel named {kernel_name} was profiled; the names are: {', '.join(found or names) or 'none'}")
+    count = "more than one" if found else "no"
+    raise ValueError(f"{count} kernel named {kernel_name} was profiled; "
+                     f"the names are: {', '.join(found or names) or 'none'}")
 
 def cuda_mean_runtime(
     prof,         # a finished torch.profiler.profile
     kernel_name,  # name of the kernel's Python function
 ):
-    "Mean device time of one kernel in ms, over all its launches in `prof`. `ValueError` if no kernel or several have that name."
+    "Mean device time of a kernel's launches in ms. `ValueError` unless one kernel has that name."
     times = _device_times(prof)
     return statistics.mean(times[_find_kernel(times, kernel_name)])
 
-# %% ../nbs/00_util.ipynb #d0960532
+# %% ../nbs/00_util.ipynb #8daafff7
 @dataclass
 class Runtime:
     "What `measure_runtime` measured."
@@ -215,26 +245,29 @@ class Runtime:
     def percent(self): return 100 * self.cublas_ms / self.ms
 
     def __str__(self):
-        return (f"{self.name} {self.m}×{self.n}×{self.k}: {self.ms:.4g} ms (spread {self.spread_ms:.2g}, {self.runs} runs), "
-                f"{self.gflops:,.0f} GFLOP/s, {self.percent:.1f} % of torch.matmul, error {self.error:.1e}")
+        return (f"{self.name} {self.m}×{self.n}×{self.k}: "
+                f"{self.ms:.4g} ms (spread {self.spread_ms:.2g}, {self.runs} runs), "
+                f"{self.gflops:,.0f} GFLOP/s, {self.percent:.1f} % of torch.matmul, "
+                f"error {self.error:.1e}")
 
 def progress(
     items,    # list to go through
     text="",  # what is being done
 ):
-    "`items` with a progress bar, shown only to someone who waits longer than 2 seconds in a terminal or in Jupyter."
+    "`items` with a progress bar, shown after 2 seconds, and only in a terminal or in Jupyter."
     from tqdm import tqdm
     watched = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(items, desc=text, delay=2, leave=False, disable=not watched)
 
 def _caller(matmul, bs):
-    "Kernel name and a function (a, b, c) for a kernel or a host function `f`, whose kernel is named `f_kernel`."
+    "Kernel name and function (a, b, c), for a kernel or a host function `f` with its `f_kernel`."
     if not hasattr(matmul, "py_func"): return matmul.__name__ + "_kernel", matmul
     threads = bs, bs
-    return matmul.py_func.__name__, lambda a, b, c: matmul[cdiv(tuple(c.shape), threads), threads](a, b, c)
+    def call(a, b, c): matmul[cdiv(tuple(c.shape), threads), threads](a, b, c)
+    return matmul.py_func.__name__, call
 
 def measure_runtime(
-    matmul,      # kernel (a, b, c), launched with a thread for each element of c; or host function (a, b, c)
+    matmul,      # kernel (a, b, c), a thread for each element of c; or host function (a, b, c)
     m=4092,      # rows of A
     n=4092,      # columns of B
     k=4092,      # columns of A, rows of B
@@ -243,12 +276,14 @@ def measure_runtime(
     runs=20,     # timed runs (fewer, but at least 5, where they would take more than 3 s)
     kernel_name=None,  # name of the kernel to time, where it does not follow from that of `matmul`
 ):
-    "Device time of a float32 matmul by torch.profiler, checked first, in turn with torch.matmul (TF32 off). Returns a `Runtime`; `None` without a GPU."
+    "Check a float32 matmul, time it in turn with torch.matmul: a `Runtime`; `None` without a GPU."
     for name, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
-        if not isinstance(value, int) or value < 1: raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
     default_name, call = _caller(matmul, bs)
     kernel_name = kernel_name or default_name
-    if config.ENABLE_CUDASIM: return _check_in_simulator(kernel_name.removesuffix("_kernel"), call, bs)
+    name = kernel_name.removesuffix("_kernel")
+    if config.ENABLE_CUDASIM: return _check_in_simulator(name, call, bs, do_print)
     import torch
     from torch.profiler import ProfilerActivity, profile
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
@@ -262,39 +297,50 @@ def measure_runtime(
         start.record(); call(a, b, c); stop.record(); stop.synchronize()
         runs = max(min(runs, 5), min(runs, int(3000 / max(start.elapsed_time(stop), 1e-3))))
         for _ in range(3): torch.matmul(a, b, out=c_blas); call(a, b, c)
+        c.fill_(torch.nan)  # what the timed runs leave is checked again
         torch.cuda.synchronize()
-        with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU], acc_events=True) as prof:
-            for _ in progress(range(runs), kernel_name): call(a, b, c); torch.matmul(a, b, out=c_blas); torch.cuda.synchronize()
+        activities = [ProfilerActivity.CUDA, ProfilerActivity.CPU]
+        with profile(activities=activities, acc_events=True) as prof:
+            for _ in progress(range(runs), kernel_name):
+                call(a, b, c); torch.matmul(a, b, out=c_blas); torch.cuda.synchronize()
         cublas_error = assert_matmul_correct(a, b, c_blas)
         assert_matmul_correct(a, b, c)
     finally: torch.set_float32_matmul_precision(precision)
     times = _device_times(prof)
     ms = times.pop(_find_kernel(times, kernel_name))
-    if others := [name for name in times if "[abi:" in name]: raise ValueError(f"{kernel_name} was profiled with other kernels of Numba: {', '.join(others)}")
-    if len(ms) != runs: raise RuntimeError(f"{kernel_name} was launched {runs} times and profiled {len(ms)} times")
+    if others := [name for name in times if "[abi:" in name]:
+        raise ValueError(f"{kernel_name} was profiled with other kernels of Numba: "
+                         f"{', '.join(others)}")
+    if len(ms) != runs:
+        raise RuntimeError(f"{kernel_name} was launched {runs} times and profiled {len(ms)} times")
     cublas_ms = [sum(t) for t in zip(*(np.reshape(t, (runs, -1)).sum(1) for t in times.values()))]
     low, _, high = statistics.quantiles(ms) if runs > 1 else (ms[0],) * 3
-    result = Runtime(kernel_name.removesuffix("_kernel"), m, n, k, statistics.median(ms), high - low, runs, statistics.median(cublas_ms),
-                     max(times, key=lambda name: sum(times[name])), error, cublas_error)
+    cublas_kernel = max(times, key=lambda name: sum(times[name]))
+    result = Runtime(name, m, n, k, statistics.median(ms), high - low, runs,
+                     statistics.median(cublas_ms), cublas_kernel, error, cublas_error)
     if do_print: print(result)
     return result
 
-def _check_in_simulator(name, call, bs):
+def _check_in_simulator(name, call, bs, do_print):
+    "What `measure_runtime` does without a GPU."
     m, n, k = min(bs, 8) + 3, min(bs, 8) + 1, 7
-    a, b = to_d(np.random.randn(m, k).astype(np.float32)), to_d(np.random.randn(k, n).astype(np.float32))
+    a, b = (to_d(np.random.randn(*shape).astype(np.float32)) for shape in ((m, k), (k, n)))
     c = array_like(a, (m, n))
     call(a, b, c)
     assert_matmul_correct(a, b, c)
-    print(f"{name}: no GPU, so there is nothing to time; instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
+    if do_print:
+        print(f"{name}: no GPU, so there is nothing to time; "
+              f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #7aeabaaf
+# %% ../nbs/00_util.ipynb #dd9a3678
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
 
 def load_cards():
     "All result cards, each a dict, by file name."
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(card_folder().glob("*.json"))]
+    paths = sorted(card_folder().glob("*.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
 
 class Markdown(str):
     "Text that a notebook renders as Markdown."
@@ -306,33 +352,39 @@ def card_row(
     size,    # m = n = k
 ):
     "The recorded speed of one kernel at one size, or `None`."
-    return next((row for row in card["speed"] if row["kernel"] == number and row["m"] == row["n"] == row["k"] == size), None)
+    rows = (row for row in card["speed"] if row["m"] == row["n"] == row["k"] == size)
+    return next((row for row in rows if row["kernel"] == number), None)
 
 def recorded(
     number,     # number of the kernel
     size=4096,  # m = n = k
 ):
     "What the cards say about a kernel's speed, a sentence for each GPU, as Markdown."
-    sentences = [f"On one {card['gpu']} ({card['date']}) `{row['name']}` takes {row['ms']:.4g} ms for {size}×{size}×{size}: "
+    sentences = [f"On one {card['gpu']} ({card['date']}) `{row['name']}` takes "
+                 f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
                  f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS."
                  for card in load_cards() if (row := card_row(card, number, size))]
-    return Markdown("  \n".join(sentences) or f"Kernel {number} has not been recorded at {size} yet.")
+    nothing = f"Kernel {number} has not been recorded at {size} yet."
+    return Markdown("  \n".join(sentences) or nothing)
 
-# %% ../nbs/00_util.ipynb #7625822f
+# %% ../nbs/00_util.ipynb #4fb8597c
 def write_card(
-    card,       # dict with the name of the GPU under "gpu", and what to keep: speed, check, experiments …
+    card,       # dict: name of the GPU under "gpu", and what to keep: speed, check, experiments …
     path=None,  # file; the card of that GPU in `card_folder()` if None
 ) -> Path:
     "Write a result card, and return its path. `ValueError` if there would be no speed on it."
-    path = Path(path) if path else card_folder()/(re.sub(r"[^a-z0-9]+", "-", card["gpu"].lower()) + ".json")
+    file_name = re.sub(r"[^a-z0-9]+", "-", card["gpu"].lower()) + ".json"
+    path = Path(path) if path else card_folder()/file_name
     old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     card = (old if old.get("gpu") == card["gpu"] else {}) | card
-    if "speed" not in card: raise ValueError(f"there is no card of the {card['gpu']} yet: make gpu STAGE=ladder comes first")
+    if "speed" not in card:
+        raise ValueError(f"there is no card of the {card['gpu']} yet: "
+                         "make gpu STAGE=ladder comes first")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
 
-# %% ../nbs/00_util.ipynb #0fdadae3
+# %% ../nbs/00_util.ipynb #db796a65
 @dataclass
 class Experiment:
     "A small measurement: named values, and where they come from."
@@ -362,21 +414,25 @@ def experiment(
     unit,     # of the values
     measure,  # function without arguments that returns a dict: label → number
 ) -> Experiment:
-    "Call `measure` on a GPU; without one, return what it gave on the first GPU that has a result card."
+    "Call `measure` on a GPU; without one, return what the first result card that has it says."
     if config.ENABLE_CUDASIM:
         card = next((c for c in load_cards() if name in c.get("experiments", {})), None)
         if card is None: return Experiment(name, unit, {}, "Not recorded yet.")
         kept = card["experiments"][name]
-        return Experiment(name, kept["unit"], kept["values"], f"Recorded on one {card['gpu']}, {kept['date']}.")
+        origin = f"Recorded on one {card['gpu']}, {kept['date']}."
+        return Experiment(name, kept["unit"], kept["values"], origin)
     gpu, today = str(cuda.get_current_device().name), date.today().isoformat()
-    found = Experiment(name, unit, {label: float(value) for label, value in measure().items()}, f"Measured on one {gpu}, {today}.")
+    values = {label: float(value) for label, value in measure().items()}
+    found = Experiment(name, unit, values, f"Measured on one {gpu}, {today}.")
     if os.environ.get("MATMUL_RECORD"):
         earlier = next((c.get("experiments", {}) for c in load_cards() if c["gpu"] == gpu), {})
-        write_card(dict(gpu=gpu, experiments=earlier | {name: dict(unit=unit, values=found.values, date=today)}))
+        entry = dict(unit=unit, values=values, date=today)
+        write_card(dict(gpu=gpu, experiments=earlier | {name: entry}))
     return found
 
-# %% ../nbs/00_util.ipynb #d5db8b44
-COLORS = "#FFFFFF", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"  # 0: not touched
+# %% ../nbs/00_util.ipynb #84e3b19e
+COLORS = ("#FFFFFF",  # not touched
+          "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 
 def draw_matrix(
     ax,          # matplotlib axes
@@ -387,9 +443,12 @@ def draw_matrix(
     "Draw a matrix of coloured cells."
     from matplotlib.colors import ListedColormap
     rows, columns = np.shape(cells)
-    ax.pcolormesh(np.asarray(cells), cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1, edgecolors="#BBBBBB", linewidth=0.5)
+    ax.pcolormesh(np.asarray(cells), cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1,
+                  edgecolors="#BBBBBB", linewidth=0.5)
     for i, j in np.ndindex(rows, columns) if text is not None else ():
-        ax.text(j + 0.5, i + 0.5, str(text[i][j]), ha="center", va="center", fontsize=7, color="white" if cells[i][j] in (1, 3) else "black")
+        color = "white" if cells[i][j] in (1, 3) else "black"
+        ax.text(j + 0.5, i + 0.5, str(text[i][j]), color=color,
+                ha="center", va="center", fontsize=7)
     ax.set(title=title, xticks=[], yticks=[], aspect="equal", xlim=(0, columns), ylim=(rows, 0))
     ax.title.set_fontsize(10)
 
@@ -403,9 +462,13 @@ def draw_matmul(
     "Draw A, B and C in the arrangement of a product. Returns the figure."
     import matplotlib.pyplot as plt
     (m, k), n = np.shape(a), np.shape(b)[1]
-    fig, axes = plt.subplots(2, 2, figsize=(0.32 * (k + n) + 1, 0.32 * (k + m) + 1), width_ratios=(k, n), height_ratios=(k, m), layout="constrained")
-    axes[0, 0].axis("off")
-    for ax, cells, name, texts in zip((axes[1, 0], axes[0, 1], axes[1, 1]), (a, b, c), "ABC", text): draw_matrix(ax, cells, name, texts)
+    figsize = 0.27 * (k + n) + 1, 0.27 * (k + m) + 1
+    fig, axes = plt.subplots(2, 2, figsize=figsize, width_ratios=(k, n), height_ratios=(k, m),
+                             layout="constrained")
+    (corner, ax_b), (ax_a, ax_c) = axes
+    corner.axis("off")
+    for ax, cells, name, texts in zip((ax_a, ax_b, ax_c), (a, b, c), "ABC", text):
+        draw_matrix(ax, cells, name, texts)
     fig.suptitle(title, fontsize=11)
     plt.close(fig)  # the notebook shows the returned figure, once
     return fig

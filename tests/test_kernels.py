@@ -57,6 +57,7 @@ REFUSED = {
     "c of another shape": (lambda a, b: (a, b, to_d(random(5, 4))), ValueError, ["5×4", "4×5"]),
     "c of another dtype": (lambda a, b: (a, b, to_d(np.zeros((4, 5), np.int32))), TypeError, ["c is int32"]),
     "beta without c": (lambda a, b: (a, b, None, 1.0, 2.0), ValueError, ["beta is 2.0", "pass the c"]),
+    "a factor that is no number": (lambda a, b: (a, b, None, "2"), TypeError, ["alpha is '2'"]),
     "c is a": (lambda a, b: (to_d(random(4, 4)),) * 3, ValueError, ["overlaps a"]),
 }
 

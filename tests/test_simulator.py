@@ -291,3 +291,37 @@ def test_the_simulator_here_is_the_strict_one():
     y = X.copy()
     fine[1, 8](y)  # the simulator is in order after an error
     assert y[:9].tolist() == [7] * 8 + [8]
+
+
+def test_a_read_in_another_warp_does_not_hide_an_earlier_one():
+    @cuda.jit
+    def k(out):
+        tile = cuda.shared.array(1, float32)
+        i = cuda.threadIdx.x
+        if i == 0: tile[0] = 1
+        cuda.syncthreads()
+        if i == 0: out[0] = tile[0]   # warp 0 reads
+        if i >= 32: cuda.syncwarp()   # warp 1 passes a barrier of its own,
+        if i == 32: out[1] = tile[0]  # reads
+        if i == 32: tile[0] = 2       # and writes: nothing orders that after warp 0's read
+    refused(k[1, 64], np.zeros(2, np.float32), match=r"race: tile\[0\] was read by thread \(0\)")
+
+
+def test_more_pending_groups_than_there_are_lets_none_land():
+    @cuda.jit
+    def k(x, out):
+        tile = cuda.shared.array(1, float32)
+        cp_async(tile, 0, x, 0, 1)
+        cp_async_commit_group()
+        cp_async_wait_group(3)
+        out[0] = tile[0]
+    refused(k[1, 1], X, X.copy(), match="asynchronous copy")
+
+
+def test_a_write_under_ones_own_asynchronous_copy_is_refused():
+    @cuda.jit
+    def k(x):
+        tile = cuda.shared.array(1, float32)
+        cp_async(tile, 0, x, 0, 1)
+        tile[0] = 1
+    refused(k[1, 1], X, match="written while an asynchronous copy")

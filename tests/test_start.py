@@ -119,6 +119,12 @@ def test_a_kernel_that_fails_its_check_gets_no_speed_and_status_1():
 
 
 @without_gpu
+def test_several_sizes_are_all_shown():
+    lines = ladder("--size", "1024,4096", "--kernels", "1").stdout.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("1 ")] == ["1024×1024×1024", "4096×4096×4096"]
+
+
+@without_gpu
 def test_json_without_a_gpu_is_refused(tmp_path):
     done = ladder("--json", str(tmp_path/"card.json"))
     assert done.returncode == 2 and not list(tmp_path.iterdir())
