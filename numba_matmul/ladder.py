@@ -75,7 +75,7 @@ def measure(
                       cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel,
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)
 
-# %% ../nbs/90_ladder.ipynb #c246c218
+# %% ../nbs/90_ladder.ipynb #f9ef0ec8
 def _nvidia_smi(*fields):
     "What nvidia-smi says of the GPU that torch uses."
     import torch
@@ -124,7 +124,8 @@ def machine():
                 multiprocessors=gpu.multi_processor_count,
                 memory_gb=round(gpu.total_memory / 1e9, 1), driver=driver, cuda=torch.version.cuda,
                 versions=dict(python=sys.version.split()[0]) | versions,
-                peak_gflops=lanes * 2 * float(top_clock) / 1000, copy_gb_s=copy_speed(),
+                clock_mhz=float(top_clock), peak_gflops=lanes * 2 * float(top_clock) / 1000,
+                copy_gb_s=copy_speed(),
                 date=date.today().isoformat(), method=METHOD)
 
 # %% ../nbs/90_ladder.ipynb #792ea27f

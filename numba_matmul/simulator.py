@@ -85,7 +85,7 @@ class Thread(greenlet):
         same_warp = self.warp == other.warp
         return self.barriers > barriers or (same_warp and self.warp_barriers > warp_barriers)
 
-# %% ../nbs/tool_simulator.ipynb #c38a52df
+# %% ../nbs/tool_simulator.ipynb #28387534
 class Block:
     "One block of a launch: its threads, run in turn from barrier to barrier."
     def __init__(self, launch, index, args):
@@ -148,11 +148,11 @@ class Block:
         elif done:
             why = (f"The other {len(done)}, {done[0]} first, have returned. "
                    "A GPU does not wait for those; this simulator is stricter, "
-                   "because one more line behind the branch would make it hang.")
+                   "because a barrier further on would be taken for this one.")
         else: why = "The lanes that the warp barrier names never all reach it."
         raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}")
 
-# %% ../nbs/tool_simulator.ipynb #d5edce14
+# %% ../nbs/tool_simulator.ipynb #b667d545
 class Element:
     "What is known of one element of shared memory."
     __slots__ = "write", "reads", "copying"
@@ -185,7 +185,7 @@ class Access:
 def _refuse_negative(index):
     for i in index if type(index) is tuple else (index,):
         if type(i) is not slice and i < 0:
-            raise SimulatorError(f"index {i} is negative: on a GPU that lies before the array")
+            raise SimulatorError(f"index {i} is negative, which would count from the array's end")
 
 # %% ../nbs/tool_simulator.ipynb #07a58366
 class SharedArray:
@@ -429,7 +429,7 @@ def cp_async_wait_group(
 def _shifted(index, offset):
     return (*index[:-1], index[-1] + offset) if type(index) is tuple else index + offset
 
-# %% ../nbs/tool_simulator.ipynb #9f502986
+# %% ../nbs/tool_simulator.ipynb #98cb9ac2
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache",
                "launch_bounds", "lto", "shared_memory_carveout", "fastmath", "max_registers",
@@ -445,7 +445,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
     def __getitem__(self, configuration):
         if len(configuration) not in (2, 3, 4):
             raise ValueError("must specify at least the griddim and blockdim")
-        launch = copy.copy(self)
+        launch = copy.copy(self)  # so that two configurations of one kernel are two
         grid_and_block = numba_kernel.normalize_kernel_dimensions(*configuration[:2])
         launch.grid_dim, launch.block_dim = grid_and_block
         launch.dynshared_size = configuration[3] if len(configuration) == 4 else 0

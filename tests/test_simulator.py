@@ -3,6 +3,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -240,12 +241,33 @@ def test_an_exception_in_a_device_function_names_its_line():
     refused(k[1, 1], X, X.copy(), match="out of bounds.*line 2 of half|out of bounds.*of half: def half")
 
 
-def test_intrinsics_with_a_python_body_travel():
-    from numba.cuda.extending import overload
-    def twice(x): return 2 * x
-    @cuda.jit
-    def k(x, out): out[cuda.grid(1)] = twice(x[cuda.grid(1)])
-    assert overload and np.array_equal(simulate(k[2, 32], X, X.copy())[1], 2 * X)
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba's own package has no intrinsics for CUDA")
+def test_device_functions_and_intrinsics_travel_to_the_compiler():
+    from numba.cuda.extending import intrinsic
+
+    @intrinsic
+    def number(context):
+        "The number 12345, from LLVM."
+        from numba import types
+        def generate(context, builder, signature, args): return context.get_constant(types.int32, 12345)
+        return types.int32(), generate
+
+    @cuda.jit(device=True)
+    def twice(x): return x + x
+
+    def factory(offset):
+        @cuda.jit(lineinfo=True)
+        def k(out): out[cuda.grid(1)] = twice(number()) + offset
+        return k
+
+    def ptx(kernel):
+        from types import SimpleNamespace
+        from numba import cuda, types
+        from numba.cuda import dispatcher
+        dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))  # there may be no GPU
+        return cuda.compile_ptx(kernel.py_func, types.void(types.int32[::1]), cc=(9, 0))[0]
+
+    assert str(2 * 12345 + 7) in in_child(ptx, factory(7), simulator=False)
 
 
 def test_a_child_returns_values_and_errors():
