@@ -62,8 +62,9 @@ gpu-notebooks: setup
 	@echo "To commit: nbs"
 
 gpu-ncu: setup
-	$(PY) tools/profile.py all
-	@echo "To commit: nothing (the reports are in profiles/, which git ignores)"
+	$(PY) tools/agree.py
+	$(PY) tools/profile.py all > /dev/null
+	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results"
 
 gpu-check: setup
 	$(PY) tools/check_gpu.py

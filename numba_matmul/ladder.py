@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS', 'PICTURE',
            'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text', 'picture_svg',
            'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #e9cef1eb
+# %% ../nbs/90_ladder.ipynb #e90958ff
 import io
 import statistics
 import subprocess
@@ -23,9 +23,11 @@ from .util import (COLORS, array_like, assert_matmul_correct, card_folder, card_
 from fastcore.script import Param, call_parse
 from numba import config
 from .k01_naive import sgemm_naive
+from .k02_gmem_coalescing import sgemm_gmem_coalescing
+from .k03_smem_blocking import sgemm_smem_blocking
 from .simulator import SimulatorError
 
-# %% ../nbs/90_ladder.ipynb #ff71ca00
+# %% ../nbs/90_ladder.ipynb #eca50990
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -39,6 +41,9 @@ class Kernel:
 
 KERNELS = {kernel.number: kernel for kernel in (
     Kernel(1, "sgemm_naive", "Naive", "float32", sgemm_naive),
+    Kernel(2, "sgemm_gmem_coalescing", "Global memory coalescing", "float32",
+           sgemm_gmem_coalescing),
+    Kernel(3, "sgemm_smem_blocking", "Shared memory blocking", "float32", sgemm_smem_blocking),
 )}
 
 # %% ../nbs/90_ladder.ipynb #7986d560

@@ -83,7 +83,7 @@ def main():
         try: random_case(kernel)
         except AssertionError as e: failures.append(f"{kernel.name}: {e}")
     for kernel in progress(KERNELS.values(), "large"):
-        for m, n, k in ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 32 + 5, 2)):
+        for m, n, k in ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 32 + 5, 2), (65535 * 32 + 5, 3, 2)):
             try: large_case(kernel, m, n, k)
             except AssertionError as e: failures.append(f"{kernel.name} {m}×{n}×{k}: {e}")
             big += 1

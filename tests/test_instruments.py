@@ -1,0 +1,192 @@
+"The compiler tool, the microscope and the reader of Nsight Compute's tables. None needs a GPU."
+import os
+import stat
+import tempfile
+import time
+
+import numpy as np
+import pytest
+from numba import cuda, float32, uint32
+
+from numba_matmul import compiler
+from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
+from numba_matmul.ladder import KERNELS
+from numba_matmul.microscope import microscope, sectors, wavefronts
+from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
+from numba_matmul.simulator import SimulatorError
+from numba_matmul.util import load_cards
+from numba_matmul.vector import load4, store4
+
+
+@cuda.jit
+def simple(x, out):
+    i = cuda.grid(1)
+    if i < out.size: out[i] = x[i] + x[i]
+
+
+@pytest.mark.parametrize("number", KERNELS)
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
+def test_no_kernel_of_the_ladder_spills(number, target):
+    for shape in (64, 64, 64), (65, 63, 61):  # the fast path and the guarded one
+        code = machine_code(number, target=target, shape=shape)
+        assert code.spills == 0 and code.stack_bytes == 0 and code.mix["FFMA"] > 0, code
+
+
+def test_every_target_compiles():
+    for target in compiler.TARGETS:
+        assert machine_code(simple, "void(float32[::1], float32[::1])", target).registers > 0
+
+
+def test_an_edited_kernel_is_compiled_anew_and_the_second_time_comes_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    def kernel(factor):
+        @cuda.jit
+        def k(x): x[0] = x[0] * float32(factor)
+        return k
+    first, start = machine_code(kernel(3), "void(float32[::1])"), time.perf_counter()
+    again, seconds = machine_code(kernel(3), "void(float32[::1])"), time.perf_counter() - start
+    other = machine_code(kernel(5), "void(float32[::1])")
+    assert first.sass == again.sass != other.sass and seconds < 0.5
+    assert len(list((tmp_path/"numba_matmul").iterdir())) == 2
+
+
+def test_line_numbers_and_loop():
+    code = machine_code(3)
+    lines = {x.line for x in code.main_loop}
+    source, first = compiler_source(code)
+    assert any("acc +=" in source[line - first] for line in lines if line)
+    assert code.mix["FFMA"] == 32 and code.mix["BAR"] == 2 and code.loop.count("\n") == len(code.main_loop) - 1
+    assert "FFMA" in code.sass and ".version" in code.ptx
+
+
+def compiler_source(code):
+    import inspect
+    from numba_matmul.k03_smem_blocking import sgemm_smem_blocking_kernel
+    return inspect.getsourcelines(sgemm_smem_blocking_kernel(32, guarded=False).py_func)
+
+
+def test_spills_and_stack_are_seen():
+    @cuda.jit(max_registers=24)
+    def hungry(x, out):
+        acc = cuda.local.array(64, float32)
+        i = cuda.grid(1)
+        for q in range(64): acc[q] = x[i + q]
+        for step in range(x.size):
+            for q in range(64): acc[q] = acc[q] * x[step] + acc[(q * 7 + step) % 64]
+        total = float32(0)
+        for q in range(64): total += acc[q]
+        out[i] = total
+    code = machine_code(hungry, "void(float32[::1], float32[::1])")
+    assert code.stack_bytes >= 256 and code.spills > 0
+
+
+def test_comparing_puts_kernels_side_by_side():
+    text = compare(machine_code(1), machine_code(2), names=["one", "two"])
+    assert "one | two" in text and "FFMA share" in text
+
+
+@pytest.mark.parametrize("call,text", [
+    (lambda: machine_code(simple, "void(float32[::1])"), "takes 2 arguments"),
+    (lambda: machine_code(simple, "nonsense"), "not a signature"),
+    (lambda: machine_code(simple, "void(float32[::1], float32[::1])", "sm_1"), "unknown target 'sm_1'"),
+    (lambda: machine_code(simple), "needs a signature"),
+    (lambda: machine_code(99), "no kernel 99"),
+])
+def test_what_the_compiler_tool_refuses(call, text):
+    with pytest.raises((CompileError, ValueError), match=text): call()
+
+
+def test_a_kernel_that_does_not_compile_is_answered_with_its_line():
+    @cuda.jit
+    def wrong(x, out): out[0] = x[0].nothing_like_that
+    with pytest.raises(CompileError, match="nothing_like_that") as caught: machine_code(wrong, "void(float32[::1], float32[::1])")
+    assert "line" in str(caught.value) and "/" not in str(caught.value).replace("//", "")
+
+
+@pytest.mark.parametrize("arguments,blocks,limiter", [
+    (dict(threads=1024, registers=32), 2, "threads"), (dict(threads=1024, registers=33), 1, "registers"),
+    (dict(threads=256, registers=128, shared_bytes=16384), 2, "registers"), (dict(threads=256, registers=255), 1, "registers"),
+    (dict(threads=32, registers=16), 32, "blocks"), (dict(threads=128, registers=32, shared_bytes=48 * 1024), 4, "shared memory"),
+    (dict(threads=256, registers=32, shared_bytes=32 * 1024, target="sm_75"), 2, "shared memory"),
+])
+def test_occupancy_by_hand(arguments, blocks, limiter):
+    found = occupancy(**arguments)
+    assert (found.blocks, found.limiter) == (blocks, limiter)
+
+
+def test_sectors_and_wavefronts_of_known_requests():
+    neighbours = [4 * lane for lane in range(32)]
+    assert sectors(neighbours, 4) == 4 and sectors([start + 4 for start in neighbours], 4) == 5
+    assert sectors([32 * lane for lane in range(32)], 4) == 32 and sectors([0] * 32, 4) == 1
+    for stride, passes in (1, 1), (2, 2), (3, 1), (4, 4), (32, 32), (33, 1):
+        assert wavefronts({lane: 4 * stride * lane for lane in range(32)}, 4) == passes
+    assert wavefronts({lane: 0 for lane in range(32)}, 4) == 1
+    assert wavefronts({lane: 8 * lane for lane in range(32)}, 8) == 2
+    assert wavefronts({lane: 16 * lane for lane in range(32)}, 16) == 4
+    assert wavefronts({lane: 0 for lane in range(32)}, 8) == 1 and wavefronts({lane: 0 for lane in range(32)}, 16) == 2
+    assert wavefronts({0: 0}, 16) == 1
+
+
+def test_wide_accesses_count_once_and_must_be_aligned():
+    @cuda.jit
+    def k(x, out, offset):
+        i = uint32(4 * cuda.threadIdx.x)
+        store4(out, i, *load4(x, uint32(i + uint32(offset))))
+    x = np.arange(140, dtype=np.float32)
+    view = microscope(k[1, 32], x, np.zeros(128, np.float32), 8)
+    assert (view.site("x").size, view.site("x").requests, view.site("x").cost) == (16, 1, 16)
+    with pytest.raises(SimulatorError, match="16 bytes at x"): microscope(k[1, 32], x, np.zeros(128, np.float32), 2)
+
+
+def test_the_parts_of_a_launch_add_up_to_all_of_it():
+    shape = 70, 40, 9
+    by_parts = microscope(1, shape).totals()
+    grid = 3, 2
+    every = microscope(1, shape, blocks=[(x, y, 0) for x in range(grid[0]) for y in range(grid[1])]).totals()
+    assert by_parts == every
+
+
+def test_a_kernel_that_races_or_hangs_is_named():
+    @cuda.jit
+    def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
+    with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"): microscope(past_the_end[1, 8], np.zeros(8, np.float32))
+    with pytest.raises(ValueError, match="it touches out, x"): microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
+
+
+def test_pictures_are_drawn():
+    view = microscope(3, (64, 64, 64))
+    for array, operation in ("a", "load"), ("c", "store"), ("a_tile", "store"), ("b_tile", "load"):
+        assert view.draw(array, operation).axes
+    assert view.heat_map("b").axes
+
+
+def test_predictions_agree_with_what_was_counted():
+    rows = [row for card in load_cards() for row in card["ncu"]]
+    assert {row["kernel"] for row in rows} >= {kernel.name for kernel in KERNELS.values()}
+    numbers = {kernel.name: number for number, kernel in KERNELS.items()}
+    for row in rows:
+        merged = row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"])
+        if not merged: assert row["predicted"] == pytest.approx(row["counted"], rel=0.01), row
+
+
+@pytest.mark.parametrize("says,text", [
+    ("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1", "NVreg_RestrictProfilingToAdminUsers"),
+    ("echo '==WARNING== No kernels were profiled.'", "no kernel of that name"),
+    ("echo broken >&2; exit 7", "status 7"),
+])
+def test_errors_of_ncu_come_with_their_remedy(tmp_path, says, text):
+    fake, script = tmp_path/"ncu", tmp_path/"script.py"
+    fake.write_text(f"#!/bin/sh\n{says}\n")
+    fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
+    script.write_text("")
+    with pytest.raises(NcuError, match=text): ncu(script, command=str(fake))
+    with pytest.raises(NcuError, match="no file"): ncu(tmp_path/"nothing.py", command=str(fake))
+    with pytest.raises(NcuError, match="not found"): ncu(script, command="no-such-program")
+
+
+def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = set(os.listdir(tempfile.gettempdir()))
+    machine_code(simple, "void(float32[::1], float32[::1])")
+    microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32))
+    assert set(os.listdir(tempfile.gettempdir())) <= before

@@ -1,0 +1,152 @@
+"""Compare what the microscope predicts with what Nsight Compute counts: `make gpu STAGE=ncu`.
+
+Both go to the result card. The kernels of the ladder, and kernels made for one access each."""
+import sys
+
+import numba_matmul  # first: it chooses between the GPU and the simulator
+import numpy as np
+import torch
+from numba import config, cuda, float32, uint32
+from numba.cuda.core.sigutils import normalize_signature
+
+from numba_matmul.compiler import machine_code, occupancy
+from numba_matmul.ladder import KERNELS
+from numba_matmul.microscope import microscope
+from numba_matmul.ncu import COUNTERS, ncu
+from numba_matmul.simulator import launch_of
+from numba_matmul.util import progress, write_card
+from numba_matmul.vector import load2, load4, store2, store4
+
+SHAPE = 256, 256, 256  # m, n, k
+REPEAT = 64            # so that the accesses in question are what the kernel mostly does
+
+
+def strided_kernel(stride):
+    "A warp stores and loads shared words `stride` apart: `stride` of them in the busiest bank, up to 32."
+    words = 32 * stride
+    @cuda.jit
+    def strided_kernel(x, out):
+        tile = cuda.shared.array(words, float32)
+        lane = uint32(cuda.threadIdx.x)
+        acc = float32(0)
+        for step in range(REPEAT):
+            tile[lane * uint32(stride)] = x[lane] + float32(step)
+            cuda.syncthreads()
+            acc += tile[uint32(uint32(31) - lane) * uint32(stride)]
+            cuda.syncthreads()
+        out[lane] = acc
+    return strided_kernel
+
+
+def wide_kernel(width):
+    "A warp stores and loads `width` neighbouring words with one access a lane."
+    words = 32 * width
+    @cuda.jit
+    def wide_kernel(x, out):
+        tile = cuda.shared.array(words, float32, alignment=16)
+        lane = uint32(cuda.threadIdx.x)
+        start, other = uint32(lane * uint32(width)), uint32(uint32(uint32(31) - lane) * uint32(width))
+        acc = float32(0)
+        for step in range(REPEAT):
+            value = x[lane] + float32(step)
+            if width == 4: store4(tile, start, value, value, acc, value)
+            else: store2(tile, start, value, acc)
+            cuda.syncthreads()
+            if width == 4:
+                a, b, c, d = load4(tile, other)
+                acc += a + b * c + d
+            else:
+                a, b = load2(tile, other)
+                acc += a * b
+            cuda.syncthreads()
+        out[lane] = acc
+    return wide_kernel
+
+
+def broadcast_kernel(width):
+    "All lanes of a warp load the same `width` neighbouring words with one access."
+    @cuda.jit
+    def broadcast_kernel(x, out):
+        tile = cuda.shared.array(4 * REPEAT, float32, alignment=16)
+        lane = uint32(cuda.threadIdx.x)
+        for step in range(0, 4 * REPEAT, 32): tile[uint32(step) + lane] = x[lane] + float32(step)
+        cuda.syncthreads()
+        acc = float32(0)
+        for step in range(0, 4 * REPEAT, 4):
+            if width == 4:
+                a, b, c, d = load4(tile, uint32(step))
+                acc += a * b + c * d
+            elif width == 2:
+                a, b = load2(tile, uint32(step))
+                acc += a * b
+            else: acc += tile[uint32(step)] * float32(step)
+            cuda.syncthreads()
+        out[lane] = acc
+    return broadcast_kernel
+
+
+MADE = ({f"strided {n}": strided_kernel(n) for n in (1, 2, 4, 32)}
+        | {f"wide {32 * n} bits": wide_kernel(n) for n in (2, 4)}
+        | {f"broadcast {32 * n} bits": broadcast_kernel(n) for n in (1, 2, 4)})
+
+
+def launch(name):
+    "Launch one of the kernels twice: the second time for the profiler."
+    m, n, k = SHAPE
+    x = torch.randn(32, device="cuda")
+    a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
+    for _ in range(2):
+        if name in MADE: MADE[name][1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(torch.empty_like(x)))
+        else: KERNELS[int(name)](a, b)
+    torch.cuda.synchronize()
+
+
+def predicted(name):
+    "Sectors and wavefronts of one launch, by the microscope."
+    if name in MADE:
+        x = np.random.randn(32).astype(np.float32)
+        return microscope(MADE[name][1, 32], x, np.zeros_like(x)).totals()
+    return microscope(int(name), SHAPE).totals()
+
+
+def from_driver(number):
+    "Registers of a ladder's kernel and its blocks on a multiprocessor: by the compiler tool, and by the driver."
+    launch, code = launch_of(number, SHAPE), machine_code(number, target=target(), shape=SHAPE)
+    threads = int(np.prod(launch.block))
+    types, _ = normalize_signature(launch.signature)
+    compiled = launch.kernel.compile(types)
+    blocks = cuda.current_context().get_active_blocks_per_multiprocessor(compiled._codelibrary.get_cufunc(), threads, launch.dynamic_bytes)
+    theory = occupancy(threads, code.registers, code.shared_bytes + launch.dynamic_bytes, target())
+    return {"registers": (code.registers, compiled.regs_per_thread), "blocks on a multiprocessor": (theory.blocks, blocks)}
+
+
+def target():
+    "This GPU, as the compiler tool names it."
+    return "sm_{}{}".format(*cuda.get_current_device().compute_capability)
+
+
+def main():
+    if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
+    rows, metrics = [], {metric: counter for counter, metric in COUNTERS.items()}
+    for name in progress([str(number) for number in KERNELS] + list(MADE), "kernels"):
+        own = KERNELS[int(name)].name if name.isdigit() else name.split()[0]
+        ((_, counted),) = ncu(__file__, name, kernel=f"{own}_kernel").items()
+        for metric, value in predicted(name).items():
+            counter = metrics[metric]
+            if name in MADE and counter.startswith("global"): continue  # too few to mean anything
+            rows.append(dict(kernel=own if name.isdigit() else name, counter=counter,
+                             predicted=int(value), counted=int(counted[counter])))
+            row = rows[-1]
+            print(f"{row['kernel']:24} {counter:24} predicted {row['predicted']:>12,} counted {row['counted']:>12,} "
+                  f"{100 * row['predicted'] / max(1, row['counted']) - 100:+.2f} %", flush=True)
+    for number, kernel in KERNELS.items():
+        for counter, (by_tool, by_driver) in from_driver(number).items():
+            rows.append(dict(kernel=kernel.name, counter=counter, predicted=by_tool, counted=int(by_driver)))
+            print(rows[-1], flush=True)
+    path = write_card(dict(gpu=torch.cuda.get_device_name(), ncu=rows))
+    print(f"Written: {path.name}")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2: launch(sys.argv[1])
+    else: main()
