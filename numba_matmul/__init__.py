@@ -51,7 +51,7 @@ def _choose():
     if config.ENABLE_CUDASIM:
         from . import simulator
         simulator.install()
-        simulator.skip_gpu_cells()
+        simulator.skip_cells()
 
 
 _choose()

@@ -6,10 +6,10 @@
 __all__ = ['recorder', 'STATIC_SHARED_LIMIT', 'DYNAMIC_SHARED_LIMIT', 'FULL_WARP', 'MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID',
            'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction', 'Thread', 'Block', 'Element', 'Access',
            'SharedArray', 'LocalArray', 'LocalMemory', 'SharedMemory', 'GlobalArray', 'Atomics', 'StrictModule',
-           'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'StrictKernel', 'jit', 'install',
-           'skip_gpu_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
+           'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'StrictKernel', 'jit', 'install', 'skip_cells',
+           'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
 
-# %% ../nbs/tool_simulator.ipynb #4b304a8e
+# %% ../nbs/tool_simulator.ipynb #e92069f5
 import copy
 import dis
 import inspect
@@ -25,6 +25,7 @@ from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper, cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
 
@@ -594,14 +595,16 @@ def install():
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
 
-# %% ../nbs/tool_simulator.ipynb #7080dd0b
-def skip_gpu_cells():
-    "Under IPython, replace cells marked `#| cuda` by one line that says so."
+# %% ../nbs/tool_simulator.ipynb #9979dd66
+def skip_cells():
+    "Under IPython, replace cells that cannot run here by one line that says so."
+    missing = {"#|cuda": "a GPU"}
+    if find_spec("numba_cuda") is None: missing["#|compiler"] = "numba-cuda, which is not installed"
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None: return
     def skip(lines):
-        marked = any(line.replace(" ", "").strip() == "#|cuda" for line in lines)
-        return ["print('Skipped: this cell needs a GPU.')\n"] if marked else lines
+        marks = {line.replace(" ", "").strip() for line in lines} & missing.keys()
+        return [f"print('Skipped: this cell needs {missing[mark]}.')\n" for mark in marks] or lines
     shell.input_transformers_cleanup.append(skip)
 
 # %% ../nbs/tool_simulator.ipynb #3282b593

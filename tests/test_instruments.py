@@ -3,9 +3,13 @@ import os
 import stat
 import tempfile
 import time
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
+
+if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
+
 from numba import cuda, float32, uint32
 
 from numba_matmul import compiler

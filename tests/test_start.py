@@ -3,6 +3,7 @@ import ctypes
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT, environment
@@ -74,6 +75,24 @@ shell.run_cell("#| cuda\\nprint('ran')")
 shell.run_cell("print('also', 'ran')")
 """)
     assert "needs a GPU" in done.stdout and "\nran" not in done.stdout and "also ran" in done.stdout, done.stderr
+
+
+@without_gpu
+def test_compiler_cells_are_skipped_only_where_there_is_no_compiler():
+    done = python("""
+import importlib.util, sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+shell.run_cell("import numba_matmul")
+shell.run_cell("#| compiler\\nprint('compiled')")
+find = importlib.util.find_spec
+from numba_matmul import simulator
+simulator.find_spec = lambda name: None if name == "numba_cuda" else find(name)
+simulator.skip_cells()
+shell.run_cell("#| compiler\\nprint('compiled again')")
+""")
+    assert ("compiled\n" in done.stdout) == (find_spec("numba_cuda") is not None), done.stderr
+    assert "needs numba-cuda" in done.stdout and "compiled again" not in done.stdout
 
 
 @without_gpu
