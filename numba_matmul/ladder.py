@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS', 'PICTURE',
            'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text', 'picture_svg',
            'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #e90958ff
+# %% ../nbs/90_ladder.ipynb #bc7d32bd
 import io
 import statistics
 import subprocess
@@ -17,9 +17,8 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 
-import numpy as np
-from .util import (COLORS, array_like, assert_matmul_correct, card_folder, card_row,
-                               load_cards, measure_runtime, progress, to_d, write_card)
+from .util import (COLORS, card_folder, card_row, check_matmul, load_cards,
+                               measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config
 from .k01_naive import sgemm_naive
@@ -46,7 +45,7 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(3, "sgemm_smem_blocking", "Shared memory blocking", "float32", sgemm_smem_blocking),
 )}
 
-# %% ../nbs/90_ladder.ipynb #7986d560
+# %% ../nbs/90_ladder.ipynb #940f1a4f
 ODD_SHAPE = 37, 41, 19  # m, n, k of the check in the simulator
 
 def check(
@@ -54,14 +53,8 @@ def check(
     shape=ODD_SHAPE,  # m, n, k
 ) -> float:           # relative error, Frobenius norm
     "Check a kernel on random data, with alpha and beta; `AssertionError` if it is wrong."
-    m, n, k = shape
-    a, b, before = (np.random.randn(*s).astype(np.float32) for s in ((m, k), (k, n), (m, n)))
-    c = to_d(before)
-    kernel(to_d(a), to_d(b), c, 0.5, -1.5)
-    assert_matmul_correct(a, b, c, 0.5, -1.5, c_before=before)
-    c = array_like(c)
-    kernel(to_d(a), to_d(b), c)
-    return assert_matmul_correct(a, b, c)
+    check_matmul(kernel, *shape, alpha=0.5, beta=-1.5)
+    return check_matmul(kernel, *shape)
 
 def measure(
     kernel,   # a `Kernel`

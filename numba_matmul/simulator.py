@@ -200,11 +200,8 @@ def _refuse_negative(index):
         if type(i) is not slice and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
 
-# %% ../nbs/tool_simulator.ipynb #04a54ac1
+# %% ../nbs/tool_simulator.ipynb #8445f731
 recorder = None  # function (space, operation, array, index, count, frame)
-
-def _record(*access):
-    if recorder is not None: recorder(*access)
 
 def _neighbours(array, index, count):
     "The indices of `count` neighbours from `index` on, if that is an aligned address."
@@ -219,7 +216,7 @@ def _shifted(index, offset):
 
 def _text(index): return ", ".join(str(i) for i in index) if type(index) is tuple else str(index)
 
-# %% ../nbs/tool_simulator.ipynb #829630aa
+# %% ../nbs/tool_simulator.ipynb #b084583b
 class SharedArray:
     "A shared array, or a view of one: `elements[ids[i]]` is the note on `data[i]`."
     def __init__(self, name, data, ids, elements, base, unit):
@@ -239,7 +236,7 @@ class SharedArray:
             return SharedArray(self.name, value, self.ids[index], self.elements,
                                self.base, self.unit)
         self.note_read(index, sys._getframe(1))
-        _record("shared", "load", self, index, 1, sys._getframe(1))
+        if recorder: recorder("shared", "load", self, index, 1, sys._getframe(1))
         return value
 
     def __setitem__(self, index, value):
@@ -248,7 +245,7 @@ class SharedArray:
             raise SimulatorError(f"{self._label(index)} is a whole slice: "
                                  "a thread writes one element at a time")
         self.note_write(index, sys._getframe(1))
-        _record("shared", "store", self, index, 1, sys._getframe(1))
+        if recorder: recorder("shared", "store", self, index, 1, sys._getframe(1))
         self.data[index] = value
 
     def byte(self, index):
@@ -257,13 +254,13 @@ class SharedArray:
 
     def load(self, index, count, frame):
         "`count` neighbours in one access."
-        _record("shared", "load", self, index, count, frame)
+        if recorder: recorder("shared", "load", self, index, count, frame)
         for i in (indices := _neighbours(self, index, count)): self.note_read(i, frame)
         return tuple(self.data[i] for i in indices)
 
     def store(self, index, values, frame):
         "`values` to neighbours in one access."
-        _record("shared", "store", self, index, len(values), frame)
+        if recorder: recorder("shared", "store", self, index, len(values), frame)
         for i, value in zip(_neighbours(self, index, len(values)), values):
             self.note_write(i, frame)
             self.data[i] = value
@@ -362,7 +359,7 @@ def _name(frame):
         if assigned and "shared.array" in call: return target.strip()
     return "shared memory"
 
-# %% ../nbs/tool_simulator.ipynb #d610a60f
+# %% ../nbs/tool_simulator.ipynb #8e4bc044
 class GlobalArray(FakeWithinKernelCUDAArray):
     "A device array as a kernel sees it, or a view of one."
     def __init__(self, item, name, first_byte=None):
@@ -376,12 +373,12 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         value = self._item._ary[index]
         if isinstance(value, np.ndarray):
             return GlobalArray(FakeCUDAArray(value), self.name, self.first_byte)
-        _record("global", "load", self, index, 1, sys._getframe(1))
+        if recorder: recorder("global", "load", self, index, 1, sys._getframe(1))
         return value
 
     def __setitem__(self, index, value):
         _refuse_negative(index)
-        _record("global", "store", self, index, 1, sys._getframe(1))
+        if recorder: recorder("global", "store", self, index, 1, sys._getframe(1))
         self._item._ary[index] = value
 
     def byte(self, index):
@@ -392,13 +389,13 @@ class GlobalArray(FakeWithinKernelCUDAArray):
     def load(self, index, count, frame):
         "`count` neighbours in one access."
         _refuse_negative(index)
-        _record("global", "load", self, index, count, frame)
+        if recorder: recorder("global", "load", self, index, count, frame)
         return tuple(self._item._ary[i] for i in _neighbours(self, index, count))
 
     def store(self, index, values, frame):
         "`values` to neighbours in one access."
         _refuse_negative(index)
-        _record("global", "store", self, index, len(values), frame)
+        if recorder: recorder("global", "store", self, index, len(values), frame)
         for i, value in zip(_neighbours(self, index, len(values)), values):
             self._item._ary[i] = value
 

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MAX_GRID_Y', 'COLORS', 'to_d', 'to_h', 'array_like', 'cdiv', 'Gemm', 'gemm_args', 'row_strips',
-           'assert_matmul_correct', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime', 'card_folder',
-           'load_cards', 'Markdown', 'card_row', 'recorded', 'write_card', 'Experiment', 'experiment', 'draw_matrix',
-           'draw_matmul']
+           'assert_matmul_correct', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime',
+           'card_folder', 'load_cards', 'Markdown', 'card_row', 'cycles_per_step', 'recorded', 'write_card',
+           'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
 # %% ../nbs/00_util.ipynb #3ca0c7e1
 import json
@@ -208,6 +208,22 @@ def assert_matmul_correct(
     size = float(right.norm())
     return float(error.norm()) / size if size else 0.0
 
+# %% ../nbs/00_util.ipynb #09ff6661
+def check_matmul(
+    fn,         # host function (a, b, c, alpha, beta)
+    m,          # rows of A
+    n,          # columns of B
+    k,          # columns of A, rows of B
+    alpha=1.0,  # factor of A·B
+    beta=0.0,   # factor of C
+) -> float:     # relative error in the Frobenius norm
+    "Run a float32 host function on random data; `AssertionError` if its result is wrong."
+    shapes = (m, k), (k, n), (m, n)
+    a, b, before = (np.random.randn(*shape).astype(np.float32) for shape in shapes)
+    c = to_d(before if beta else np.full_like(before, np.nan))
+    fn(to_d(a), to_d(b), c, alpha, beta)
+    return assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
+
 # %% ../nbs/00_util.ipynb #a2e8efcb
 def _device_times(prof):
     "Device time of every kernel in a torch.profiler run: name → times in ms, in launch order."
@@ -345,7 +361,7 @@ def _check_in_simulator(name, call, bs, do_print):
         print(f"{name}: no GPU, so there is nothing to time; "
               f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #dd9a3678
+# %% ../nbs/00_util.ipynb #c65008e7
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
@@ -367,6 +383,15 @@ def card_row(
     "The recorded speed of one kernel at one size, or `None`."
     rows = (row for row in card["speed"] if row["m"] == row["n"] == row["k"] == size)
     return next((row for row in rows if row["kernel"] == number), None)
+
+def cycles_per_step(
+    card,       # a result card
+    number,     # number of the kernel
+    size=4096,  # m = n = k
+) -> float:
+    "Cycles of a multiprocessor for each step (32 multiply-adds) of a warp that it finishes."
+    cycles = card_row(card, number, size)["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
+    return cycles / (size**3 / 32)
 
 def recorded(
     number,     # number of the kernel
