@@ -58,7 +58,7 @@ gpu-ladder: setup
 	@echo "To commit: nbs/results README.md"
 
 gpu-notebooks: setup
-	$(PY) tools/run_notebooks.py
+	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
 	@echo "To commit: nbs"
 
 gpu-ncu: setup

@@ -169,7 +169,7 @@ def row_strips(
     if g.m <= strip: return [(g.a, g.c)]
     return [(g.a[first:first + strip], g.c[first:first + strip]) for first in range(0, g.m, strip)]
 
-# %% ../nbs/00_util.ipynb #a6d20261
+# %% ../nbs/00_util.ipynb #60c6eaeb
 def _tensors(*arrays):
     "As float64 torch tensors, on the GPU if there is one."
     import torch
@@ -200,7 +200,9 @@ def assert_matmul_correct(
         (before,) = _tensors(c_before)
         right, scale = right + beta * before, scale + abs(beta) * before.abs()
     error = (c - right).abs()
-    wrong = ~(error <= 4 * unit_roundoff * math.sqrt(k + 1) * scale)  # NaN too: it compares False
+    underflow = unit_roundoff * 2**-125  # the smallest number above 0: the step between tiny ones
+    bound = 4 * math.sqrt(k + 1) * (unit_roundoff * scale + underflow)
+    wrong = ~(error <= bound)  # NaN too: it compares False
     if wrong.any():
         i, j = (int(x) for x in wrong.nonzero()[0])
         raise AssertionError(f"{int(wrong.sum())} of {c.numel()} elements are wrong; the first is "

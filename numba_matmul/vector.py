@@ -13,38 +13,43 @@ from numba import config, types
 try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
 
-# %% ../nbs/tool_vector.ipynb #3b4146d4
+# %% ../nbs/tool_vector.ipynb #d46f660e
 def load2(a, i):
-    "The float32 elements `i` and `i + 1` of a 1-D array in one access; `i` is even."
+    "The float32 element at `i` and its neighbour in one access; aligned to 8 bytes."
     return a.load(i, 2, sys._getframe(1))
 
 def load4(a, i):
-    "The float32 elements `i` to `i + 3` of a 1-D array in one access; `i` is a multiple of 4."
+    "The float32 element at `i` and the next 3 of its row in one access; aligned to 16 bytes."
     return a.load(i, 4, sys._getframe(1))
 
 def store2(a, i, x, y):
-    "Write `x` and `y` to the elements from `i` on of a 1-D array in one access; `i` is even."
+    "Write float32 to the element at `i` and its neighbour in one access; aligned to 8 bytes."
     a.store(i, (x, y), sys._getframe(1))
 
 def store4(a, i, x, y, z, w):
-    "Write four float32 to the elements from `i` on of a 1-D array; `i` is a multiple of 4."
+    "Write float32 to the element at `i` and the next 3 in one access; aligned to 16 bytes."
     a.store(i, (x, y, z, w), sys._getframe(1))
 
-# %% ../nbs/tool_vector.ipynb #824bcd84
-def _vector_pointer(context, builder, array_type, array, index, count):
+# %% ../nbs/tool_vector.ipynb #0db3c01e
+def _vector_pointer(context, builder, types_, array, index, count):
     "LLVM's pointer to a vector of `count` floats that starts at an element."
     from llvmlite import ir
-    data = context.make_array(array_type)(context, builder, array).data
-    if index.type.width < 64: index = builder.zext(index, ir.IntType(64))
+    from numba.core import cgutils
+    array_type, index_type = types_[:2]
+    is_tuple = isinstance(index_type, types.BaseTuple)
+    index = cgutils.unpack_tuple(builder, index) if is_tuple else [index]
+    index = [builder.zext(i, ir.IntType(64)) if i.type.width < 64 else i for i in index]
+    data = context.make_array(array_type)(context, builder, array)
+    element = cgutils.get_item_pointer(context, builder, array_type, data, index)
     vector = ir.VectorType(ir.FloatType(), count)
-    return builder.bitcast(builder.gep(data, [index]), vector.as_pointer()), vector
+    return builder.bitcast(element, vector.as_pointer()), vector
 
 def _load(count):
     @intrinsic
     def load(typing_context, a, i):
         def generate(context, builder, signature, args):
             from llvmlite import ir
-            pointer, _ = _vector_pointer(context, builder, a, *args, count)
+            pointer, _ = _vector_pointer(context, builder, signature.args, *args, count)
             value = builder.load(pointer)
             value.align = 4 * count
             parts = [builder.extract_element(value, ir.IntType(32)(n)) for n in range(count)]
@@ -58,7 +63,8 @@ def _store(count):
         def generate(context, builder, signature, args):
             from llvmlite import ir
             array, index, parts = args
-            pointer, vector = _vector_pointer(context, builder, a, array, index, count)
+            pointer, vector = _vector_pointer(context, builder, signature.args, array, index,
+                                              count)
             value = vector(ir.Undefined)
             for n in range(count):
                 part = builder.extract_value(parts, n)

@@ -20,6 +20,7 @@ def random(*shape): return np.random.randn(*shape).astype(np.float32)
 @example(m=3, n=2, k=0, alpha=1.0, beta=0.5)
 @example(m=3, n=2, k=0, alpha=1.0, beta=0.0)
 @example(m=33, n=40, k=35, alpha=0.0, beta=0.0)
+@example(m=3, n=3, k=2, alpha=0.0, beta=2.0**-126)
 @given(m=st.integers(0, 40), n=st.integers(0, 40), k=st.integers(0, 30), alpha=factor, beta=factor)
 def test_any_size(kernel, m, n, k, alpha, beta):
     a, b, before = random(m, k), random(k, n), random(m, n)

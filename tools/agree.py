@@ -17,15 +17,20 @@ from numba_matmul.simulator import launch_of
 from numba_matmul.util import progress, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
-SHAPE = 256, 256, 256  # m, n, k
+SHAPE = 256, 256, 64  # m, n, k
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
+
+
+def named(kernel, name):
+    "A kernel that Nsight Compute shows under a name of its own."
+    kernel.__name__ = kernel.__qualname__ = name
+    return cuda.jit(kernel)
 
 
 def strided_kernel(stride):
     "A warp stores and loads shared words `stride` apart: `stride` of them in the busiest bank, up to 32."
     words = 32 * stride
-    @cuda.jit
-    def strided_kernel(x, out):
+    def kernel(x, out):
         tile = cuda.shared.array(words, float32)
         lane = uint32(cuda.threadIdx.x)
         acc = float32(0)
@@ -35,14 +40,13 @@ def strided_kernel(stride):
             acc += tile[uint32(uint32(31) - lane) * uint32(stride)]
             cuda.syncthreads()
         out[lane] = acc
-    return strided_kernel
+    return named(kernel, f"strided_{stride}_kernel")
 
 
 def wide_kernel(width):
     "A warp stores and loads `width` neighbouring words with one access a lane."
     words = 32 * width
-    @cuda.jit
-    def wide_kernel(x, out):
+    def kernel(x, out):
         tile = cuda.shared.array(words, float32, alignment=16)
         lane = uint32(cuda.threadIdx.x)
         start, other = uint32(lane * uint32(width)), uint32(uint32(uint32(31) - lane) * uint32(width))
@@ -60,19 +64,19 @@ def wide_kernel(width):
                 acc += a * b
             cuda.syncthreads()
         out[lane] = acc
-    return wide_kernel
+    return named(kernel, f"wide_{width}_kernel")
 
 
 def broadcast_kernel(width):
     "All lanes of a warp load the same `width` neighbouring words with one access."
-    @cuda.jit
-    def broadcast_kernel(x, out):
-        tile = cuda.shared.array(4 * REPEAT, float32, alignment=16)
+    words = 4 * REPEAT
+    def kernel(x, out):
+        tile = cuda.shared.array(words, float32, alignment=16)
         lane = uint32(cuda.threadIdx.x)
-        for step in range(0, 4 * REPEAT, 32): tile[uint32(step) + lane] = x[lane] + float32(step)
+        for step in range(0, words, 32): tile[uint32(step) + lane] = x[lane] + float32(step)
         cuda.syncthreads()
         acc = float32(0)
-        for step in range(0, 4 * REPEAT, 4):
+        for step in range(0, words, 4):
             if width == 4:
                 a, b, c, d = load4(tile, uint32(step))
                 acc += a * b + c * d
@@ -82,22 +86,20 @@ def broadcast_kernel(width):
             else: acc += tile[uint32(step)] * float32(step)
             cuda.syncthreads()
         out[lane] = acc
-    return broadcast_kernel
+    return named(kernel, f"broadcast_{width}_kernel")
 
 
-MADE = ({f"strided {n}": strided_kernel(n) for n in (1, 2, 4, 32)}
-        | {f"wide {32 * n} bits": wide_kernel(n) for n in (2, 4)}
-        | {f"broadcast {32 * n} bits": broadcast_kernel(n) for n in (1, 2, 4)})
+MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
+        for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)))}
 
 
-def launch(name):
-    "Launch one of the kernels twice: the second time for the profiler."
+def launch_all():
+    "Launch every kernel once, for the profiler."
     m, n, k = SHAPE
-    x = torch.randn(32, device="cuda")
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-    for _ in range(2):
-        if name in MADE: MADE[name][1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(torch.empty_like(x)))
-        else: KERNELS[int(name)](a, b)
+    for kernel in KERNELS.values(): kernel(a, b)
+    x = torch.randn(32, device="cuda")
+    for kernel in MADE.values(): kernel[1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(torch.empty_like(x)))
     torch.cuda.synchronize()
 
 
@@ -127,17 +129,16 @@ def target():
 
 def main():
     if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
+    names = [kernel.name for kernel in KERNELS.values()] + list(MADE)
+    counted = ncu(__file__, "--launch", kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names))
     rows, metrics = [], {metric: counter for counter, metric in COUNTERS.items()}
-    for name in progress([str(number) for number in KERNELS] + list(MADE), "kernels"):
-        own = KERNELS[int(name)].name if name.isdigit() else name.split()[0]
-        ((_, counted),) = ncu(__file__, name, kernel=f"{own}_kernel").items()
-        for metric, value in predicted(name).items():
+    for name, kernel in zip(progress(names, "kernels"), [*KERNELS, *MADE]):
+        for metric, value in predicted(kernel).items():
             counter = metrics[metric]
             if name in MADE and counter.startswith("global"): continue  # too few to mean anything
-            rows.append(dict(kernel=own if name.isdigit() else name, counter=counter,
-                             predicted=int(value), counted=int(counted[counter])))
-            row = rows[-1]
-            print(f"{row['kernel']:24} {counter:24} predicted {row['predicted']:>12,} counted {row['counted']:>12,} "
+            row = dict(kernel=name, counter=counter, predicted=int(value), counted=int(counted[f"{name}_kernel"][counter]))
+            rows.append(row)
+            print(f"{name:24} {counter:24} predicted {row['predicted']:>12,} counted {row['counted']:>12,} "
                   f"{100 * row['predicted'] / max(1, row['counted']) - 100:+.2f} %", flush=True)
     for number, kernel in KERNELS.items():
         for counter, (by_tool, by_driver) in from_driver(number).items():
@@ -148,5 +149,5 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2: launch(sys.argv[1])
+    if sys.argv[1:] == ["--launch"]: launch_all()
     else: main()

@@ -1,8 +1,14 @@
-"Run profiling scripts under Nsight Compute: `make profile KERNEL=01`, or `all`. Reports go to profiles/."
+"""Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/.
+
+With `all`, which is a part of `make gpu STAGE=ncu`, the counters of every script go to the result card."""
 import sys
 from pathlib import Path
 
-from numba_matmul.ncu import NcuError, one_launch, run_ncu
+import numba_matmul  # first: it chooses between the GPU and the simulator
+from numba import cuda
+
+from numba_matmul.ncu import COUNTERS, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
+from numba_matmul.util import write_card
 
 root = Path(__file__).parent.parent
 
@@ -12,8 +18,12 @@ def profile(script):
     report = root/"profiles"/script.stem
     report.parent.mkdir(exist_ok=True)
     print(f"{script.name} → profiles/{report.name}.ncu-rep", flush=True)
-    run_ncu("--set", "full", "--import-source", "yes", *one_launch(), "-f", "-o", str(report), sys.executable, script)
+    counters = COUNTERS | STALLS | MEMORY
+    run_ncu("--set", "full", "--import-source", "yes", "--metrics", ",".join(counters.values()), *which_launches(),
+            "-f", "-o", str(report), sys.executable, script)
     print(run_ncu("-i", f"{report}.ncu-rep", "--page", "details"))
+    ((kernel, found),) = ncu(f"{report}.ncu-rep", counters=counters).items()
+    return {kernel.removesuffix("_kernel"): found}
 
 
 if __name__ == "__main__":
@@ -23,5 +33,7 @@ if __name__ == "__main__":
         names = ", ".join(s.stem[:2] for s in sorted((root/"profiling_scripts").glob("*.py")))
         sys.exit(f"make profile KERNEL=…: there is no script for {wanted or 'nothing'}; there are {names}")
     try:
-        for script in scripts: profile(script)
+        profiles = {}
+        for script in scripts: profiles |= profile(script)
+        if wanted == "all": write_card(dict(gpu=str(cuda.get_current_device().name), profiles=profiles))
     except NcuError as e: sys.exit(str(e))

@@ -1,4 +1,6 @@
-"Run every notebook of the course on this machine, one at a time, and keep its outputs: `make gpu STAGE=notebooks`."
+"""Run the notebooks of the course on this machine, one at a time, and keep their outputs: `make gpu STAGE=notebooks`.
+
+`NOTEBOOKS="01* 02*"` runs only some of them."""
 import os
 import subprocess
 import sys
@@ -17,6 +19,8 @@ from numba_matmul.util import write_card
 def run(path):
     "Execute one notebook in place; the exit status is 1 if a cell fails."
     nb, shell = read_nb(path), CaptureShell(path)
+    for cell in nb.cells:
+        if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing keeps nothing
     try: shell.run_all(nb, exc_stop=True)
     except Exception: sys.exit(shell.prettytb(fname=path))
     clean_nb(nb)
@@ -24,13 +28,18 @@ def run(path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        run(Path(sys.argv[1]))
+    if sys.argv[1:2] == ["--one"]:
+        run(Path(sys.argv[2]))
     else:
-        write_card(dict(gpu=str(cuda.get_current_device().name), experiments={}))  # none stays that no notebook makes
+        wanted = sys.argv[1:] or ["*"]
+        if wanted == ["*"]:  # none stays that no notebook makes
+            write_card(dict(gpu=str(cuda.get_current_device().name), experiments={}))
         env = os.environ | {"MATMUL_RECORD": "1"}  # experiments go to the result card
         nbs = Path(__file__).parent.parent/"nbs"
-        for path in sorted(nbs.glob("*.ipynb")):  # a process for each: a notebook sees no other's state
+        paths = {path for name in wanted for path in nbs.glob(f"{name}.ipynb")}
+        if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
+        for path in sorted(paths):  # a process for each: a notebook sees no other's state
             start = time.time()
-            if subprocess.run([sys.executable, Path(__file__).resolve(), path.name], cwd=nbs, env=env).returncode: sys.exit(f"{path.name} failed")
+            command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
+            if subprocess.run(command, cwd=nbs, env=env).returncode: sys.exit(f"{path.name} failed")
             print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
