@@ -3,6 +3,7 @@
 # make lab               the course in JupyterLab
 # make profile KERNEL=01 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: ladder, notebooks, ncu or check; writes results to commit
+#                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05")
 # make readme            README's table and picture, from the result cards
 #
 # Each makes .venv at its first call. PYTHON=python3 uses that interpreter instead and installs nothing.
@@ -62,8 +63,8 @@ gpu-notebooks: setup
 	@echo "To commit: nbs"
 
 gpu-ncu: setup
-	$(PY) tools/agree.py
-	$(PY) tools/profile.py all > /dev/null
+	$(PY) tools/agree.py $(KERNELS)
+	$(PY) tools/profile.py --card $(KERNELS) > /dev/null
 	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results"
 
 gpu-check: setup

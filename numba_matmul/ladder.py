@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS', 'PICTURE',
            'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text', 'picture_svg',
            'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #bc7d32bd
+# %% ../nbs/90_ladder.ipynb #9e50a2d1
 import io
 import statistics
 import subprocess
@@ -24,9 +24,14 @@ from numba import config
 from .k01_naive import sgemm_naive
 from .k02_gmem_coalescing import sgemm_gmem_coalescing
 from .k03_smem_blocking import sgemm_smem_blocking
+from .k04_1d_blocktiling import sgemm_1d_blocktiling
+from .k05_2d_blocktiling import sgemm_2d_blocktiling
+from .k06_vectorized import sgemm_vectorized
+from .k07_bank_conflicts_linearize import sgemm_bank_conflicts_linearize
+from .k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from .simulator import SimulatorError
 
-# %% ../nbs/90_ladder.ipynb #eca50990
+# %% ../nbs/90_ladder.ipynb #91b51470
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -43,6 +48,13 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(2, "sgemm_gmem_coalescing", "Global memory coalescing", "float32",
            sgemm_gmem_coalescing),
     Kernel(3, "sgemm_smem_blocking", "Shared memory blocking", "float32", sgemm_smem_blocking),
+    Kernel(4, "sgemm_1d_blocktiling", "1D blocktiling", "float32", sgemm_1d_blocktiling),
+    Kernel(5, "sgemm_2d_blocktiling", "2D blocktiling", "float32", sgemm_2d_blocktiling),
+    Kernel(6, "sgemm_vectorized", "Vectorized accesses", "float32", sgemm_vectorized),
+    Kernel(7, "sgemm_bank_conflicts_linearize", "Bank conflicts: another order", "float32",
+           sgemm_bank_conflicts_linearize),
+    Kernel(8, "sgemm_bank_conflicts_padding", "Bank conflicts: padding", "float32",
+           sgemm_bank_conflicts_padding),
 )}
 
 # %% ../nbs/90_ladder.ipynb #940f1a4f

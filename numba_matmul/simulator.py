@@ -45,7 +45,7 @@ class SimulatorError(RuntimeError):
 class ChildError(RuntimeError):
     "A function failed in a child process, or did not answer in time."
 
-# %% ../nbs/tool_simulator.ipynb #dfe4e2b0
+# %% ../nbs/tool_simulator.ipynb #1b26e4c6
 def _line(code, number):
     "How messages name line `number` of the function with this `code`."
     text = linecache.getline(code.co_filename, number).strip()
@@ -56,7 +56,8 @@ def _last_user_line(traceback):
     found = None
     while traceback:
         module = traceback.tb_frame.f_globals.get("__name__", "")
-        if module != __name__ and module.split(".")[0] not in ("numba", "numpy"):
+        ours = module in (__name__, "numba_matmul.vector")
+        if not ours and module.split(".")[0] not in ("numba", "numpy"):
             found = _line(traceback.tb_frame.f_code, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found

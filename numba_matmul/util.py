@@ -68,7 +68,7 @@ def cdiv(
         raise ValueError(f"cdiv needs tuples of one length, not {len(a)} and {len(b)}")
     return tuple(-(-x // y) for x, y in zip(a, b))
 
-# %% ../nbs/00_util.ipynb #f415e92e
+# %% ../nbs/00_util.ipynb #ac7788eb
 @dataclass
 class Gemm:
     "The arguments of one matrix product, checked: Numba device arrays, alpha and beta in float32."
@@ -81,6 +81,7 @@ class Gemm:
     alpha: object
     beta: object
     stream: object  # the stream to launch on
+    aligned: bool   # do all rows of A, B and C start at multiples of 16 bytes?
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
 
 def _describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
@@ -155,7 +156,11 @@ def gemm_args(
         if not isinstance(factor, Real):
             raise TypeError(f"{name} is {factor!r}; needed is a number")
     alpha, beta = np.float32(alpha), np.float32(beta)
-    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), result)
+    starts = [_span(x)[0] for x in (a_d, b_d, c_d)]
+    starts += [x.shape[1] * x.dtype.itemsize for x in (a_d, b_d)]  # the second row
+    aligned = all(start % 16 == 0 for start in starts)
+    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), aligned,
+                result)
 
 MAX_GRID_Y = 65535  # blocks; the same on every CUDA GPU
 
@@ -169,7 +174,7 @@ def row_strips(
     if g.m <= strip: return [(g.a, g.c)]
     return [(g.a[first:first + strip], g.c[first:first + strip]) for first in range(0, g.m, strip)]
 
-# %% ../nbs/00_util.ipynb #60c6eaeb
+# %% ../nbs/00_util.ipynb #787ecdf3
 def _tensors(*arrays):
     "As float64 torch tensors, on the GPU if there is one."
     import torch
@@ -189,7 +194,7 @@ def assert_matmul_correct(
     c_before=None,  # what C held before, needed if beta is not 0
     unit_roundoff=2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
 ) -> float:  # relative error in the Frobenius norm
-    "Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` if beyond rounding, or NaN."
+    "Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN."
     k, shape = a.shape[1], (a.shape[0], b.shape[1])
     if tuple(c.shape) != shape:
         raise AssertionError(f"c is {tuple(c.shape)}, the product is {shape}")

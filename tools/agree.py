@@ -1,7 +1,8 @@
 """Compare what the microscope predicts with what Nsight Compute counts: `make gpu STAGE=ncu`.
 
-Both go to the result card. The kernels of the ladder, and kernels made for one access each."""
+Both go to the result card. The kernels of the ladder, or those whose numbers are given, and kernels made for one access each."""
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
@@ -14,7 +15,7 @@ from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import microscope
 from numba_matmul.ncu import COUNTERS, ncu
 from numba_matmul.simulator import launch_of
-from numba_matmul.util import progress, write_card
+from numba_matmul.util import load_cards, progress, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
 SHAPE = 256, 256, 64  # m, n, k
@@ -93,11 +94,11 @@ MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
         for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)))}
 
 
-def launch_all():
-    "Launch every kernel once, for the profiler."
+def launch_all(numbers):
+    "Launch these kernels of the ladder, and those made here, once each, for the profiler."
     m, n, k = SHAPE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-    for kernel in KERNELS.values(): kernel(a, b)
+    for number in numbers: KERNELS[number](a, b)
     x = torch.randn(32, device="cuda")
     for kernel in MADE.values(): kernel[1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(torch.empty_like(x)))
     torch.cuda.synchronize()
@@ -127,27 +128,32 @@ def target():
     return "sm_{}{}".format(*cuda.get_current_device().compute_capability)
 
 
-def main():
+def main(numbers):
     if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
-    names = [kernel.name for kernel in KERNELS.values()] + list(MADE)
-    counted = ncu(__file__, "--launch", kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names))
+    kernels = [*numbers, *MADE]
+    names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
+    counted = ncu(__file__, "--launch", *numbers, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names))
     rows, metrics = [], {metric: counter for counter, metric in COUNTERS.items()}
-    for name, kernel in zip(progress(names, "kernels"), [*KERNELS, *MADE]):
-        for metric, value in predicted(kernel).items():
+    with ThreadPoolExecutor(4) as pool: totals = list(progress(pool.map(predicted, kernels), "kernels"))
+    for name, total in zip(names, totals):
+        for metric, value in total.items():
             counter = metrics[metric]
             if name in MADE and counter.startswith("global"): continue  # too few to mean anything
             row = dict(kernel=name, counter=counter, predicted=int(value), counted=int(counted[f"{name}_kernel"][counter]))
             rows.append(row)
             print(f"{name:24} {counter:24} predicted {row['predicted']:>12,} counted {row['counted']:>12,} "
                   f"{100 * row['predicted'] / max(1, row['counted']) - 100:+.2f} %", flush=True)
-    for number, kernel in KERNELS.items():
+    for number in numbers:
         for counter, (by_tool, by_driver) in from_driver(number).items():
-            rows.append(dict(kernel=kernel.name, counter=counter, predicted=by_tool, counted=int(by_driver)))
+            rows.append(dict(kernel=KERNELS[number].name, counter=counter, predicted=by_tool, counted=int(by_driver)))
             print(rows[-1], flush=True)
-    path = write_card(dict(gpu=torch.cuda.get_device_name(), ncu=rows))
+    gpu, order = torch.cuda.get_device_name(), [kernel.name for kernel in KERNELS.values()] + list(MADE)
+    earlier = next((card.get("ncu", []) for card in load_cards() if card["gpu"] == gpu), [])
+    rows += [row for row in earlier if row["kernel"] in order and row["kernel"] not in names]
+    path = write_card(dict(gpu=gpu, ncu=sorted(rows, key=lambda row: order.index(row["kernel"]))))
     print(f"Written: {path.name}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--launch"]: launch_all()
-    else: main()
+    if sys.argv[1:2] == ["--launch"]: launch_all(map(int, sys.argv[2:]))
+    else: main([int(number) for number in sys.argv[1:]] or list(KERNELS))

@@ -1,6 +1,6 @@
 """Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/.
 
-With `all`, which is a part of `make gpu STAGE=ncu`, the counters of every script go to the result card."""
+With `--card` first, which is a part of `make gpu STAGE=ncu`, the counters go to the result card; no number means all."""
 import sys
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba import cuda
 
 from numba_matmul.ncu import COUNTERS, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
-from numba_matmul.util import write_card
+from numba_matmul.util import load_cards, write_card
 
 root = Path(__file__).parent.parent
 
@@ -27,13 +27,16 @@ def profile(script):
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    scripts = sorted((root/"profiling_scripts").glob("*.py" if wanted == "all" else f"{wanted}_*.py"))
-    if not wanted or not scripts:
-        names = ", ".join(s.stem[:2] for s in sorted((root/"profiling_scripts").glob("*.py")))
-        sys.exit(f"make profile KERNEL=…: there is no script for {wanted or 'nothing'}; there are {names}")
+    to_card, wanted = sys.argv[1:2] == ["--card"], [x for x in sys.argv[1:] if x != "--card"]
+    there = {script.stem[:2]: script for script in sorted((root/"profiling_scripts").glob("*.py"))}
+    if to_card and not wanted: wanted = list(there)
+    if not wanted or not there.keys() >= set(wanted):
+        sys.exit(f"make profile KERNEL=…: there is no script for {' '.join(wanted) or 'nothing'}; there are {', '.join(there)}")
     try:
         profiles = {}
-        for script in scripts: profiles |= profile(script)
-        if wanted == "all": write_card(dict(gpu=str(cuda.get_current_device().name), profiles=profiles))
+        for number in wanted: profiles |= profile(there[number])
+        if to_card:
+            gpu = str(cuda.get_current_device().name)
+            earlier = next((card.get("profiles", {}) for card in load_cards() if card["gpu"] == gpu), {})
+            write_card(dict(gpu=gpu, profiles=earlier | profiles))
     except NcuError as e: sys.exit(str(e))
