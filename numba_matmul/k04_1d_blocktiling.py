@@ -13,7 +13,7 @@ import numpy as np
 from .util import cdiv, gemm_args, row_strips
 from numba import cuda, float32, int64, uint32
 
-# %% ../nbs/04_1d_blocktiling.ipynb #dbf726a6
+# %% ../nbs/04_1d_blocktiling.ipynb #efa17e8e
 class Tile(NamedTuple):
     "What a block computes, and what a thread computes of it."
     bm: int      # rows of the block's tile of C
@@ -30,7 +30,7 @@ class Tile(NamedTuple):
 
     @property
     def launch_bounds(self):
-        "Threads, and blocks of them on a multiprocessor with up to 128 (or 255) registers each."
+        "Threads, and how many such blocks fit if a thread may have 128 (or 255) registers."
         registers = 128 if self.tm * self.tn <= 64 else 255
         return self.threads, max(1, 65536 // (self.threads * registers))
 

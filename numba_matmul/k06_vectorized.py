@@ -41,7 +41,7 @@ def four_reader(
             return first, second, third, fourth
     return read4
 
-# %% ../nbs/06_vectorized.ipynb #f812a870
+# %% ../nbs/06_vectorized.ipynb #55e12a7c
 @cache
 def tile_copiers(
     tile,     # a `Tile`
@@ -68,7 +68,7 @@ def tile_copiers(
             for q in range(4): a_tile[uint32(col + uint32(q)), uint32(row + uint32(s))] = x[q]
 
     @cuda.jit(device=True)
-    def copy_b(b_tile, b, n, b_from, row, col, rows, cols):
+    def copy_b(b_tile, b, n, b_from, row, col, rows, cols):  # the same for B: b_tile is (bk, bn)
         for s in range(0, bk, stride_b):
             x = read4(b, uint64(b_from + s * n), cols if s < rows else 0)
             r = uint32(row + uint32(s))

@@ -16,7 +16,7 @@ from .k06_vectorized import (RULES, TILE, four_reader, launch_options, tile_copi
                                          tile_writer)
 from .vector import load4
 
-# %% ../nbs/07_bank_conflicts_linearize.ipynb #6699c13f
+# %% ../nbs/07_bank_conflicts_linearize.ipynb #f9758e20
 @cache
 def sgemm_bank_conflicts_linearize_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
@@ -53,7 +53,7 @@ def sgemm_bank_conflicts_linearize_kernel(
         while k0 < k:
             copy_a(a_tile, a, k, a_from, a_row, a_col, m - row0 - a_row, k - k0 - a_col)
             for s in range(0, bk, stride_b):
-                inside = n - col0 - b_col if s < k - k0 - b_row else 0
+                inside = n - col0 - b_col if s < k - k0 - b_row else 0  # none below the edge
                 x = read4(b, uint64(b_from + s * n), inside)
                 for q in range(4):
                     col = uint32(b_col + uint32(q))

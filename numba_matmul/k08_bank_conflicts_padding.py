@@ -15,7 +15,7 @@ from .k05_2d_blocktiling import launch_tiles
 from .k06_vectorized import RULES, TILE, launch_options, tile_copiers, tile_writer
 from .vector import load4
 
-# %% ../nbs/08_bank_conflicts_padding.ipynb #f6c3186b
+# %% ../nbs/08_bank_conflicts_padding.ipynb #fa1e573d
 @cache
 def sgemm_bank_conflicts_padding_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
@@ -31,7 +31,7 @@ def sgemm_bank_conflicts_padding_kernel(
     check_tile(tile, RULES | {"pad_a must be a multiple of 4": lambda t: pad_a % 4 == 0})
     b_width = 1 if pad_b % 4 else 4
     copy_a, copy_b = tile_copiers(tile, guarded, width, b_width)
-    gap, step = (4 * bn // tn, 4) if split else (4, tn)  # to the next four; to the next thread
+    gap, step = (4 * bn // tn, 4) if split else (4, tn)
     write_tile = tile_writer(tile, guarded, width, read_c, gap)
     a_shape, b_shape = (bk, bm + pad_a), (bk, bn + pad_b)
 
@@ -80,7 +80,7 @@ def sgemm_bank_conflicts_padding_kernel(
         write_tile(c, acc, row0 + thread_row, col0 + thread_col, alpha, beta)
     return sgemm_bank_conflicts_padding_kernel
 
-# %% ../nbs/08_bank_conflicts_padding.ipynb #3adbb786
+# %% ../nbs/08_bank_conflicts_padding.ipynb #e5d3ac36
 def sgemm_bank_conflicts_padding(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major
@@ -91,7 +91,7 @@ def sgemm_bank_conflicts_padding(
     **options,  # of the factory: `pad_a`, `pad_b`, `split`, and what follows from the matrices
 ):              # `c`
     """C ← alpha·A·B + beta·C, with A's tile padded and a thread's columns in groups of four.
-    `TypeError` or `ValueError`. `pad_a=0, pad_b=5, split=False` is Simon Boehm's kernel 8."""
+    Raises `TypeError` or `ValueError`. `pad_a=0, pad_b=5, split=False`: Simon Boehm's kernel 8."""
     g = gemm_args(a, b, c, alpha, beta)
     kernel = sgemm_bank_conflicts_padding_kernel(*tile, **launch_options(g, tile) | options)
     return launch_tiles(kernel, g, tile)

@@ -17,7 +17,7 @@ from .util import COLORS
 
 SECTOR, BANKS, WORD = 32, 32, 4  # bytes, banks, bytes a bank and cycle
 
-# %% ../nbs/tool_microscope.ipynb #230e424b
+# %% ../nbs/tool_microscope.ipynb #783538bc
 def sectors(
     starts,  # first byte that each lane wants
     size,    # bytes that each lane wants
@@ -29,14 +29,17 @@ def wavefronts(
     starts,  # lane → first byte that it wants
     size,    # bytes that each lane wants: up to 4, 8 or 16
 ) -> int:
-    "Passes that shared memory needs for a request: 64 bits go by half a warp, 128 by a quarter."
+    "Passes that shared memory needs for a request."
+    return sum(_busiest(part.values(), size) for part in _parts(starts, size))
+
+def _parts(starts, size):
+    "Parts of a warp that are served one after another: 64 bits by half a warp, 128 by a quarter."
     lanes = {4: 32, 8: 16, 16: 8}[max(size, WORD)]
-    groups = [{lane: starts[lane] for lane in range(first, first + lanes) if lane in starts}
-              for first in range(0, 32, lanes)]
+    parts = [{lane: starts[lane] for lane in range(first, first + lanes) if lane in starts}
+             for first in range(0, 32, lanes)]
     if lanes < 32:
-        pairs = zip(groups[::2], groups[1::2])
-        groups = [part for pair in pairs for part in _joined(*pair)]
-    return sum(_busiest(group.values(), size) for group in groups if group)
+        parts = [part for pair in zip(parts[::2], parts[1::2]) for part in _joined(*pair)]
+    return [part for part in parts if part]
 
 def _joined(first, second):
     "Two parts of a warp go together if each lane wants what its neighbour, or next but one, wants."
@@ -111,7 +114,7 @@ def _watch(launch, args, blocks):
     by_block = {block: list(found.values()) for block, found in sites.items()}
     return by_block, {name: dict(count) for name, count in reads.items()}, shapes
 
-# %% ../nbs/tool_microscope.ipynb #911aed64
+# %% ../nbs/tool_microscope.ipynb #4c033f35
 def _sorts(grid):
     "One block of each sort, and how many of that sort there are."
     axes = [[(0, 1), (1, n - 2), (n - 1, 1)] if n > 2 else [(i, 1) for i in range(n)] for n in grid]
@@ -172,10 +175,15 @@ class View:
                 total[f"l1tex__{unit}{pipe}{operation}.sum"] += s.passes * self.counts[block]
         return dict(total)
 
-    def draw(self, array, operation=None):
+    def draw(
+        self,
+        array,           # name of the array in the kernel
+        operation=None,  # "load" or "store"; may be left out if there is only one
+        columns=None,    # row length of a matrix that is flat in the kernel
+    ):
         "One request: lanes over a matrix with its sectors, or over the banks. Returns the figure."
         site = self.site(array, operation)
-        return _draw_sectors(site) if site.space == "global" else _draw_banks(site)
+        return _draw_sectors(site, columns) if site.space == "global" else _draw_banks(site)
 
     def heat_map(self, array):
         "How often the simulated blocks read each element of a global matrix. Returns the figure."
@@ -214,11 +222,13 @@ def microscope(
                                     timeout=timeout)
     return View(name, sites, counts, reads, shapes)
 
-# %% ../nbs/tool_microscope.ipynb #0e4c96f1
-def _draw_sectors(site):
+# %% ../nbs/tool_microscope.ipynb #94f897ee
+def _draw_sectors(site, columns):
     import matplotlib.pyplot as plt
-    at = {lane: tuple(map(int, index if type(index) is tuple else (0, index)))
-          for lane, (_, index) in site.sample.items()}
+    def place(index):
+        if type(index) is not tuple: index = divmod(index, columns) if columns else (0, index)
+        return tuple(map(int, index))
+    at = {lane: place(index) for lane, (_, index) in site.sample.items()}
     rows, columns = zip(*at.values())
     width, box = site.count, SECTOR * site.count // site.size  # in elements
     top, left = min(rows), min(columns) // box * box
@@ -226,52 +236,63 @@ def _draw_sectors(site):
     span = min(-(-(max(columns) + width - left) // box) * box, 8 * box)
     inches = min(0.24 * span + 1.5, 12), 0.2 * height + 1.2
     fig, ax = plt.subplots(figsize=inches, layout="constrained")
-    touched = {(r - top, (c + i - left) // box * box) for r, c in at.values() for i in range(width)}
-    for row in range(height):
-        for sector in range(0, span, box):
-            color = "#DDDDDD" if (row, sector) in touched else "white"
-            ax.add_patch(plt.Rectangle((sector, row), box, 1, facecolor=color,
-                                       edgecolor="#999999", linewidth=0.6))
     owners = defaultdict(list)
-    for lane, place in at.items(): owners[place].append(lane)
+    for lane, where in at.items(): owners[where].append(lane)
     for (row, column), lanes in owners.items():
         x, y = column - left, row - top
         ax.add_patch(plt.Rectangle((x, y), width, 1, facecolor=COLORS[1],
                                    edgecolor="white", linewidth=0.4))
-        if len(lanes) == 1: text = str(lanes[0])
-        else: text = "all" if len(lanes) == len(at) else f"{lanes[0]}…"
-        ax.text(x + width / 2, y + 0.5, text, ha="center", va="center", fontsize=6, color="white",
-                clip_on=True)
+        ax.text(x + width / 2, y + 0.5, _names(lanes, len(at)), ha="center", va="center",
+                fontsize=6, color="white", clip_on=True)
+    touched = {(r - top, (c + i - left) // box * box) for r, c in at.values() for i in range(width)}
+    for row in range(height):
+        for sector in range(0, span, box):
+            inside = (row, sector) in touched
+            ax.add_patch(plt.Rectangle(
+                (sector, row), box, 1, facecolor="#DDDDDD" if inside else "white",
+                edgecolor="#999999", linewidth=0.6, zorder=0.5))
+            if inside:
+                ax.add_patch(plt.Rectangle((sector, row), box, 1, fill=False, linewidth=1))
     touches = sectors([byte for byte, _ in site.sample.values()], site.size)
     ax.set(xlim=(0, span), ylim=(height, 0),
            title=f"{site.operation} of {site.array}, first request: {touches} sectors",
-           xlabel=f"column (from {left}); a box is a sector of {box}", ylabel=f"row (from {top})")
+           xlabel=f"column (from {left}); a frame: a sector",
+           ylabel=f"row (from {top})")
     ax.title.set_fontsize(10)
     plt.close(fig)
     return fig
 
+def _names(lanes, of):
+    "Which lanes want a thing, in short."
+    return str(lanes[0]) if len(lanes) == 1 else "all" if len(lanes) == of else f"{lanes[0]}…"
+
 def _draw_banks(site):
     import matplotlib.pyplot as plt
-    depth, words = Counter(), {}
-    passes = wavefronts({lane: byte for lane, (byte, _) in site.sample.items()}, site.size)
-    free = max(1, site.size // WORD)  # words of a bank that even the best arrangement asks for
+    parts = _parts({lane: byte for lane, (byte, _) in site.sample.items()}, site.size)
     fig, ax = plt.subplots(figsize=(9, 1), layout="constrained")
-    for lane, (byte, _) in site.sample.items():
-        for word in range(byte // WORD, (byte + site.size) // WORD):
-            if word in words: continue
-            words[word], bank = lane, word % BANKS
-            level = depth[bank]
-            color = COLORS[1 if level < free else 6]
-            ax.add_patch(plt.Rectangle((bank, level), 1, 1, facecolor=color, edgecolor="white"))
-            ax.text(bank + 0.5, level + 0.5, lane,
+    top, middles = 0, []  # of the part that is being drawn; of all, for their labels
+    for part in parts:
+        depth, wanted = Counter(), defaultdict(list)
+        for lane, byte in part.items():
+            for word in range(byte // WORD, (byte + site.size - 1) // WORD + 1):
+                wanted[word].append(lane)
+        for word, lanes in wanted.items():
+            bank, level = word % BANKS, depth[word % BANKS]
+            ax.add_patch(plt.Rectangle((bank, top + level), 1, 1, edgecolor="white",
+                                       facecolor=COLORS[6 if level else 1]))
+            ax.text(bank + 0.5, top + level + 0.5, _names(lanes, len(site.sample)),
                     ha="center", va="center", fontsize=6, color="white")
             depth[bank] += 1
-    tall = max(depth.values())
-    fig.set_size_inches(9, 0.18 * tall + 1.2)
-    title = (f"{site.operation} of {site.array}, first request: {passes} wavefronts "
-             "(the numbers are lanes)")
-    ax.set(xlim=(0, BANKS), ylim=(tall, 0), xlabel="bank", yticks=[],
-           title=title, xticks=range(0, BANKS + 1, 4))
+        bottom = top + max(depth.values())
+        middles.append((top + bottom) / 2)
+        ax.axhline(bottom, color="black", linewidth=0.8)
+        top = bottom
+    fig.set_size_inches(9, 0.2 * top + 1.2)
+    labels = [f"lanes {min(part)}–{max(part)}" for part in parts]
+    ax.set(xlim=(0, BANKS), ylim=(top, 0), xlabel="bank", xticks=range(0, BANKS + 1, 4),
+           title=f"{site.operation} of {site.array}, first request: {top} wavefronts, a row each")
+    ax.set_yticks(middles, labels, fontsize=8)
+    ax.tick_params(axis="y", length=0)
     ax.title.set_fontsize(10)
     plt.close(fig)
     return fig

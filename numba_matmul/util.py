@@ -257,7 +257,7 @@ def cuda_mean_runtime(
     times = _device_times(prof)
     return statistics.mean(times[_find_kernel(times, kernel_name)])
 
-# %% ../nbs/00_util.ipynb #8daafff7
+# %% ../nbs/00_util.ipynb #787a3ec9
 @dataclass
 class Runtime:
     "What `measure_runtime` measured."
@@ -297,13 +297,16 @@ def progress(
 
 def _caller(matmul, bs):
     "Kernel name and function (a, b, c), for a kernel or a host function `f` with its `f_kernel`."
-    if not hasattr(matmul, "py_func"): return matmul.__name__ + "_kernel", matmul
+    if not hasattr(matmul, "py_func"):
+        fn = getattr(matmul, "func", matmul)  # of a functools.partial
+        return fn.__name__ + "_kernel", matmul
     threads = bs, bs
     def call(a, b, c): matmul[cdiv(tuple(c.shape), threads), threads](a, b, c)
     return matmul.py_func.__name__, call
 
 def measure_runtime(
-    matmul,      # kernel (a, b, c), a thread for each element of c; or host function (a, b, c)
+    matmul,      # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
+                 # also a functools.partial of one
     m=4092,      # rows of A
     n=4092,      # columns of B
     k=4092,      # columns of A, rows of B
@@ -429,7 +432,7 @@ def write_card(
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
 
-# %% ../nbs/00_util.ipynb #db796a65
+# %% ../nbs/00_util.ipynb #e3679509
 @dataclass
 class Experiment:
     "A small measurement: named values, and where they come from."
@@ -439,7 +442,8 @@ class Experiment:
     source: str   # which machine, and whether just now or earlier
 
     def _repr_markdown_(self):
-        rows = "\n".join(f"| {label} | {value:,.4g} |" for label, value in self.values.items())
+        rows = "\n".join(f"| {label} | {value:,.0f} |" if value >= 1000 else
+                         f"| {label} | {value:.4g} |" for label, value in self.values.items())
         return f"| {self.name} | {self.unit} |\n|---|--:|\n{rows}\n\n{self.source}"
 
     def plot(self):

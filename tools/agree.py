@@ -13,12 +13,11 @@ from numba.cuda.core.sigutils import normalize_signature
 from numba_matmul.compiler import machine_code, occupancy
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import microscope
-from numba_matmul.ncu import COUNTERS, ncu
+from numba_matmul.ncu import COUNTERS, SHAPE, ncu
 from numba_matmul.simulator import launch_of
 from numba_matmul.util import load_cards, progress, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
-SHAPE = 256, 256, 64  # m, n, k
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
 
 
