@@ -38,7 +38,7 @@ ladder: setup
 
 test: setup
 	$(PY) -c "from nbdev.test import nbdev_test; nbdev_test(n_workers=2, do_print=True)"
-	$(PY) -m pytest -q tests
+	$(PY) -m pytest -q -n 2 tests
 
 lab: setup
 	cd nbs && $(PY) -m jupyterlab

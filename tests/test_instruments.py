@@ -3,7 +3,9 @@ import os
 import stat
 import tempfile
 import time
+from functools import partial
 from importlib.util import find_spec
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import microscope, sectors, wavefronts
 from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
-from numba_matmul.simulator import SimulatorError
+from numba_matmul.simulator import SimulatorError, launch_of
 from numba_matmul.util import load_cards
 from numba_matmul.vector import load4, store4
 
@@ -29,11 +31,19 @@ def simple(x, out):
 
 
 @pytest.mark.parametrize("number", KERNELS)
-@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90"])
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_89", "sm_90"])
 def test_no_kernel_of_the_ladder_spills(number, target):
-    for shape in (64, 64, 64), (65, 63, 61):  # the fast path and the guarded one
+    for shape in (128, 128, 64), (132, 132, 36), (65, 63, 61):  # it fits; it does not; and rows are not aligned
         code = machine_code(number, target=target, shape=shape)
         assert code.spills == 0 and code.stack_bytes == 0 and code.mix["FFMA"] > 0, code
+
+
+@pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if "tile" in signature(kernel.fn).parameters])
+def test_no_kernel_that_reads_c_spills(number):
+    for shape in (128, 128, 64), (65, 63, 61):
+        launch = launch_of(partial(KERNELS[number].fn, read_c=True), shape)
+        code = machine_code(launch.kernel, launch.signature)
+        assert code.spills == 0 and code.stack_bytes == 0, code
 
 
 def test_every_target_compiles():

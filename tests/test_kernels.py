@@ -1,8 +1,13 @@
 "Every kernel: any size is right, and wrong arguments are refused."
+from inspect import signature
+from itertools import product
+
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 
+from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized
+from numba_matmul.k04_1d_blocktiling import Tile, check_tile
 from numba_matmul.ladder import KERNELS
 from numba_matmul.util import assert_matmul_correct, to_d, to_h
 
@@ -14,7 +19,7 @@ def random(*shape): return np.random.randn(*shape).astype(np.float32)
 
 
 @kernels
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 @example(m=0, n=5, k=3, alpha=1.0, beta=0.0)
 @example(m=5, n=0, k=3, alpha=1.0, beta=1.0)
 @example(m=3, n=2, k=0, alpha=1.0, beta=0.5)
@@ -76,3 +81,70 @@ def test_c_may_not_overlap_a_part_of_b(kernel):
     whole = to_d(random(12, 5))
     with pytest.raises(ValueError, match="overlaps b"): kernel(to_d(random(6, 6)), whole[:6], whole[4:10])
     kernel(to_d(random(6, 6)), whole[:6], whole[6:])  # neighbours are fine
+
+
+def tiles(rules, threads=32, **sizes):
+    "Every small tile that the rules let through."
+    found = []
+    for values in product(*(sizes.get(name, (1,)) for name in Tile._fields)):
+        tile = Tile(*values)
+        try: check_tile(tile, rules)
+        except ValueError: continue
+        if tile.threads <= threads: found.append(tile)
+    return found
+
+
+WIDE = tiles(k06_vectorized.RULES, bm=(8, 16, 32), bn=(8, 16, 32), bk=(4, 8, 16), tm=(4, 8), tn=(4, 8))
+TILED = {  # host function → small tiles and options to try it with
+    "sgemm_1d_blocktiling": (tiles(k04_1d_blocktiling.RULES, bm=(4, 8, 16), bn=(4, 8, 16), bk=(1, 2, 4), tm=(1, 2, 4, 8)), [{}]),
+    "sgemm_2d_blocktiling": (tiles(k05_2d_blocktiling.RULES, bm=(4, 6, 8, 16), bn=(4, 6, 8, 16), bk=(2, 4, 6), tm=(1, 2, 4), tn=(2, 3, 4)), [{}]),
+    "sgemm_vectorized": (WIDE, [{}]),
+    "sgemm_bank_conflicts_linearize": (WIDE, [{}]),
+    "sgemm_bank_conflicts_padding": (WIDE, [{}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4)]),
+}
+BY_NAME = {kernel.name: kernel.fn for kernel in KERNELS.values()}
+
+
+def test_every_kernel_with_tiles_is_tried_with_small_ones():
+    assert set(TILED) == {name for name, fn in BY_NAME.items() if "tile" in signature(fn).parameters}
+    assert all(len(found) >= 5 for found, _ in TILED.values())
+
+
+@pytest.mark.parametrize("name", TILED)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data(), alpha=factor, beta=factor)
+def test_every_tile_that_the_rules_let_through_works(name, data, alpha, beta):
+    "Sizes at, below and above multiples of the tile; matrices that start anywhere in an array."
+    choices, variants = TILED[name]
+    tile, options = data.draw(st.sampled_from(choices)), data.draw(st.sampled_from(variants))
+    def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, 2 * of + 1)))
+    m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
+    assume(m * n * k <= 50_000)
+    skips = [data.draw(st.integers(0, 4)) for _ in "abc"]
+    a, b, before = random(m, k), random(k, n), random(m, n)
+    if alpha == 0: a[:], b[:] = np.nan, np.nan
+    def view(x, skip): return to_d(np.concatenate([random(skip), x.ravel()]))[skip:].reshape(x.shape)
+    c = view(before if beta else np.full_like(before, np.nan), skips[2])
+    BY_NAME[name](view(a, skips[0]), view(b, skips[1]), c, alpha, beta, tile=tile, **options)
+    assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
+
+
+@pytest.mark.parametrize("name,tile,text", [
+    ("sgemm_1d_blocktiling", Tile(64, 64, 16, 8), "one number for each thread to copy"),
+    ("sgemm_1d_blocktiling", Tile(60, 64, 8, 8), "multiple of tm"),
+    ("sgemm_1d_blocktiling", Tile(64, 64, 64, 1), "at most 1024 threads"),
+    ("sgemm_2d_blocktiling", Tile(32, 128, 8, 8, 8), "fill whole rows of B's tile"),
+    ("sgemm_2d_blocktiling", Tile(4, 4, 4, 8, 8), "multiple of tm"),
+    ("sgemm_2d_blocktiling", Tile(128, 128, 128, 8, 8), "48 KB"),
+    ("sgemm_vectorized", Tile(128, 128, 8, 8, 6), "tn of 4"),
+    ("sgemm_vectorized", Tile(128, 128, 6, 8, 8), "bk must be a multiple of 4"),
+    ("sgemm_bank_conflicts_linearize", Tile(128, 128, 0, 8, 8), "at least 1"),
+    ("sgemm_bank_conflicts_padding", Tile(24, 16, 4, 4, 4), "B's tile must be a whole number of passes"),
+])
+def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
+    with pytest.raises(ValueError) as caught: BY_NAME[name](*good(), tile=tile)
+    assert text in str(caught.value) and str(tile) in str(caught.value)
+
+
+def test_a_padding_that_would_break_wide_loads_is_refused():
+    with pytest.raises(ValueError, match="pad_a"): BY_NAME["sgemm_bank_conflicts_padding"](*good(), pad_a=5)
