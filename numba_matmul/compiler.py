@@ -180,7 +180,7 @@ def compare(
     table = [("", *names), ("---", *("--:",) * len(codes)), *rows]
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table))
 
-# %% ../nbs/tool_compiler.ipynb #e484a3b8
+# %% ../nbs/tool_compiler.ipynb #6bbf6828
 def _cache_file(task, *key):
     "Where the answer to a task is kept."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
@@ -188,8 +188,9 @@ def _cache_file(task, *key):
     def installed(package):
         try: return version(package)
         except PackageNotFoundError: return ""
-    wide = Path(numba_matmul.__file__).with_name("vector.py").read_text()  # kernels only name it
-    text = repr((key, wide, sys.version, [installed(package) for package in packages])).encode()
+    home = Path(numba_matmul.__file__)
+    named = [home.with_name(file).read_text() for file in ("vector.py", "ptx.py")]  # not by value
+    text = repr((key, named, sys.version, [installed(package) for package in packages])).encode()
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home()/".cache"))/"numba_matmul"
     return folder/f"{hashlib.sha256(task + text).hexdigest()[:32]}.json"
 

@@ -13,7 +13,7 @@ import numpy as np
 from .util import cdiv, gemm_args, row_strips
 from numba import cuda, float32, int64, uint32
 
-# %% ../nbs/04_1d_blocktiling.ipynb #efa17e8e
+# %% ../nbs/04_1d_blocktiling.ipynb #0e00f183
 class Tile(NamedTuple):
     "What a block computes, and what a thread computes of it."
     bm: int      # rows of the block's tile of C
@@ -23,15 +23,18 @@ class Tile(NamedTuple):
     tn: int = 1  # their columns
 
     @property
-    def threads(self): return self.bm * self.bn // (self.tm * self.tn)
+    def threads(self): return self.bm * self.bn // self.results
 
     @property
     def shared_bytes(self): return 4 * self.bk * (self.bm + self.bn)
 
     @property
+    def results(self): return self.tm * self.tn  # of a thread
+
+    @property
     def launch_bounds(self):
         "Threads, and how many such blocks fit if a thread may have 128 (or 255) registers."
-        registers = 128 if self.tm * self.tn <= 64 else 255
+        registers = 128 if self.results <= 64 else 255
         return self.threads, max(1, 65536 // (self.threads * registers))
 
     def fits(self, g):
@@ -43,7 +46,9 @@ def check_tile(
     rules,  # text → function of the tile: does it hold?
 ):
     "`ValueError` that names every rule which the tile breaks."
-    if min(tile) < 1: raise ValueError(f"{tile}: every size must be at least 1")
+    for name, size in tile._asdict().items():
+        least = 0 if tile._field_defaults.get(name) == 0 else 1
+        if size < least: raise ValueError(f"{tile}: {name} must be at least {least}")
     broken = [text for text, holds in rules.items() if not holds(tile)]
     if broken: raise ValueError(f"{tile}: " + "; ".join(broken))
 

@@ -77,29 +77,31 @@ def tile_copiers(
                 for q in range(4): b_tile[r, uint32(col + uint32(q))] = x[q]
     return copy_a, copy_b
 
-# %% ../nbs/06_vectorized.ipynb #0dcc07be
+# %% ../nbs/06_vectorized.ipynb #a6745e2f
 @cache
 def tile_writer(
-    tile,     # a `Tile`
-    guarded,  # may results lie outside of C?
-    width,    # floats an access: 4 or 1
-    read_c,   # may beta be other than 0?
-    gap=4,    # columns of C from a thread's four results to its next four
+    shape,         # rows and columns of a thread's results
+    guarded,       # may results lie outside of C?
+    width,         # floats an access: 4 or 1
+    read_c,        # may beta be other than 0?
+    group=None,    # rows and columns of results that are neighbours in C; all if None
+    step=(0, 0),   # rows and columns of C from one such group to the next
 ):
     "A device function: C ← alpha·acc + beta·C for the results of a thread."
-    tm, tn = tile.tm, tile.tn
+    (rows, cols), (group_m, group_n), (step_m, step_n) = shape, group or shape, step
 
     @cuda.jit(device=True)
     def write_tile(
         c,             # (m, n)
-        acc,           # (tm, tn) results of this thread
+        acc,           # (rows, cols) results of this thread
         row0, col0,    # where the first belongs
         alpha, beta,
     ):
         m, n = int64(c.shape[0]), int64(c.shape[1])
-        for i in range(tm):
-            for j in range(0, tn, 4):
-                row, col = row0 + i, col0 + j // 4 * gap
+        for i in range(rows):
+            for j in range(0, cols, 4):
+                row = row0 + i // group_m * step_m + i % group_m
+                col = col0 + j // group_n * step_n + j % group_n
                 if width == 4:
                     if not guarded or (row < m and col < n):
                         at = uint64(row), uint64(col)
@@ -118,7 +120,7 @@ def tile_writer(
                             c[row, col + q] = value
     return write_tile
 
-# %% ../nbs/06_vectorized.ipynb #9f41b8b3
+# %% ../nbs/06_vectorized.ipynb #15e779f5
 RULES = {
     "bm must be a multiple of tm, and tm of 4": lambda t: t.bm % t.tm == t.tm % 4 == 0,
     "bn must be a multiple of tn, and tn of 4": lambda t: t.bn % t.tn == t.tn % 4 == 0,
@@ -147,7 +149,7 @@ def sgemm_vectorized_kernel(
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES)
     copy_a, copy_b = tile_copiers(tile, guarded, width)
-    write_tile = tile_writer(tile, guarded, width, read_c)
+    write_tile = tile_writer((tm, tn), guarded, width, read_c)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_vectorized_kernel(a, b, c, k, alpha, beta):

@@ -16,7 +16,7 @@ from .k06_vectorized import (RULES, TILE, four_reader, launch_options, tile_copi
                                          tile_writer)
 from .vector import load4
 
-# %% ../nbs/07_bank_conflicts_linearize.ipynb #f9758e20
+# %% ../nbs/07_bank_conflicts_linearize.ipynb #cc9efbd5
 @cache
 def sgemm_bank_conflicts_linearize_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
@@ -28,7 +28,7 @@ def sgemm_bank_conflicts_linearize_kernel(
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES)
     read4, (copy_a, _) = four_reader(guarded, width), tile_copiers(tile, guarded, width)
-    write_tile = tile_writer(tile, guarded, width, read_c)
+    write_tile = tile_writer((tm, tn), guarded, width, read_c)
     across = bn // tn  # threads side by side
     stride_b = 4 * tile.threads // bn
 

@@ -15,7 +15,7 @@ from .k05_2d_blocktiling import launch_tiles
 from .k06_vectorized import RULES, TILE, launch_options, tile_copiers, tile_writer
 from .vector import load4
 
-# %% ../nbs/08_bank_conflicts_padding.ipynb #fa1e573d
+# %% ../nbs/08_bank_conflicts_padding.ipynb #9031d1ec
 @cache
 def sgemm_bank_conflicts_padding_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
@@ -32,7 +32,7 @@ def sgemm_bank_conflicts_padding_kernel(
     b_width = 1 if pad_b % 4 else 4
     copy_a, copy_b = tile_copiers(tile, guarded, width, b_width)
     gap, step = (4 * bn // tn, 4) if split else (4, tn)
-    write_tile = tile_writer(tile, guarded, width, read_c, gap)
+    write_tile = tile_writer((tm, tn), guarded, width, read_c, group=(tm, 4), step=(0, gap))
     a_shape, b_shape = (bk, bm + pad_a), (bk, bn + pad_b)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)

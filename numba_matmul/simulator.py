@@ -467,36 +467,47 @@ def _present(mask):
     lanes = min(32, len(thread.block.threads) - 32 * thread.warp)
     return int(mask) & ((1 << lanes) - 1)
 
-# %% ../nbs/tool_simulator.ipynb #cd2474ce
+# %% ../nbs/tool_simulator.ipynb #08b92abe
 def cp_async(
     target,        # shared array
     target_index,  # index of the first element to write
     source,        # global array
     source_index,  # index of the first element to read
-    count,         # number of neighbouring elements, along the last axis
+    count,         # 1, 2 or 4: neighbouring elements along the last axis, aligned to all of them
+    inside=None,   # how many of them are read; zeros land in place of the others; all if None
+    frame=None,    # Python frame of the kernel; the caller's if None
 ):
     "Start to copy `count` elements. They land when the running thread waits for their group."
-    thread, frame = getcurrent(), sys._getframe(1)
-    for offset in range(count):
-        at, start = _shifted(target_index, offset), _shifted(source_index, offset)
-        _refuse_negative(at)
+    thread, frame = getcurrent(), frame or sys._getframe(1)
+    inside = count if inside is None else int(inside)
+    _refuse_negative(target_index)
+    places = _neighbours(target, target_index, count)
+    values = [target.dtype.type(0)] * count
+    if inside > 0:
+        _refuse_negative(source_index)
+        starts = _neighbours(source, source_index, count)
+        values[:inside] = [source._item._ary[start] for start in starts[:inside]]
+        if recorder: recorder("global", "load", source, source_index, inside, frame)
+    if recorder: recorder("shared", "store", target, target_index, count, frame)
+    for at, value in zip(places, values):
         element = target.elements[target.ids[at]]
         if element.copying is not None:
             raise SimulatorError(f"{target._label(at)} is the target of "
                                  "two asynchronous copies at once")
         target.note_write(at, frame)
         element.copying = thread
-        thread.copies[-1].append((target, at, source[start]))
+        thread.copies[-1].append((target, at, value))
 
 def cp_async_commit_group():
     "Close the running thread's open group of copies."
     getcurrent().copies.append([])
 
 def cp_async_wait_group(
-    pending,  # how many of the latest closed groups may still be under way
+    pending,     # how many of the latest closed groups may still be under way
+    frame=None,  # Python frame of the kernel; the caller's if None
 ):
     "Let all but the latest `pending` closed groups of the running thread land."
-    thread, frame = getcurrent(), sys._getframe(1)
+    thread, frame = getcurrent(), frame or sys._getframe(1)
     landing = max(0, len(thread.copies) - 1 - pending)  # the last group is still open
     groups, thread.copies = thread.copies[:landing], thread.copies[landing:]
     for target, at, value in (copy for group in groups for copy in group):
@@ -651,7 +662,7 @@ class Pickler(cloudpickle.Pickler):
         pickler.dump(obj)
         return buffer.getvalue(), pickler.sources
 
-# %% ../nbs/tool_simulator.ipynb #07728030
+# %% ../nbs/tool_simulator.ipynb #05f6a8fa
 def _child():
     "What a child runs: reads its task from stdin, answers on stdout; prints go to stderr."
     answer = os.fdopen(os.dup(1), "wb")
@@ -678,6 +689,8 @@ def in_child(
     home = str(Path(numba_matmul.__file__).parent.parent)
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
     env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
+    if not config.ENABLE_CUDASIM and cuda.is_available():
+        env["MATMUL_GPU"] = str(cuda.get_current_device().name)
     command = [sys.executable, "-c", "from numba_matmul.simulator import _child; _child()"]
     child = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                              stderr=subprocess.PIPE, start_new_session=True)

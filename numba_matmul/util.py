@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MAX_GRID_Y', 'COLORS', 'to_d', 'to_h', 'array_like', 'cdiv', 'Gemm', 'gemm_args', 'row_strips',
            'assert_matmul_correct', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime',
-           'card_folder', 'load_cards', 'Markdown', 'card_row', 'cycles_per_step', 'recorded', 'write_card',
+           'card_folder', 'load_cards', 'gpu_name', 'Markdown', 'card_row', 'cycles_per_step', 'recorded', 'write_card',
            'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
 # %% ../nbs/00_util.ipynb #3ca0c7e1
@@ -371,7 +371,7 @@ def _check_in_simulator(name, call, bs, do_print):
         print(f"{name}: no GPU, so there is nothing to time; "
               f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #c65008e7
+# %% ../nbs/00_util.ipynb #1072b015
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
@@ -380,6 +380,12 @@ def load_cards():
     "All result cards, each a dict, by file name."
     paths = sorted(card_folder().glob("*.json"))
     return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+def gpu_name():
+    """Name of this GPU. In the simulator: that of the process which started this one, if it has a
+    GPU, else that of the first result card."""
+    if not config.ENABLE_CUDASIM: return str(cuda.get_current_device().name)
+    return os.environ.get("MATMUL_GPU") or next((card["gpu"] for card in load_cards()), None)
 
 class Markdown(str):
     "Text that a notebook renders as Markdown."
@@ -432,7 +438,7 @@ def write_card(
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
 
-# %% ../nbs/00_util.ipynb #e3679509
+# %% ../nbs/00_util.ipynb #dd36bbee
 @dataclass
 class Experiment:
     "A small measurement: named values, and where they come from."
@@ -470,7 +476,7 @@ def experiment(
         kept = card["experiments"][name]
         origin = f"Recorded on one {card['gpu']}, {kept['date']}."
         return Experiment(name, kept["unit"], kept["values"], origin)
-    gpu, today = str(cuda.get_current_device().name), date.today().isoformat()
+    gpu, today = gpu_name(), date.today().isoformat()
     values = {label: float(value) for label, value in measure().items()}
     found = Experiment(name, unit, values, f"Measured on one {gpu}, {today}.")
     if os.environ.get("MATMUL_RECORD"):

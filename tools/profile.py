@@ -5,10 +5,8 @@ import sys
 from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
-from numba import cuda
-
 from numba_matmul.ncu import COUNTERS, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
-from numba_matmul.util import load_cards, write_card
+from numba_matmul.util import gpu_name, load_cards, write_card
 
 root = Path(__file__).parent.parent
 
@@ -36,7 +34,7 @@ if __name__ == "__main__":
         profiles = {}
         for number in wanted: profiles |= profile(there[number])
         if to_card:
-            gpu = str(cuda.get_current_device().name)
+            gpu = gpu_name()
             earlier = next((card.get("profiles", {}) for card in load_cards() if card["gpu"] == gpu), {})
             write_card(dict(gpu=gpu, profiles=earlier | profiles))
     except NcuError as e: sys.exit(str(e))

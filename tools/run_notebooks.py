@@ -11,9 +11,8 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
-from numba import cuda
 
-from numba_matmul.util import write_card
+from numba_matmul.util import gpu_name, write_card
 
 
 def run(path):
@@ -33,7 +32,7 @@ if __name__ == "__main__":
     else:
         wanted = sys.argv[1:] or ["*"]
         if wanted == ["*"]:  # none stays that no notebook makes
-            write_card(dict(gpu=str(cuda.get_current_device().name), experiments={}))
+            write_card(dict(gpu=gpu_name(), experiments={}))
         env = os.environ | {"MATMUL_RECORD": "1"}  # experiments go to the result card
         nbs = Path(__file__).parent.parent/"nbs"
         paths = {path for name in wanted for path in nbs.glob(f"{name}.ipynb")}

@@ -1,0 +1,73 @@
+"The search: what it refuses, what it times, what it keeps."
+import json
+
+import pytest
+
+from numba_matmul import k09_autotuning, util
+from numba_matmul.k09_autotuning import autotune, candidates, recorded_tuning, sgemm_autotuned, tuned_tile, write_tuning
+
+CHECKS = [(5, 6, 7), (9, 3, 4)]
+
+
+def product(scale):
+    "A host function that is right if `scale` is 1."
+    def fn(a, b, c=None, alpha=1.0, beta=0.0): return sgemm_autotuned(a, b, c, scale * alpha, beta)
+    return fn
+
+
+def factory(x, scale=1):
+    if x == 3: raise ValueError("GroupTile(3): x must not be 3; and more")
+    fn = product(scale)
+    fn.x = x
+    return fn
+
+
+def test_the_fastest_comes_first_and_the_refused_are_counted():
+    found = autotune(factory, dict(x=(1, 2, 3, 4)), "sgemm_test", size=100, shapes=CHECKS, timer=lambda fn: 10 / fn.x)
+    assert found.best == {"x": 4} and [row["x"] for row in found.rows] == [4, 2, 1]
+    assert found.rows[0]["gflops"] == pytest.approx(2 * 100**3 / 2.5e-3 / 1e9)
+    assert found.refused == {"x must not be 3": 1} and found.left == 0
+    assert "| 4 |" in found._repr_markdown_() and len(found.plot().axes) == 1
+
+
+def test_a_wrong_candidate_is_never_timed():
+    timed = []
+    def timer(fn): timed.append(fn.x); return 1.0
+    found = autotune(lambda x, scale: factory(x, scale), dict(x=(1, 2), scale=(1, 1.5)), "sgemm_test", shapes=CHECKS, timer=timer)
+    assert sorted(timed) == [1, 2] and all(row["scale"] == 1 for row in found.rows)
+    assert found.refused == {"the result is wrong": 2}
+
+
+def test_a_best_that_is_wrong_at_another_size_ends_the_search():
+    def wrong_at_odd_sizes(x):
+        def fn(a, b, c=None, alpha=1.0, beta=0.0): return sgemm_autotuned(a, b, c, alpha if a.shape[0] == 5 else 2 * alpha, beta)
+        return fn
+    with pytest.raises(AssertionError): autotune(wrong_at_odd_sizes, dict(x=(1,)), "sgemm_test", shapes=CHECKS, timer=lambda fn: 1.0)
+
+
+def test_the_budget_ends_the_search():
+    found = autotune(factory, dict(x=(1, 2, 4)), "sgemm_test", shapes=CHECKS, timer=lambda fn: 1.0, budget=-1.0)
+    assert found.rows == [] and found.left == 3 and found._repr_markdown_() == found.source
+
+
+def test_without_a_gpu_it_refuses():
+    with pytest.raises(RuntimeError, match="needs a GPU"): autotune(factory, dict(x=(1,)), "sgemm_test")
+
+
+def test_what_was_found_is_kept_on_the_card_and_picked_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(util, "card_folder", lambda: tmp_path)
+    monkeypatch.setenv("MATMUL_GPU", "Test GPU")
+    (tmp_path/"test-gpu.json").write_text(json.dumps(dict(gpu="Test GPU", speed=[{}])))
+    default = k09_autotuning.TILE
+    tuned_tile.cache_clear()
+    try:
+        assert tuned_tile("sgemm_autotuned", default) == default
+        configured = candidates(sgemm_autotuned, default, k09_autotuning.RULES)
+        space = dict(bm=(64, 128), bn=(64,), bk=(8, 16), tm=(4,), tn=(4,))
+        found = autotune(configured, space, "sgemm_autotuned", shapes=CHECKS, timer=lambda fn: fn.keywords["tile"].bm)
+        write_tuning(found)
+        assert tuned_tile("sgemm_autotuned", default) == default._replace(**found.best) and found.best["bm"] == 64
+        kept = recorded_tuning("sgemm_autotuned")
+        assert kept.best == found.best and kept.refused == found.refused and len(kept.rows) == len(found.rows)
+        assert recorded_tuning("sgemm_warptiling").rows == []
+    finally: tuned_tile.cache_clear()
