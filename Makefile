@@ -2,15 +2,16 @@
 # make test              all that CI checks; needs no GPU
 # make lab               the course in JupyterLab
 # make profile KERNEL=01 one kernel under Nsight Compute
-# make gpu STAGE=…       on a GPU machine: ladder, notebooks, ncu or check; writes results to commit
-#                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05")
+# make gpu STAGE=…       on a GPU machine: tune, ladder, notebooks, ncu or check; writes results to commit
+#                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
+#                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
 # make readme            README's table and picture, from the result cards
 #
 # Each makes .venv at its first call. PYTHON=python3 uses that interpreter instead and installs nothing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test lab profile gpu gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean
+.PHONY: ladder test lab profile gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean
 
 SIZES := 256,512,1024,2048,4092,4096
 ifdef PYTHON
@@ -50,8 +51,12 @@ profile: setup
 	@$(PY) tools/profile.py $(KERNEL)
 
 gpu:
-	@case "$(STAGE)" in ladder|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
-	 *) echo "make gpu STAGE=ladder|notebooks|ncu|check" >&2; exit 2;; esac
+	@case "$(STAGE)" in tune|ladder|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
+	 *) echo "make gpu STAGE=tune|ladder|notebooks|ncu|check" >&2; exit 2;; esac
+
+gpu-tune: setup
+	@for number in $(or $(KERNELS),9 10 11 12); do $(PY) -m numba_matmul.ladder --tune $$number --budget $(or $(BUDGET),120) || exit 1; done
+	@echo "To commit: nbs/results"
 
 gpu-ladder: setup
 	$(PY) -m numba_matmul.ladder --size $(SIZES) --json card

@@ -134,6 +134,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                       'numba_matmul/k12_async_copy.py')},
             'numba_matmul.ladder': { 'numba_matmul.ladder.Kernel': ('ladder.html#kernel', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder.Kernel.__call__': ('ladder.html#kernel.__call__', 'numba_matmul/ladder.py'),
+                                     'numba_matmul.ladder._able': ('ladder.html#_able', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._check_memory': ('ladder.html#_check_memory', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._in_simulator': ('ladder.html#_in_simulator', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._numbers': ('ladder.html#_numbers', 'numba_matmul/ladder.py'),

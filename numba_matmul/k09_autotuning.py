@@ -224,7 +224,7 @@ def candidates(
         return partial(fn, tile=changed)
     return configured
 
-# %% ../nbs/09_autotuning.ipynb #69a329bd
+# %% ../nbs/09_autotuning.ipynb #185fb59d
 @dataclass
 class Tuning:
     "What a search found."
@@ -237,8 +237,8 @@ class Tuning:
 
     @property
     def best(self):
-        "The fastest configuration."
-        return {name: value for name, value in self.rows[0].items() if name != "gflops"}
+        "The fastest configuration, or nothing."
+        return {} if not self.rows else {name: value for name, value in self.rows[0].items() if name != "gflops"}
 
     def _repr_markdown_(self):
         if not self.rows: return self.source
@@ -254,8 +254,8 @@ class Tuning:
         "The landscape: the speed of every candidate, over each of its values. Returns the figure."
         import matplotlib.pyplot as plt
         names = [name for name in self.best if len({row[name] for row in self.rows}) > 1]
-        fig, axes = plt.subplots(1, len(names), figsize=(2 * len(names), 2.8), sharey=True,
-                                 squeeze=False, layout="constrained")
+        fig, axes = plt.subplots(1, len(names) or 1, figsize=(2 * len(names) or 4, 2.8),
+                                 sharey=True, squeeze=False, layout="constrained")
         for ax, name in zip(axes[0], names):
             values = sorted({row[name] for row in self.rows})
             x = [values.index(row[name]) for row in self.rows]
@@ -264,6 +264,7 @@ class Tuning:
             ax.set(xticks=range(len(values)), xlabel=name, xlim=(-0.5, len(values) - 0.5), ylim=0)
             ax.set_xticklabels(values)
         axes[0][0].set_ylabel("GFLOP/s")
+        fig.suptitle(self.source, fontsize=9)
         plt.close(fig)
         return fig
 

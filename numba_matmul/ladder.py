@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS',
            'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text',
            'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #5c0cb2c3
+# %% ../nbs/90_ladder.ipynb #6b77ad96
 import io
 import statistics
 import subprocess
@@ -20,7 +20,7 @@ from itertools import product
 from .util import (COLORS, card_folder, card_row, check_matmul, load_cards,
                                measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
-from numba import config
+from numba import config, cuda
 from .k01_naive import sgemm_naive
 from .k02_gmem_coalescing import sgemm_gmem_coalescing
 from .k03_smem_blocking import sgemm_smem_blocking
@@ -36,7 +36,7 @@ from .k11_double_buffering import sgemm_double_buffering
 from .k12_async_copy import sgemm_async_copy
 from .simulator import SimulatorError
 
-# %% ../nbs/90_ladder.ipynb #e226ecb7
+# %% ../nbs/90_ladder.ipynb #eed97f76
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -45,6 +45,7 @@ class Kernel:
     title: str
     dtype: str   # of A, B and C
     fn: object   # the host function
+    needs: tuple = (0, 0)  # compute capability
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
@@ -63,7 +64,7 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(9, "sgemm_autotuned", "Autotuning", "float32", sgemm_autotuned),
     Kernel(10, "sgemm_warptiling", "Warptiling", "float32", sgemm_warptiling),
     Kernel(11, "sgemm_double_buffering", "Double buffering", "float32", sgemm_double_buffering),
-    Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy),
+    Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy, (8, 0)),
 )}
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
 
@@ -245,7 +246,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #e7989d62
+# %% ../nbs/90_ladder.ipynb #4d29b4c7
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -269,6 +270,7 @@ def _check_memory(shapes):
 
 def _on_gpu(kernels, shapes, runs, json):
     _check_memory(shapes)
+    kernels = _able(kernels, cuda.get_current_device().compute_capability)
     card, before = machine(), clocks()
     jobs = [(kernel, shape) for shape in shapes for kernel in kernels]
     rows = [measure(kernel, shape, runs) for kernel, shape in progress(jobs, "kernels")]
@@ -282,6 +284,15 @@ def _on_gpu(kernels, shapes, runs, json):
         path = write_card(card | measured, None if json == "card" else json)
         print(f"Written: {path}")
     return rows, card["gpu"]
+
+def _able(kernels, capability):
+    "The kernels that a GPU of this compute capability can run, and a line for each other one."
+    def text(numbers): return ".".join(map(str, numbers))
+    for kernel in kernels:
+        if kernel.needs > tuple(capability):
+            print(f"{kernel.name} is left out: it needs compute capability {text(kernel.needs)}, "
+                  f"and this GPU has {text(capability)}")
+    return [kernel for kernel in kernels if kernel.needs <= tuple(capability)]
 
 def _in_simulator(kernels, shapes, json):
     if json: _refuse("--json keeps measured speeds, and there is no GPU here")

@@ -111,7 +111,7 @@ def _read(text, counters):
     return {kernel(row): {name: value(row, metric) for name, metric in counters.items()}
             for row in rows}
 
-# %% ../nbs/tool_ncu.ipynb #8340e3df
+# %% ../nbs/tool_ncu.ipynb #0a860f7c
 def merged_by_compiler(
     number,   # of a kernel on the ladder
     counter,  # a key of `COUNTERS`
@@ -137,6 +137,7 @@ def agreement(
         lines.append(f"| {kernel} | {counter} | {predicted:,} | {counted:,} "
                      f"| {100 * predicted / counted - 100:+.2f} % "
                      f"| {'wider in the machine code' * merged} |")
+    if not lines: return Markdown(f"Not counted yet: {', '.join(names)}.")
     m, n, k = SHAPE
     return Markdown("\n".join([f"| m×n×k = {m}×{n}×{k} | | predicted | counted | | |",
                                "|---|---|--:|--:|--:|---|", *lines]))
@@ -144,7 +145,7 @@ def agreement(
 AGREEMENT = "kernel", "counter", "predicted", "counted"
 SHAPE = 256, 256, 64  # m, n, k
 
-# %% ../nbs/tool_ncu.ipynb #96edee57
+# %% ../nbs/tool_ncu.ipynb #c3e33414
 def counted(
     name,     # of a host function
     counter,  # a key of `COUNTERS`, `STALLS` or `MEMORY`
@@ -168,6 +169,9 @@ def shared_memory_bound(
     numbers, ffmas = {kernel.name: number for number, kernel in KERNELS.items()}, PROFILED**3 / 32
     rows = []
     for name in names:
+        if name not in card["profiles"]:
+            rows.append(f"| {name} | not counted yet | | |")
+            continue
         wavefronts = sum(counted(name, f"shared {operation} wavefronts", card)
                          for operation in ("load", "store"))
         bound = min(1, ffmas / 4 / wavefronts)
@@ -183,7 +187,9 @@ def stalls(
 ):
     "What the warps of each kernel wait for, as bars, from the first card. Returns the figure."
     import matplotlib.pyplot as plt
-    rows = {name: [_profiles()[name][reason] for reason in STALLS] for name in names}
+    found = _profiles()
+    rows = {name if name in found else f"{name}: not counted yet":
+            [found.get(name, {}).get(reason, 0) for reason in STALLS] for name in names}
     height = 0.8 / len(rows)
     fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
     for i, (name, values) in enumerate(rows.items()):

@@ -371,7 +371,7 @@ def _check_in_simulator(name, call, bs, do_print):
         print(f"{name}: no GPU, so there is nothing to time; "
               f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #1072b015
+# %% ../nbs/00_util.ipynb #1e1da704
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
@@ -410,14 +410,21 @@ def cycles_per_step(
     return cycles / (size**3 / 32)
 
 def recorded(
-    number,     # number of the kernel
-    size=4096,  # m = n = k
+    number,       # number of the kernel
+    size=4096,    # m = n = k
+    before=None,  # number of a kernel to compare it with
 ):
-    "What the cards say about a kernel's speed, a sentence for each GPU, as Markdown."
-    sentences = [f"On one {card['gpu']} ({card['date']}) `{row['name']}` takes "
-                 f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
-                 f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS."
-                 for card in load_cards() if (row := card_row(card, number, size))]
+    "What the cards say about a kernel's speed, a sentence or two for each GPU, as Markdown."
+    sentences = []
+    for card in load_cards():
+        row, other = card_row(card, number, size), before and card_row(card, before, size)
+        if not row: continue
+        text = (f"On one {card['gpu']} ({card['date']}) `{row['name']}` takes "
+                f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
+                f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS "
+                f"and {row['gflops'] / card['peak_gflops']:.1%} of the peak.")
+        if other: text += f" It is {other['ms'] / row['ms']:.2f} times as fast as kernel {before}."
+        sentences.append(text)
     nothing = f"Kernel {number} has not been recorded at {size} yet."
     return Markdown("  \n".join(sentences) or nothing)
 
@@ -438,7 +445,7 @@ def write_card(
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
 
-# %% ../nbs/00_util.ipynb #dd36bbee
+# %% ../nbs/00_util.ipynb #9c78e25a
 @dataclass
 class Experiment:
     "A small measurement: named values, and where they come from."
@@ -448,6 +455,7 @@ class Experiment:
     source: str   # which machine, and whether just now or earlier
 
     def _repr_markdown_(self):
+        if not self.values: return f"{self.name}: not recorded yet."
         rows = "\n".join(f"| {label} | {value:,.0f} |" if value >= 1000 else
                          f"| {label} | {value:.4g} |" for label, value in self.values.items())
         return f"| {self.name} | {self.unit} |\n|---|--:|\n{rows}\n\n{self.source}"

@@ -96,9 +96,15 @@ def test_a_card_with_a_failed_check_is_refused():
 
 
 def test_every_experiment_of_the_lessons_is_recorded():
-    names = {name for path in NOTEBOOKS for cell in cells(path) if cell["cell_type"] == "code"
-             for name in re.findall(r'\bexperiment\("([^"]+)"', source(cell))}
-    assert names and names == set(util.load_cards()[0]["experiments"])
+    "But for lessons whose kernel has no recorded speed either."
+    card, names, later = util.load_cards()[0], set(), set()
+    measured = {row["kernel"] for row in card["speed"]}
+    for path in NOTEBOOKS:
+        found = {name for cell in cells(path) if cell["cell_type"] == "code"
+                 for name in re.findall(r'\bexperiment\("([^"]+)"', source(cell))}
+        names |= found
+        if path.stem[:2].isdigit() and int(path.stem[:2]) in ladder.KERNELS.keys() - measured: later |= found
+    assert names and names - later <= set(card["experiments"]) <= names
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

@@ -10,6 +10,7 @@ from conftest import ROOT, environment
 from numba import config
 
 import numba_matmul
+from numba_matmul import ladder as ladder_module
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 
@@ -111,6 +112,13 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
 def test_nonsense_ends_in_one_line_and_status_2(args, text):
     done = ladder(*args)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and text in done.stderr
+
+
+def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
+    kernels = list(ladder_module.KERNELS.values())
+    assert [kernel.number for kernel in ladder_module._able(kernels, (7, 5))] == list(range(1, 12))
+    assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in capsys.readouterr().out
+    assert ladder_module._able(kernels, (8, 0)) == kernels
 
 
 WRONG = """
