@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS',
            'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text',
            'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #6b77ad96
+# %% ../nbs/90_ladder.ipynb #1e35fcd3
 import io
 import statistics
 import subprocess
@@ -17,7 +17,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 
-from .util import (COLORS, card_folder, card_row, check_matmul, load_cards,
+from .util import (COLORS, card_folder, card_row, check_matmul, gpu_name, load_cards,
                                measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
@@ -246,7 +246,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #4d29b4c7
+# %% ../nbs/90_ladder.ipynb #dbe3a003
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -322,6 +322,8 @@ def _tune(number, budget):
     if number not in TUNABLE:
         _refuse(f"--tune {number}: the kernels with a space to search are "
                 f"{', '.join(map(str, TUNABLE))}")
+    if not config.ENABLE_CUDASIM and gpu_name() not in {card["gpu"] for card in load_cards()}:
+        _refuse("--tune keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
     kernel, lesson = KERNELS[number], TUNABLE[number]
     factory = candidates(kernel.fn, lesson.TILE, lesson.RULES)
     try: found = autotune(factory, lesson.SPACE, kernel.name, budget=budget)
