@@ -70,7 +70,7 @@ def _compile(kernel, signature, capability):
     except Exception as e: raise CompileError(f"{kernel.py_func.__name__}: {_explain(e)}") from None
     return library.get_cubin(cc=full).code, library.get_asm_str(cc=full)
 
-# %% ../nbs/tool_compiler.ipynb #6e3abc0d
+# %% ../nbs/tool_compiler.ipynb #5d6c6e6c
 INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
 
 @dataclass
@@ -86,6 +86,7 @@ class Instruction:
     def kind(self):
         "What it is counted as."
         name, *modifiers = self.opcode.split(".")
+        if name == "LDS" and self.operands.startswith("RZ"): return "control"  # loads nothing
         if name in ("LDG", "STG", "LDS", "STS", "LDL", "STL", "LDGSTS", "LD", "ST"):
             width = next((m for m in modifiers if m in ("U8", "U16", "64", "128")), "32")
             return f"{name} {width}"
@@ -93,7 +94,8 @@ class Instruction:
         if name in ("FADD", "FMUL", "FSEL", "FSETP", "MUFU"): return "other float32"
         converts = name in ("F2F", "I2F", "F2I") and "F64" in modifiers
         if name in ("DADD", "DMUL", "DSETP") or converts: return "float64"
-        if name in ("BRA", "EXIT", "BSYNC", "BSSY", "NOP", "WARPSYNC"): return "control"
+        if name in ("BRA", "EXIT", "BSYNC", "BSSY", "NOP", "WARPSYNC", "LDGDEPBAR",
+                    "DEPBAR"): return "control"
         return "integer"
 
 def _instructions(sass):

@@ -16,7 +16,7 @@ from .k05_2d_blocktiling import launch_tiles
 from .k06_vectorized import launch_options, tile_copiers, tile_writer
 from .k09_autotuning import COPY_RULES, tile_steps, tuned_tile
 
-# %% ../nbs/10_warptiling.ipynb #6761c644
+# %% ../nbs/10_warptiling.ipynb #ff8cbfba
 class WarpTile(NamedTuple):
     "What a block computes, a warp of it, and a thread of that: groups of tm×tn results."
     bm: int         # rows of the block's tile of C
@@ -70,7 +70,7 @@ WARP_RULES = {
     "a block has 1 to 1024 threads": lambda t: 0 < t.threads <= 1024,
 }
 WARP_RULES |= {text: (lambda t, holds=holds: t.threads and holds(t))
-               for text, holds in COPY_RULES.items()}
+               for text, holds in COPY_RULES.items()}  # those of lesson 9, if there are threads
 RULES = WARP_RULES | {"stages must be 1": lambda t: t.stages == 1}
 
 # %% ../nbs/10_warptiling.ipynb #fee476b9

@@ -106,13 +106,13 @@ def async_copiers(
                              uint64(b_from + s * n) + uint64(q), 1, inside)
     return copy_a, copy_b
 
-# %% ../nbs/12_async_copy.ipynb #a2e9bca1
+# %% ../nbs/12_async_copy.ipynb #4a5c8819
 RULES = WARP_RULES | {
-    "stages must be at least 3": lambda t: t.stages >= 3,
+    "stages must be at least 3": lambda t: t.stages >= 3,  # 2 would be lesson 11 again
     "the threads must fill whole columns of A's tile": lambda t: t.threads % t.bk == 0,
     "A's tile must be a whole number of passes of single floats":
         lambda t: t.threads and t.bm * t.bk % t.threads == 0,
-    "unroll must be bk": lambda t: t.unroll == t.bk,
+    "unroll must be bk": lambda t: t.unroll == t.bk,  # the last step of a tile is another one
 }
 TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=4, unroll=8,
                 zigzag=1, stages=4)
@@ -195,7 +195,7 @@ def sgemm_async_copy_kernel(
         write_tile(c, results, row0 + first_row, col0 + first_col, alpha, beta)
     return sgemm_async_copy_kernel
 
-# %% ../nbs/12_async_copy.ipynb #afaf7e4a
+# %% ../nbs/12_async_copy.ipynb #1f708b99
 def sgemm_async_copy(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major
@@ -215,5 +215,5 @@ def sgemm_async_copy(
     return launch_tiles(kernel, g, tile)
 
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),
-             wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4, 8), unroll=(8, 16), zigzag=(1,),
+             wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4,), unroll=(8, 16), zigzag=(1,),
              stages=(3, 4))
