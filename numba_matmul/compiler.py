@@ -6,7 +6,7 @@
 __all__ = ['TARGETS', 'INSTRUCTION', 'KB', 'MULTIPROCESSORS', 'CompileError', 'Instruction', 'MachineCode', 'compare',
            'machine_code', 'Multiprocessor', 'Occupancy', 'occupancy']
 
-# %% ../nbs/tool_compiler.ipynb #69e7d2fa
+# %% ../nbs/tool_compiler.ipynb #28c14cce
 import hashlib
 import json
 import os
@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
-from .simulator import ChildError, Pickler, in_child, launch_of
+from .simulator import TWO_BODIES, ChildError, Pickler, in_child, launch_of
 from .util import Markdown
 
 # %% ../nbs/tool_compiler.ipynb #f0fabee8
@@ -182,7 +182,7 @@ def compare(
     table = [("", *names), ("---", *("--:",) * len(codes)), *rows]
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table))
 
-# %% ../nbs/tool_compiler.ipynb #6bbf6828
+# %% ../nbs/tool_compiler.ipynb #a6477110
 def _cache_file(task, *key):
     "Where the answer to a task is kept."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
@@ -191,7 +191,7 @@ def _cache_file(task, *key):
         try: return version(package)
         except PackageNotFoundError: return ""
     home = Path(numba_matmul.__file__)
-    named = [home.with_name(file).read_text() for file in ("vector.py", "ptx.py")]  # not by value
+    named = [home.with_name(f"{name}.py").read_text() for name in TWO_BODIES]  # not sent by value
     text = repr((key, named, sys.version, [installed(package) for package in packages])).encode()
     folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home()/".cache"))/"numba_matmul"
     return folder/f"{hashlib.sha256(task + text).hexdigest()[:32]}.json"

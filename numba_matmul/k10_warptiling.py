@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WARP_RULES', 'RULES', 'TILE', 'SPACE', 'WarpTile', 'thread_place', 'sgemm_warptiling_kernel', 'sgemm_warptiling']
 
-# %% ../nbs/10_warptiling.ipynb #a8dde6f6
+# %% ../nbs/10_warptiling.ipynb #1d4853ca
 from functools import cache
 from typing import NamedTuple
 
@@ -14,9 +14,9 @@ from numba import cuda, float32, int64, uint32
 from .k04_1d_blocktiling import Tile, check_tile
 from .k05_2d_blocktiling import launch_tiles
 from .k06_vectorized import launch_options, tile_copiers, tile_writer
-from .k09_autotuning import COPY_RULES, tile_steps, tuned_tile
+from .k09_autotuning import TUNED_RULES, tile_steps, tuned_tile
 
-# %% ../nbs/10_warptiling.ipynb #ff8cbfba
+# %% ../nbs/10_warptiling.ipynb #31715c9b
 class WarpTile(NamedTuple):
     "What a block computes, a warp of it, and a thread of that: groups of tm×tn results."
     bm: int         # rows of the block's tile of C
@@ -67,10 +67,8 @@ WARP_RULES = {
                    and t.wn == t.lanes[1] * t.shape[1]),
     "zigzag is 0, or 1 with two rows of lanes or more":
         lambda t: t.zigzag in (0, 1) and t.lanes[0] % (1 + t.zigzag) == 0,
-    "a block has 1 to 1024 threads": lambda t: 0 < t.threads <= 1024,
-}
-WARP_RULES |= {text: (lambda t, holds=holds: t.threads and holds(t))
-               for text, holds in COPY_RULES.items()}  # those of lesson 9, if there are threads
+    "a block has one warp or more": lambda t: t.threads > 0,
+} | TUNED_RULES
 RULES = WARP_RULES | {"stages must be 1": lambda t: t.stages == 1}
 
 # %% ../nbs/10_warptiling.ipynb #fee476b9

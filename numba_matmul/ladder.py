@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS',
            'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text',
            'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #1e35fcd3
+# %% ../nbs/90_ladder.ipynb #0e059aff
 import io
 import statistics
 import subprocess
@@ -17,7 +17,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from itertools import product
 
-from .util import (COLORS, card_folder, card_row, check_matmul, gpu_name, load_cards,
+from .util import (COLORS, card_folder, card_row, check_matmul, gpu_card, load_cards,
                                measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
@@ -36,7 +36,7 @@ from .k11_double_buffering import sgemm_double_buffering
 from .k12_async_copy import sgemm_async_copy
 from .simulator import SimulatorError
 
-# %% ../nbs/90_ladder.ipynb #eed97f76
+# %% ../nbs/90_ladder.ipynb #bd0e06a8
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -64,7 +64,8 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(9, "sgemm_autotuned", "Autotuning", "float32", sgemm_autotuned),
     Kernel(10, "sgemm_warptiling", "Warptiling", "float32", sgemm_warptiling),
     Kernel(11, "sgemm_double_buffering", "Double buffering", "float32", sgemm_double_buffering),
-    Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy, (8, 0)),
+    Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy,
+           k12_async_copy.NEEDS),
 )}
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
 
@@ -246,7 +247,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #dbe3a003
+# %% ../nbs/90_ladder.ipynb #c442b621
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -322,7 +323,7 @@ def _tune(number, budget):
     if number not in TUNABLE:
         _refuse(f"--tune {number}: the kernels with a space to search are "
                 f"{', '.join(map(str, TUNABLE))}")
-    if not config.ENABLE_CUDASIM and gpu_name() not in {card["gpu"] for card in load_cards()}:
+    if not config.ENABLE_CUDASIM and not gpu_card():
         _refuse("--tune keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
     kernel, lesson = KERNELS[number], TUNABLE[number]
     factory = candidates(kernel.fn, lesson.TILE, lesson.RULES)

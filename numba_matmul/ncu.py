@@ -145,19 +145,20 @@ def agreement(
 AGREEMENT = "kernel", "counter", "predicted", "counted"
 SHAPE = 256, 256, 64  # m, n, k
 
-# %% ../nbs/tool_ncu.ipynb #c3e33414
+# %% ../nbs/tool_ncu.ipynb #b092e3d5
 def counted(
     name,     # of a host function
     counter,  # a key of `COUNTERS`, `STALLS` or `MEMORY`
     card=None,  # a result card; the first with profiles if None
 ) -> float:
     "What ncu counted in one launch of a lesson's profiling script, from the card."
-    return _profiles(card)[name][counter]
+    return _profiled(card)["profiles"][name][counter]
 
-def _profiles(card=None):
+def _profiled(card=None):
+    "The card, or the first one with profiles; `NcuError` if it has none."
     card = card or next((card for card in load_cards() if "profiles" in card), {})
     if "profiles" not in card: raise NcuError("no profile is recorded: run make gpu STAGE=ncu")
-    return card["profiles"]
+    return card
 
 def shared_memory_bound(
     *names,     # of host functions
@@ -165,7 +166,7 @@ def shared_memory_bound(
     """How much of the peak can a kernel reach, if shared memory serves one wavefront a cycle while
     the four schedulers issue an `FFMA` each? From the first card's counters, at `PROFILED`."""
     from numba_matmul.ladder import KERNELS
-    card = next(card for card in load_cards() if "profiles" in card)
+    card = _profiled()
     numbers, ffmas = {kernel.name: number for number, kernel in KERNELS.items()}, PROFILED**3 / 32
     rows = []
     for name in names:
@@ -187,7 +188,7 @@ def stalls(
 ):
     "What the warps of each kernel wait for, as bars, from the first card. Returns the figure."
     import matplotlib.pyplot as plt
-    found = _profiles()
+    found = _profiled()["profiles"]
     rows = {name if name in found else f"{name}: not counted yet":
             [found.get(name, {}).get(reason, 0) for reason in STALLS] for name in names}
     height = 0.8 / len(rows)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MAX_GRID_Y', 'COLORS', 'to_d', 'to_h', 'array_like', 'cdiv', 'Gemm', 'gemm_args', 'row_strips',
            'assert_matmul_correct', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime',
-           'card_folder', 'load_cards', 'gpu_name', 'Markdown', 'card_row', 'cycles_per_step', 'recorded', 'write_card',
-           'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
+           'card_folder', 'load_cards', 'gpu_name', 'gpu_card', 'Markdown', 'card_row', 'cycles_per_step', 'recorded',
+           'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
 # %% ../nbs/00_util.ipynb #3ca0c7e1
 import json
@@ -371,7 +371,7 @@ def _check_in_simulator(name, call, bs, do_print):
         print(f"{name}: no GPU, so there is nothing to time; "
               f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #1e1da704
+# %% ../nbs/00_util.ipynb #884aa10a
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
@@ -386,6 +386,10 @@ def gpu_name():
     GPU, else that of the first result card."""
     if not config.ENABLE_CUDASIM: return str(cuda.get_current_device().name)
     return os.environ.get("MATMUL_GPU") or next((card["gpu"] for card in load_cards()), None)
+
+def gpu_card():
+    "The result card of the GPU that `gpu_name` names; an empty dict if there is none."
+    return next((card for card in load_cards() if card["gpu"] == gpu_name()), {})
 
 class Markdown(str):
     "Text that a notebook renders as Markdown."
@@ -445,7 +449,7 @@ def write_card(
     path.write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     return path
 
-# %% ../nbs/00_util.ipynb #9c78e25a
+# %% ../nbs/00_util.ipynb #de7ee5f0
 @dataclass
 class Experiment:
     "A small measurement: named values, and where they come from."
@@ -488,7 +492,7 @@ def experiment(
     values = {label: float(value) for label, value in measure().items()}
     found = Experiment(name, unit, values, f"Measured on one {gpu}, {today}.")
     if os.environ.get("MATMUL_RECORD"):
-        earlier = next((c.get("experiments", {}) for c in load_cards() if c["gpu"] == gpu), {})
+        earlier = gpu_card().get("experiments", {})
         entry = dict(unit=unit, values=values, date=today)
         write_card(dict(gpu=gpu, experiments=earlier | {name: entry}))
     return found

@@ -15,7 +15,7 @@ from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import microscope
 from numba_matmul.ncu import COUNTERS, SHAPE, ncu
 from numba_matmul.simulator import launch_of
-from numba_matmul.util import load_cards, progress, write_card
+from numba_matmul.util import gpu_card, gpu_name, progress, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
@@ -146,8 +146,8 @@ def main(numbers):
         for counter, (by_tool, by_driver) in from_driver(number).items():
             rows.append(dict(kernel=KERNELS[number].name, counter=counter, predicted=by_tool, counted=int(by_driver)))
             print(rows[-1], flush=True)
-    gpu, order = torch.cuda.get_device_name(), [kernel.name for kernel in KERNELS.values()] + list(MADE)
-    earlier = next((card.get("ncu", []) for card in load_cards() if card["gpu"] == gpu), [])
+    gpu, order = gpu_name(), [kernel.name for kernel in KERNELS.values()] + list(MADE)
+    earlier = gpu_card().get("ncu", [])
     rows += [row for row in earlier if row["kernel"] in order and row["kernel"] not in names]
     path = write_card(dict(gpu=gpu, ncu=sorted(rows, key=lambda row: order.index(row["kernel"]))))
     print(f"Written: {path.name}")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba_matmul.ncu import COUNTERS, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
-from numba_matmul.util import gpu_name, load_cards, write_card
+from numba_matmul.util import gpu_card, gpu_name, write_card
 
 root = Path(__file__).parent.parent
 
@@ -34,7 +34,5 @@ if __name__ == "__main__":
         profiles = {}
         for number in wanted: profiles |= profile(there[number])
         if to_card:
-            gpu = gpu_name()
-            earlier = next((card.get("profiles", {}) for card in load_cards() if card["gpu"] == gpu), {})
-            write_card(dict(gpu=gpu, profiles=earlier | profiles))
+            write_card(dict(gpu=gpu_name(), profiles=gpu_card().get("profiles", {}) | profiles))
     except NcuError as e: sys.exit(str(e))
