@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['TUNED_RULES', 'RULES', 'TILE', 'SPACE', 'GroupTile', 'fragment_reader', 'tile_steps', 'sgemm_autotuned_kernel',
-           'tuned_tile', 'sgemm_autotuned', 'configurations', 'candidates', 'Tuning', 'device_timer', 'autotune',
-           'write_tuning', 'recorded_tuning']
+           'tuned_tile', 'sgemm_autotuned', 'configurations', 'candidates', 'Tuning', 'device_timer', 'spilling',
+           'autotune', 'write_tuning', 'recorded_tuning']
 
 # %% ../nbs/09_autotuning.ipynb #dbf26935
 import statistics
@@ -54,7 +54,7 @@ class GroupTile(NamedTuple):
 
     launch_bounds, fits = Tile.launch_bounds, Tile.fits
 
-# %% ../nbs/09_autotuning.ipynb #3dfaf007
+# %% ../nbs/09_autotuning.ipynb #4a9422a8
 TUNED_RULES = COPY_RULES | {  # of all kernels whose tiles are searched
     "pad_a must be a multiple of 4": lambda t: t.pad_a % 4 == 0,
     "bk must be a multiple of unroll": lambda t: t.bk % t.unroll == 0,
@@ -62,9 +62,9 @@ TUNED_RULES = COPY_RULES | {  # of all kernels whose tiles are searched
 }
 RULES = {
     "bm must be a multiple of 16·tm, and tm of 4":
-        lambda t: t.bm % (16 * t.tm) == t.tm % 4 == 0,
+        lambda t: t.bm % (16 * t.tm) == 0 and t.tm % 4 == 0,
     "bn must be a multiple of 16·tn, and tn of 4":
-        lambda t: t.bn % (16 * t.tn) == t.tn % 4 == 0,
+        lambda t: t.bn % (16 * t.tn) == 0 and t.tn % 4 == 0,
 } | TUNED_RULES
 
 # %% ../nbs/09_autotuning.ipynb #6f14fd67
@@ -87,7 +87,7 @@ def fragment_reader(
             for q in range(4): fragment[i + q] = x[q]
     return read_fragment
 
-# %% ../nbs/09_autotuning.ipynb #862b3f8b
+# %% ../nbs/09_autotuning.ipynb #e3ed8297
 @cache
 def tile_steps(
     count,  # steps of the sum, one after the other
@@ -97,7 +97,8 @@ def tile_steps(
     (rows, cols), (step_m, step_n) = tile.shape, tile.step
     read_m = fragment_reader(rows, tile.tm, step_m)
     read_n = fragment_reader(cols, tile.tn, step_n)
-    before, last = tile_steps(count - 1, tile) if count else None, count - 1
+    before = tile_steps(count - 1, tile) if count else None
+    last = count - 1
 
     @cuda.jit(device=True)
     def no_steps(a_tile, b_tile, dot, thread_row, thread_col, reg_m, reg_n, acc): pass
@@ -216,7 +217,7 @@ def candidates(
         return partial(fn, tile=changed)
     return configured
 
-# %% ../nbs/09_autotuning.ipynb #e86da1f9
+# %% ../nbs/09_autotuning.ipynb #d04a96e8
 @dataclass
 class Tuning:
     "What a search found."
@@ -247,79 +248,108 @@ class Tuning:
         "The landscape: the speed of every candidate, over each of its values. Returns the figure."
         import matplotlib.pyplot as plt
         names = [name for name in self.best if len({row[name] for row in self.rows}) > 1]
-        fig, axes = plt.subplots(1, len(names) or 1, figsize=(2 * len(names) or 4, 2.8),
-                                 sharey=True, squeeze=False, layout="constrained")
-        for ax, name in zip(axes[0], names):
+        across, down = min(len(names), 4) or 1, -(-len(names) // 4) or 1
+        fig, axes = plt.subplots(down, across, figsize=(2.1 * across, 2.4 * down), sharey=True,
+                                 squeeze=False, layout="constrained")
+        for ax in axes.flat[len(names):]: ax.axis("off")
+        for ax, name in zip(axes.flat, names):
             values = sorted({row[name] for row in self.rows})
             x = [values.index(row[name]) for row in self.rows]
-            ax.scatter(x, [row["gflops"] for row in self.rows], s=8, color=COLORS[1], alpha=0.5)
-            ax.scatter(x[:1], [self.rows[0]["gflops"]], s=30, color=COLORS[6])
-            ax.set(xticks=range(len(values)), xlabel=name, xlim=(-0.5, len(values) - 0.5), ylim=0)
+            ax.scatter(x, [row["gflops"] for row in self.rows], s=12, color=COLORS[1], alpha=0.5)
+            ax.scatter(x[:1], [self.rows[0]["gflops"]], s=50, color=COLORS[6])
+            ax.set(xticks=range(len(values)), xlabel=name, xlim=(-0.5, len(values) - 0.5),
+                   ylim=(0, 1.1 * self.rows[0]["gflops"]))
             ax.set_xticklabels(values)
-        axes[0][0].set_ylabel("GFLOP/s")
+        for ax in axes[:, 0]: ax.set_ylabel("GFLOP/s")
         fig.suptitle(self.source, fontsize=9)
         plt.close(fig)
         return fig
 
-# %% ../nbs/09_autotuning.ipynb #43f503fd
+# %% ../nbs/09_autotuning.ipynb #605f0c7f
 def device_timer(
     size,    # m = n = k
     runs=5,  # timed runs
 ):           # host function (a, b, c) → median time in ms
-    "A timer for `autotune`: random matrices, one run to warm up, and events around each other."
+    "A timer for `autotune`: random matrices, one run to warm up, events around each of the others."
     import torch
     a, b = (torch.randn(size, size, device="cuda") for _ in "ab")
     c = torch.empty_like(a)
     def timer(fn):
-        times = []
-        for _ in range(runs + 1):
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)]
+                  for _ in range(runs + 1)]
+        for start, end in events:  # no wait: the GPU never has to wait for a launch
             start.record()
             fn(a, b, c)
             end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end))
-        return statistics.median(times[1:])
+        torch.cuda.synchronize()
+        return statistics.median(start.elapsed_time(end) for start, end in events[1:])
     return timer
+
+def spilling(
+    fn,      # host function (a, b, c)
+) -> str:    # empty if none does
+    "Which variant of its kernel spills on this GPU, for use as `refuse`."
+    from concurrent.futures import ThreadPoolExecutor
+    from numba_matmul.compiler import gpu_target, machine_code
+    def code(read_c, shape):
+        return machine_code(partial(fn, read_c=read_c), target=gpu_target(), shape=shape)
+    variants = list(product((False, True), ((256, 256, 64), (260, 264, 36), (259, 261, 37))))
+    with ThreadPoolExecutor(6) as pool: codes = list(pool.map(lambda x: code(*x), variants))
+    wrong = [shape for (_, shape), code in zip(variants, codes) if code.spills or code.stack_bytes]
+    return f"it spills at {'×'.join(map(str, wrong[0]))}" if wrong else ""
 
 def autotune(
     factory,       # configuration as keywords → host function (a, b, c), or `ValueError`
     space,         # name → values to try
     name,          # of the host function
     size=4096,     # m = n = k of the timed product
-    budget=60.0,   # seconds after which no further candidate is tried
+    budget=60.0,   # seconds; after half of them, neighbours of the best come first
     shapes=((256, 256, 64), (259, 261, 37)),  # m, n, k of a check; the best passes all of them
     timer=None,    # host function → ms; `device_timer(size)` if None
     seed=0,        # of the order
+    first=None,    # configuration to begin with, so that nothing worse is found
+    refuse=None,   # host function → why it must not be the best, or nothing
 ) -> Tuning:
-    "Check and time configurations in random order. `RuntimeError` if there is no GPU to time on."
+    """Check and time configurations, in random order and then from the best one outwards.
+    `RuntimeError` if there is no GPU to time on."""
     if timer is None:
         if config.ENABLE_CUDASIM: raise RuntimeError("a search times kernels, so it needs a GPU")
         timer = device_timer(size)
+    start, rows, waiting, refused = time.monotonic(), [], [], Counter()
     order = configurations(space)
     Random(seed).shuffle(order)
-    end, rows, refused, left = time.monotonic() + budget, [], Counter(), 0
-    for configuration in progress(order, name):
-        if time.monotonic() > end:
-            left += 1
-            continue
-        try:
-            fn = factory(**configuration)
-            check_matmul(fn, *shapes[0])
+    if first: order = [first] + [x for x in order if x != first]
+    for configuration in order:
+        try: waiting.append((configuration, factory(**configuration)))
         except ValueError as e: refused[str(e).split(": ", 1)[-1].split("; ")[0]] += 1
-        except AssertionError: refused["the result is wrong"] += 1
-        else: rows.append(configuration | {"gflops": 2e-6 * size**3 / timer(fn)})
-    rows.sort(key=lambda row: -row["gflops"])
-    def passes(row):
-        fn = factory(**{name: row[name] for name in space})
+
+    def is_right(fn, shapes):
         try:
-            for shape in shapes[1:]: check_matmul(fn, *shape)
+            for shape in shapes: check_matmul(fn, *shape)
         except AssertionError:
             refused["the result is wrong"] += 1
             return False
         return True
-    while rows and not passes(rows[0]): rows.pop(0)
-    return Tuning(name, size, rows, dict(refused), left,
+
+    def best_is_good():
+        fn = factory(**{x: rows[0][x] for x in space})
+        if not is_right(fn, shapes[1:]): return False
+        reason = refuse(fn) if refuse else ""
+        if reason: refused[reason] += 1
+        return not reason
+
+    for _ in progress(range(len(waiting)), name):
+        spent = time.monotonic() - start
+        if spent > budget: break
+        if rows and spent > budget / 2:
+            best = max(rows, key=lambda row: row["gflops"])
+            waiting.sort(key=lambda entry: sum(entry[0][x] != best[x] for x in space))
+        configuration, fn = waiting.pop(0)
+        if is_right(fn, shapes[:1]):
+            rows.append(configuration | {"gflops": 2e-6 * size**3 / timer(fn)})
+    rows.sort(key=lambda row: -row["gflops"])
+    while rows and not best_is_good(): rows.pop(0)
+    return Tuning(name, size, rows, dict(refused), len(waiting),
                   f"Measured on one {gpu_name()}, {date.today().isoformat()}.")
 
 # %% ../nbs/09_autotuning.ipynb #891cdab8

@@ -65,7 +65,7 @@ def tile_fetchers(
                    fetched[i], fetched[i + 1], fetched[i + 2], fetched[i + 3])
     return fetch_a, store_a, fetch_b, store_b
 
-# %% ../nbs/11_double_buffering.ipynb #99919381
+# %% ../nbs/11_double_buffering.ipynb #4f13b73e
 RULES = WARP_RULES | {"stages must be 2": lambda t: t.stages == 2}
 TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=4, unroll=8,
                 zigzag=1, stages=2)
@@ -119,7 +119,7 @@ def sgemm_double_buffering_kernel(
             left -= bk
             a_from += bk
             b_from += bk * n
-            more = left > 0
+            more = guarded or left > 0
             if more:
                 fetch_a(next_a, a, k, a_from, rows_a, left - a_col)
                 fetch_b(next_b, b, n, b_from, left - b_row, cols_b)

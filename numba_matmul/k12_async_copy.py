@@ -21,13 +21,14 @@ from .ptx import (add_outer, cp_async, cp_async_commit_group, cp_async_wait_grou
                               to_array)
 from .vector import load4
 
-# %% ../nbs/12_async_copy.ipynb #81647e21
+# %% ../nbs/12_async_copy.ipynb #baac9bbc
 @cache
 def fragment_tuple(
     offsets,  # columns of the groups of four, from the thread's first
 ):
     "A device function: a thread's factors from one row of a tile, as a tuple."
-    last, before = offsets[-1], fragment_tuple(offsets[:-1]) if len(offsets) > 1 else None
+    before = fragment_tuple(offsets[:-1]) if len(offsets) > 1 else None
+    last = offsets[-1]
 
     @cuda.jit(device=True)
     def first_four(tile, row, first): return load4(tile, (row, first))

@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'MARKERS',
            'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_text',
            'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #0e059aff
+# %% ../nbs/90_ladder.ipynb #dfd67b3d
 import io
 import statistics
 import subprocess
@@ -30,7 +30,8 @@ from .k06_vectorized import sgemm_vectorized
 from .k07_bank_conflicts_linearize import sgemm_bank_conflicts_linearize
 from .k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from . import k09_autotuning, k10_warptiling, k11_double_buffering, k12_async_copy
-from .k09_autotuning import autotune, candidates, sgemm_autotuned, write_tuning
+from .k09_autotuning import (autotune, candidates, sgemm_autotuned, spilling,
+                                         tuned_tile, write_tuning)
 from .k10_warptiling import sgemm_warptiling
 from .k11_double_buffering import sgemm_double_buffering
 from .k12_async_copy import sgemm_async_copy
@@ -247,7 +248,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #c442b621
+# %% ../nbs/90_ladder.ipynb #1765889d
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -327,7 +328,11 @@ def _tune(number, budget):
         _refuse("--tune keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
     kernel, lesson = KERNELS[number], TUNABLE[number]
     factory = candidates(kernel.fn, lesson.TILE, lesson.RULES)
-    try: found = autotune(factory, lesson.SPACE, kernel.name, budget=budget)
+    in_use = tuned_tile(kernel.name, lesson.TILE)._asdict()
+    first = {name: in_use[name] for name in lesson.SPACE}
+    try:
+        found = autotune(factory, lesson.SPACE, kernel.name, budget=budget, first=first,
+                         refuse=spilling)
     except RuntimeError as e: _refuse(f"--tune {number}: {e}")
     print(found._repr_markdown_())
     if found.rows: print(f"Written: {write_tuning(found).name}")

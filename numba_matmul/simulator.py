@@ -204,8 +204,8 @@ def _refuse_negative(index):
         if type(i) is not slice and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
 
-# %% ../nbs/tool_simulator.ipynb #8445f731
-recorder = None  # function (space, operation, array, index, count, frame)
+# %% ../nbs/tool_simulator.ipynb #a388a6b5
+recorder = None  # function (space, operation, array, index, count, frame, byte a copy came from)
 
 def _neighbours(array, index, count):
     "The indices of `count` neighbours from `index` on, if that is an aligned address."
@@ -470,7 +470,7 @@ def _present(mask):
     lanes = min(32, len(thread.block.threads) - 32 * thread.warp)
     return int(mask) & ((1 << lanes) - 1)
 
-# %% ../nbs/tool_simulator.ipynb #08b92abe
+# %% ../nbs/tool_simulator.ipynb #6dc55800
 def cp_async(
     target,        # shared array
     target_index,  # index of the first element to write
@@ -491,7 +491,9 @@ def cp_async(
         starts = _neighbours(source, source_index, count)
         values[:inside] = [source._item._ary[start] for start in starts[:inside]]
         if recorder: recorder("global", "load", source, source_index, inside, frame)
-    if recorder: recorder("shared", "store", target, target_index, count, frame)
+    if recorder:
+        came_from = source.byte(source_index) if inside > 0 else None
+        recorder("shared", "copy", target, target_index, count, frame, came_from)
     for at, value in zip(places, values):
         element = target.elements[target.ids[at]]
         if element.copying is not None:

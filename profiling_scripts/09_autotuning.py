@@ -1,10 +1,13 @@
-"One launch of kernel 9 for Nsight Compute."
+"One launch of kernel 9 for Nsight Compute; the numbers of a `GroupTile` can follow the name."
+import sys
+
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k09_autotuning import sgemm_autotuned
+from numba_matmul.k09_autotuning import GroupTile, sgemm_autotuned
 
+tile = GroupTile(*map(int, sys.argv[1:])) if sys.argv[1:] else None
 size = 36 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")
-c = sgemm_autotuned(a, b)  # compiles
-sgemm_autotuned(a, b, c)   # the launch to look at
+c = sgemm_autotuned(a, b, tile=tile)  # compiles
+sgemm_autotuned(a, b, c, tile=tile)   # the launch to look at

@@ -17,7 +17,7 @@ from numba import cuda, float32, uint32
 from numba_matmul import compiler
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
 from numba_matmul.ladder import KERNELS
-from numba_matmul.microscope import microscope, sectors, wavefronts
+from numba_matmul.microscope import _copy_parts, microscope, sectors, wavefronts
 from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
 from numba_matmul.simulator import SimulatorError, launch_of
 from numba_matmul.util import load_cards
@@ -37,6 +37,13 @@ def test_no_kernel_of_the_ladder_spills(number, shape):
     for target in "sm_80", "sm_89", "sm_90":
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0 and code.mix["FFMA"] > 0, code
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 64), (260, 264, 36), (259, 261, 37)])
+def test_kernel_11_fetches_long_before_it_stores(shape):
+    kinds = [x.kind.split()[0] for x in machine_code(11, shape=shape).main_loop]
+    last_load = max(place for place, kind in enumerate(kinds) if kind == "LDG")
+    assert kinds.index("STS") - last_load > 250 and kinds.count("FFMA") >= 1024
 
 
 def test_a_gpu_without_cp_async_cannot_have_kernel_12():
@@ -170,6 +177,28 @@ def test_a_kernel_that_races_or_hangs_is_named():
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
     with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"): microscope(past_the_end[1, 8], np.zeros(8, np.float32))
     with pytest.raises(ValueError, match="it touches out, x"): microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
+
+
+@pytest.mark.parametrize("lines,row,counted", [  # of global memory; words of a row in shared memory; by ncu, on an H200
+    (1, 33, 1), (1, 2, 2), (1, 8, 8), (1, 32, 32), (2, 0, 2), (4, 0, 4), (4, 132, 4), (4, 136, 5), (4, 128, 11),
+    (8, 0, 8), (8, 136, 8), (8, 128, 11), (16, 0, 16), (32, 0, 32)])
+def test_copies_of_4_bytes_arrive_line_by_line(lines, row, counted):
+    lanes, across = range(32), 32 // lines
+    to = {lane: 4 * (lane % across * row + lane // across if row else lane) for lane in lanes}
+    assert len(_copy_parts(to, {lane: 4096 * (lane // across) + 4 * (lane % across) for lane in lanes}, 4)) == counted
+
+
+def test_copies_of_one_word_to_several_places_take_turns():  # counted, too
+    assert len(_copy_parts({lane: 4 * lane for lane in range(32)}, {lane: lane // 4 * 4 for lane in range(32)}, 4)) == 4
+
+
+@pytest.mark.parametrize("source,target,counted", [(16, 16, 4), (4096, 16, 32), (16, 32, 32), (16, 64, 32)])
+def test_copies_of_16_bytes_share_a_wavefront_if_they_keep_their_distance(source, target, counted):
+    assert len(_copy_parts({lane: target * lane for lane in range(32)}, {lane: source * lane for lane in range(32)}, 16)) == counted
+
+
+def test_zeros_that_land_have_no_line():
+    assert len(_copy_parts({lane: 4 * lane for lane in range(32)}, {lane: 4 * lane if lane < 5 else None for lane in range(32)}, 4)) == 2
 
 
 def test_pictures_are_drawn():

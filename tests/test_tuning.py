@@ -1,10 +1,12 @@
 "The search: what it refuses, what it times, what it keeps."
 import json
+from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
-from numba_matmul import k09_autotuning, util
-from numba_matmul.k09_autotuning import autotune, candidates, recorded_tuning, sgemm_autotuned, tuned_tile, write_tuning
+from numba_matmul import compiler, k09_autotuning, util
+from numba_matmul.k09_autotuning import autotune, candidates, recorded_tuning, sgemm_autotuned, spilling, tuned_tile, write_tuning
 
 CHECKS = [(5, 6, 7), (9, 3, 4)]
 
@@ -48,9 +50,51 @@ def test_a_best_that_is_wrong_at_another_size_makes_room_for_the_next():
     assert found.best == {"x": 1} and found.refused == {"the result is wrong": 1}
 
 
+def test_a_best_that_is_refused_makes_room_for_the_next():
+    found = autotune(factory, dict(x=(1, 2, 4)), "sgemm_test", shapes=CHECKS, timer=lambda fn: 1 / fn.x,
+                     refuse=lambda fn: "it spills" if fn.x == 4 else "")
+    assert found.best == {"x": 2} and found.refused == {"it spills": 1}
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="compiles")
+def test_a_tile_whose_guard_spills_is_found_out(monkeypatch):
+    monkeypatch.setattr(compiler, "gpu_target", lambda: "sm_90")
+    tight = k09_autotuning.GroupTile(128, 128, 32, 8, 4, pad_a=4, unroll=8)
+    assert spilling(partial(sgemm_autotuned, tile=tight)) == "it spills at 260×264×36"
+    assert spilling(partial(sgemm_autotuned, tile=k09_autotuning.TILE)) == ""
+
+
+def test_the_first_configuration_is_tried_first_and_once():
+    tried = []
+    def timer(fn): tried.append(fn.x); return 1.0
+    found = autotune(factory, dict(x=(1, 2, 4)), "sgemm_test", shapes=CHECKS, timer=timer, first={"x": 7})
+    assert tried[0] == 7 and sorted(tried) == [1, 2, 4, 7] and found.best == {"x": 7}
+    del tried[:]
+    autotune(factory, dict(x=(1, 2, 4)), "sgemm_test", shapes=CHECKS, timer=timer, first={"x": 4})
+    assert tried[0] == 4 and sorted(tried) == [1, 2, 4]
+
+
 def test_the_budget_ends_the_search():
     found = autotune(factory, dict(x=(1, 2, 4)), "sgemm_test", shapes=CHECKS, timer=lambda fn: 1.0, budget=-1.0)
     assert found.rows == [] and found.left == 3 and found._repr_markdown_() == found.source
+
+
+def test_after_half_of_the_budget_neighbours_of_the_best_come_first(monkeypatch):
+    now, tried = iter(range(1000)), []
+    monkeypatch.setattr(k09_autotuning.time, "monotonic", lambda: next(now))
+    def any_factory(**x):
+        fn = product(1)
+        fn.x = tuple(x.values())
+        return fn
+    def timer(fn):
+        tried.append(fn.x)
+        return 1 + sum((i - 2) ** 2 for i in fn.x)
+    space = dict(x=range(4), y=range(4), z=range(4))
+    found = autotune(any_factory, space, "sgemm_test", shapes=CHECKS, timer=timer, budget=30.5)
+    assert len(tried) == len(found.rows) == 30 and found.left == 34
+    def misses(later): return sum(sum(i != j for i, j in zip(x, min(tried[:n], key=lambda t: sum((i - 2) ** 2 for i in t))))
+                                  for n, x in enumerate(tried) if n and (n >= 15) == later)
+    assert misses(True) < misses(False) / 1.3 and found.best == dict(x=2, y=2, z=2)
 
 
 def test_without_a_gpu_it_refuses():

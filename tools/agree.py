@@ -7,18 +7,22 @@ from concurrent.futures import ThreadPoolExecutor
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
 import torch
-from numba import config, cuda, float32, uint32
+from numba import config, cuda, float32, uint32, uint64
 from numba.cuda.core.sigutils import normalize_signature
 
-from numba_matmul.compiler import machine_code, occupancy
+from numba_matmul.compiler import gpu_target, machine_code, occupancy
+from numba_matmul.k12_async_copy import NEEDS
 from numba_matmul.ladder import KERNELS
-from numba_matmul.microscope import microscope
-from numba_matmul.ncu import COUNTERS, SHAPE, ncu
+from numba_matmul.microscope import LINE, WORD, microscope
+from numba_matmul.ncu import COPIES, COUNTERS, SHAPE, ncu
+from numba_matmul.ptx import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.simulator import launch_of
 from numba_matmul.util import gpu_card, gpu_name, progress, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
+NUMBERS = 32 * LINE // WORD  # that the kernels made here may read
+HAS_COPIES = not config.ENABLE_CUDASIM and cuda.get_current_device().compute_capability >= NEEDS
 
 
 def named(kernel, name):
@@ -89,8 +93,31 @@ def broadcast_kernel(width):
     return named(kernel, f"broadcast_{width}_kernel")
 
 
+def copy_kernel(lines, width, row):
+    """A warp copies asynchronously, `width` words a lane, from as many `lines` of global memory, and turns what it copies
+    over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
+    across, name = uint32(32 // lines), f"copy_{width}_words_{lines}_lines_{row}"
+    def kernel(x, out):
+        tile = cuda.shared.array(8192, float32, alignment=16)
+        lane = uint32(cuda.threadIdx.x)
+        line, place = uint32(lane // across), uint32(lane % across)
+        at = uint64(place * uint32(row) + line) if row else uint64(lane * uint32(width))
+        start = uint64(line * uint32(LINE // WORD) + place * uint32(width))
+        for step in range(REPEAT):
+            cp_async(tile, at, x, start, width, width)
+            cp_async_commit_group()
+            cp_async_wait_group(0)
+            cuda.syncthreads()
+        out[lane] = tile[at]
+    return named(kernel, f"{name}_kernel")
+
+
 MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
         for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)))}
+if HAS_COPIES:
+    for case in ((1, 1, 0), (4, 1, 0), (4, 1, 132), (4, 1, 136), (4, 1, 128), (8, 1, 128), (32, 1, 0), (4, 4, 0), (32, 4, 0)):
+        kernel = copy_kernel(*case)
+        MADE[kernel.py_func.__name__.removesuffix("_kernel")] = kernel
 
 
 def launch_all(numbers):
@@ -98,41 +125,38 @@ def launch_all(numbers):
     m, n, k = SHAPE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     for number in numbers: KERNELS[number](a, b)
-    x = torch.randn(32, device="cuda")
-    for kernel in MADE.values(): kernel[1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(torch.empty_like(x)))
+    x, out = torch.randn(NUMBERS, device="cuda"), torch.empty(32, device="cuda")
+    for kernel in MADE.values(): kernel[1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(out))
     torch.cuda.synchronize()
 
 
 def predicted(name):
     "Sectors and wavefronts of one launch, by the microscope."
     if name in MADE:
-        x = np.random.randn(32).astype(np.float32)
-        return microscope(MADE[name][1, 32], x, np.zeros_like(x)).totals()
+        x = np.random.randn(NUMBERS).astype(np.float32)
+        return microscope(MADE[name][1, 32], x, np.zeros(32, np.float32)).totals()
     return microscope(int(name), SHAPE).totals()
 
 
 def from_driver(number):
     "Registers of a ladder's kernel and its blocks on a multiprocessor: by the compiler tool, and by the driver."
-    launch, code = launch_of(number, SHAPE), machine_code(number, target=target(), shape=SHAPE)
+    launch, code = launch_of(number, SHAPE), machine_code(number, target=gpu_target(), shape=SHAPE)
     threads = int(np.prod(launch.block))
     types, _ = normalize_signature(launch.signature)
     compiled = launch.kernel.compile(types)
     blocks = cuda.current_context().get_active_blocks_per_multiprocessor(compiled._codelibrary.get_cufunc(), threads, launch.dynamic_bytes)
-    theory = occupancy(threads, code.registers, code.shared_bytes + launch.dynamic_bytes, target())
+    theory = occupancy(threads, code.registers, code.shared_bytes + launch.dynamic_bytes, gpu_target())
     return {"registers": (code.registers, compiled.regs_per_thread), "blocks on a multiprocessor": (theory.blocks, blocks)}
-
-
-def target():
-    "This GPU, as the compiler tool names it."
-    return "sm_{}{}".format(*cuda.get_current_device().compute_capability)
 
 
 def main(numbers):
     if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
     kernels = [*numbers, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
-    counted = ncu(__file__, "--launch", *numbers, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names))
-    rows, metrics = [], {metric: counter for counter, metric in COUNTERS.items()}
+    counters = COUNTERS | (COPIES if HAS_COPIES else {})
+    counted = ncu(__file__, "--launch", *numbers, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names),
+                  counters=counters)
+    rows, metrics = [], {metric: counter for counter, metric in counters.items()}
     with ThreadPoolExecutor(4) as pool: totals = list(progress(pool.map(predicted, kernels), "kernels"))
     for name, total in zip(names, totals):
         for metric, value in total.items():

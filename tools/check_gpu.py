@@ -2,6 +2,7 @@
 
 Random sizes, views at odd addresses, guard bands around C that must stay untouched, matrices of more than 2³² elements, and
 compute-sanitizer. The counts go to the result card."""
+import os
 import random
 import shutil
 import subprocess
@@ -93,7 +94,7 @@ def main():
     found = {}
     if shutil.which("compute-sanitizer"):
         runs = [(kernel, size) for kernel in KERNELS.values() for size in (128, 37)]
-        with ThreadPoolExecutor(4) as pool:
+        with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
             for counts in progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer"):
                 for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + errors
     else: print("compute-sanitizer was not found: skipped")
