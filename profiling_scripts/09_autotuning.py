@@ -1,4 +1,5 @@
-"One launch of kernel 9 for Nsight Compute; the numbers of a `GroupTile` can follow the name."
+"""One launch of kernel 9 for Nsight Compute. Look at: Block Limit Registers, Executed Ipc Active.
+The numbers of a `GroupTile` can follow the name of the script."""
 import sys
 
 from util import to_d

@@ -1,4 +1,5 @@
-"One launch of kernel 11 for Nsight Compute; the numbers of a `WarpTile` can follow the name."
+"""One launch of kernel 11 for Nsight Compute. Look at: Stall Long Scoreboard, Stall Barrier.
+The numbers of a `WarpTile` can follow the name of the script."""
 import sys
 
 from util import to_d

@@ -1,4 +1,5 @@
 "The library, the scripts, the README and the cards are in step with what they are made from, and the notebooks are clean."
+import importlib.util
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import pytest
 from conftest import ROOT, environment
 
 from numba_matmul import ladder, util
+from numba_matmul.ncu import LOOK_AT
 
 NOTEBOOKS = sorted((ROOT/"nbs").glob("*.ipynb"))
 CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
@@ -77,12 +79,65 @@ def test_readme_and_picture_come_from_the_cards():
     assert (ROOT/ladder.PICTURE).read_text(encoding="utf-8") == ladder.picture_svg(), "run make readme"
 
 
+@pytest.fixture
+def two_cards(tmp_path, monkeypatch):
+    "The card of another GPU beside the first one: without kernel 12, and with Triton."
+    card = json.loads(CARDS[0].read_text(encoding="utf-8"))
+    other = card | dict(gpu="Another GPU", speed=[row for row in card["speed"] if row["kernel"] != 12])
+    other["speed"].append(other["speed"][-1] | dict(kernel=0, name="sgemm_triton", gflops=12345.0, m=4096, n=4096, k=4096))
+    folder = tmp_path/"nbs"/"results"
+    folder.mkdir(parents=True)
+    for path in NOTEBOOKS: shutil.copy(path, tmp_path/"nbs")
+    shutil.copy(ROOT/"settings.ini", tmp_path)
+    (folder/"a.json").write_text(json.dumps(card))
+    (folder/"b.json").write_text(json.dumps(other))
+    for module in ladder, util: monkeypatch.setattr(module, "card_folder", lambda: folder)
+    return card, other
+
+
+def test_a_second_card_adds_a_column_and_a_panel(two_cards):
+    text, picture = ladder.readme_ladder(), ladder.picture_svg()
+    for card in two_cards:
+        assert text.count(f"one {card['gpu']} ") == 1 and f"{card['gpu']}, GFLOP/s" in text and f"{card['gpu']}, 4096" in picture
+    lines = {line.split("|")[2].split("]")[0].strip(" ["): line for line in text.splitlines() if line.startswith("|")}
+    assert lines["Asynchronous copies"].endswith("| – | – |") and "12,345" in lines["Triton, for comparison"]
+    assert len({line.count("|") for line in lines.values()}) == 1
+    assert "colab" not in text
+
+
+def test_badges_come_with_an_address(two_cards, monkeypatch):
+    monkeypatch.setattr(ladder, "_git_url", lambda: "https://github.com/someone/matmul")
+    assert "https://colab.research.google.com/github/someone/matmul/blob/main/nbs/05_2d_blocktiling.ipynb" in ladder.readme_ladder()
+    assert "!git clone -q https://github.com/someone/matmul matmul" in ladder.readme_colab()
+
+
+@pytest.mark.parametrize("script", sorted((ROOT/"profiling_scripts").glob("*.py")), ids=lambda p: p.name)
+def test_a_script_names_the_two_numbers_of_its_lesson(script):
+    spec = importlib.util.spec_from_file_location("profile_tool", ROOT/"tools"/"profile.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    names = tool.look_at(script)
+    assert len(names) == 2 and set(names) <= LOOK_AT.keys()
+    prose = "".join(source(c) for c in cells(ROOT/"nbs"/f"{script.stem}.ipynb") if c["cell_type"] == "markdown").lower()
+    assert all(f"*{name.lower()}*" in prose for name in names)
+
+
+def test_the_glossary_has_each_term_once_and_links_to_a_page_that_uses_it():
+    text = "\n".join(source(c) for c in cells(ROOT/"nbs"/"91_glossary.ipynb"))
+    entries = re.findall(r"^- \*\*(.+?)\*\*.*\]\((\S+\.ipynb)\)\)$", text, re.M)
+    terms = [term.lower() for term, _ in entries]
+    assert len(entries) == text.count("\n- ") > 60 and len(set(terms)) == len(terms)
+    for term, page in entries:
+        there = "".join(source(c) for c in cells(ROOT/"nbs"/page)).lower()
+        assert any(word in there for word in re.split(r" and |, ", term.lower())), f"{term}: not in {page}"
+
+
 @pytest.mark.parametrize("path", CARDS, ids=lambda p: p.name)
 def test_card_keeps_the_schema(path):
     schema = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))
     card = json.loads(path.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(schema).validate(card)
-    assert {row["kernel"] for row in card["speed"]} <= ladder.KERNELS.keys()
+    assert {row["kernel"] for row in card["speed"]} <= ladder.KERNELS.keys() | {0}  # 0: no kernel of the course
     for row in card["speed"]:  # the derived numbers agree with the measured ones
         assert row["gflops"] == pytest.approx(2 * row["m"] * row["n"] * row["k"] / row["ms"] / 1e6)
         assert row["percent"] == pytest.approx(100 * row["cublas_ms"] / row["ms"])
@@ -120,7 +175,8 @@ def test_outputs_are_fit_to_keep(path):
 def test_notebook_has_the_form_of_the_course(path):
     first, *rest = cells(path)
     assert re.match(r"# .+\n\n> .+", source(first)), "a title, and the one idea after >"
-    imports = next(source(c) for c in rest if c["cell_type"] == "code" and re.search(r"^(from|import) ", source(c), re.M))
+    imports = next((source(c) for c in rest if c["cell_type"] == "code" and re.search(r"^(from|import) ", source(c), re.M)), None)
+    if imports is None: return
     line = re.search(r"^(from|import) (.+)", imports, re.M)
     assert re.match(r"(util|numba_matmul)\b", line[2]) or "#| export" in imports, "the first import chooses the simulator"
 
@@ -134,3 +190,14 @@ def linked_files():
 
 @pytest.mark.parametrize("path,target", list(linked_files()), ids=lambda x: getattr(x, "name", x))
 def test_links_lead_somewhere(path, target): assert (path.parent/target).exists()
+
+
+def named_files():
+    "Files of the project that a text names as code."
+    for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
+        text = "\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+        for name in re.findall(r"`((?:nbs|tools|tests|numba_matmul|profiling_scripts)/[\w./]*|[\w/]+\.(?:py|ini|txt|md|ipynb|toml))`", text): yield path, name
+
+
+@pytest.mark.parametrize("path,name", list(named_files()), ids=lambda x: getattr(x, "name", x))
+def test_files_that_are_named_exist(path, name): assert (ROOT/name).exists() or (path.parent/name).exists()

@@ -107,6 +107,7 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
 
 @pytest.mark.parametrize("args,text", [
     (("--kernels", "99"), "no kernel 99"), (("--kernels", "1,x"), "'1,x'"), (("--size", "0"), "--size"), (("--size", "big"), "--size"),
+    (("--size", "64x32"), "--size"), (("--size", "64x0x32"), "--size"),
     (("--shape", "1", "0", "1"), "--shape"), (("--runs", "0"), "--runs"), (("--tune", "3"), "9, 10, 11, 12"),
 ])
 def test_nonsense_ends_in_one_line_and_status_2(args, text):
@@ -147,8 +148,8 @@ def test_a_kernel_that_fails_its_check_gets_no_speed_and_status_1():
 
 @without_gpu
 def test_several_sizes_are_all_shown():
-    lines = ladder("--size", "1024,4096", "--kernels", "1").stdout.splitlines()
-    assert [line.split()[2] for line in lines if line.startswith("1 ")] == ["1024×1024×1024", "4096×4096×4096"]
+    lines = ladder("--size", "1024,64x32x16,4096", "--kernels", "1").stdout.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("1 ")] == ["1024×1024×1024", "64×32×16", "4096×4096×4096"]
 
 
 @without_gpu

@@ -1,14 +1,22 @@
-"""Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/.
+"""Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/, with the Python source in them.
+
+At the end come the numbers that the lesson tells you to look at: each script names them in its first lines.
 
 With `--card` first, which is a part of `make gpu STAGE=ncu`, the counters go to the result card; no number means all."""
+import re
 import sys
 from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
-from numba_matmul.ncu import COUNTERS, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
+from numba_matmul.ncu import COUNTERS, LOOK_AT, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
 from numba_matmul.util import gpu_card, gpu_name, write_card
 
 root = Path(__file__).parent.parent
+
+
+def look_at(script):
+    "The names that a script's first lines tell you to look at."
+    return re.search(r"Look at: (.+?)\.\"?$", script.read_text(encoding="utf-8"), re.M)[1].split(", ")
 
 
 def profile(script):
@@ -17,11 +25,13 @@ def profile(script):
     report.parent.mkdir(exist_ok=True)
     print(f"{script.name} → profiles/{report.name}.ncu-rep", flush=True)
     counters = COUNTERS | STALLS | MEMORY
-    run_ncu("--set", "full", "--import-source", "yes", "--metrics", ",".join(counters.values()), *which_launches(),
+    wanted = dict.fromkeys([*counters.values(), *LOOK_AT.values()])
+    run_ncu("--set", "full", "--import-source", "yes", "--metrics", ",".join(wanted), *which_launches(),
             "-f", "-o", str(report), sys.executable, script)
     print(run_ncu("-i", f"{report}.ncu-rep", "--page", "details"))
-    ((kernel, found),) = ncu(f"{report}.ncu-rep", counters=counters).items()
-    return {kernel.removesuffix("_kernel"): found}
+    ((kernel, found),) = ncu(f"{report}.ncu-rep", counters=counters | LOOK_AT).items()
+    print(f"{script.name}, look at: " + ", ".join(f"{name} {found[name]:,}" for name in look_at(script)))
+    return {kernel.removesuffix("_kernel"): {name: found[name] for name in counters}}
 
 
 if __name__ == "__main__":
