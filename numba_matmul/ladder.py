@@ -157,7 +157,7 @@ def machine():
                 copy_gb_s=copy_speed(),
                 date=date.today().isoformat(), method=METHOD)
 
-# %% ../nbs/90_ladder.ipynb #b1de6546
+# %% ../nbs/90_ladder.ipynb #3097a9e1
 def table(
     rows,  # rows of a result card
 ) -> str:
@@ -192,15 +192,15 @@ def plot_rows(
     names = [f"{r['kernel'] or ''} {r['name']}" for r in rows]
     speeds = [r["gflops"] for r in rows]
     ax.barh(names, speeds, color=[COLORS[1] if r["kernel"] else COLORS[8] for r in rows])
-    for name, row in zip(names, rows):
-        text = f" {row['gflops']:,.0f} ({row['percent']:.1f} %)"
-        ax.text(row["gflops"], name, text, va="center", fontsize=9, zorder=3,
-                bbox=dict(facecolor="white", edgecolor="none", pad=0.5))
     cublas = statistics.median(r["cublas_gflops"] for r in rows)
-    ax.axvline(cublas, color="black", linestyle="--", zorder=2)
+    right = max(cublas, *speeds)
+    for name, row in zip(names, rows):
+        text = f"{row['gflops']:,.0f} ({row['percent']:.1f} %)"
+        ax.text(1.02 * right, name, text, va="center", fontsize=9)
+    ax.axvline(cublas, color="black", linestyle="--")
     ax.invert_yaxis()
     ax.text(cublas, ax.get_ylim()[1], f"cuBLAS {cublas:,.0f}", ha="center", va="bottom", fontsize=9)
-    ax.set(xlabel="GFLOP/s", xlim=(0, 1.2 * max(cublas, *speeds)))
+    ax.set(xlabel="GFLOP/s (and % of cuBLAS)", xlim=(0, 1.3 * right))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_title(title, pad=18)
     ax.spines[["top", "right"]].set_visible(False)
@@ -213,7 +213,7 @@ def rows_at(
     "The card's rows at one size: the kernels in their order, and then the others."
     return [row for number in (*KERNELS, 0) if (row := card_row(card, number, size))]
 
-# %% ../nbs/90_ladder.ipynb #a082f0b7
+# %% ../nbs/90_ladder.ipynb #43828e4f
 PICTURE = "nbs/results/ladder.svg"
 
 def _root(): return card_folder().parent.parent
@@ -244,7 +244,8 @@ def readme_ladder() -> str:
     for card in cards:
         cublas = statistics.median(row["cublas_gflops"] for row in rows_at(card))
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {card['date']}); "
-                     f"cuBLAS, timed in turn with each kernel: {cublas:,.0f} GFLOP/s")
+                     f"cuBLAS: {cublas:,.0f} GFLOP/s, the median of its runs in turn with "
+                     "each kernel, and each % is of the runs beside it")
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     for kernel in (*KERNELS.values(), *OTHERS):

@@ -123,7 +123,7 @@ def _read(text, counters):
     return {kernel(row): {name: value(row, metric) for name, metric in counters.items()}
             for row in rows}
 
-# %% ../nbs/tool_ncu.ipynb #4c80b7e0
+# %% ../nbs/tool_ncu.ipynb #4b3e3fbd
 def merged_by_compiler(
     number,   # of a kernel on the ladder
     counter,  # a key of `COUNTERS`
@@ -137,20 +137,23 @@ def merged_by_compiler(
 def agreement(
     *names,     # of kernels; of all if none
 ) -> Markdown:  # what the microscope and the compiler tool predict, and what was counted
-    "Predicted and counted, from the cards, at a size small enough for the simulator."
+    """Predicted and counted, from the cards, at a size small enough for the simulator. Of all
+    kernels, only what differs, and how much does not."""
     from numba_matmul.ladder import KERNELS
     numbers = {kernel.name: number for number, kernel in KERNELS.items()}
-    lines = []
-    for row in (row for card in load_cards() for row in card["ncu"]):
+    lines, rows = [], [row for card in load_cards() for row in card.get("ncu", [])]
+    same = sum(row["predicted"] == row["counted"] for row in rows)
+    for row in rows:
         kernel, counter, predicted, counted = (row[key] for key in AGREEMENT)
-        if names and kernel not in names: continue
+        if kernel not in names if names else predicted == counted: continue
         merged = (predicted != counted and kernel in numbers
                   and merged_by_compiler(numbers[kernel], counter))
         difference = f"{100 * predicted / counted - 100:+.2f} %" if counted else ""
         lines.append(f"| {kernel} | {counter} | {predicted:,} | {counted:,} | {difference} "
                      f"| {'wider in the machine code' * merged} |")
-    if not lines: return Markdown(f"Not counted yet: {', '.join(names)}.")
+    if names and not lines: return Markdown(f"Not counted yet: {', '.join(names)}.")
     m, n, k = SHAPE
+    if not names: lines += ["", f"Of {len(rows)} predictions, {same} were counted exactly so."]
     return Markdown("\n".join([f"| m×n×k = {m}×{n}×{k} | | predicted | counted | | |",
                                "|---|---|--:|--:|--:|---|", *lines]))
 

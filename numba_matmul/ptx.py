@@ -16,10 +16,10 @@ try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
 from .vector import element_pointer
 
-# %% ../nbs/tool_ptx.ipynb #8d09e708
+# %% ../nbs/tool_ptx.ipynb #88df0c3e
 def cp_async(
     target,        # array in shared memory
-    target_index,  # index of the first element to write: a tuple of unsigned integers
+    target_index,  # index of the first element to write: an unsigned integer, or a tuple of them
     source,        # array in global memory
     source_index,  # index of the first element to read
     count,         # 1 or 4 floats, a literal; four must be aligned to 16 bytes on both sides

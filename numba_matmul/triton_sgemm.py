@@ -12,7 +12,7 @@ from itertools import product
 from .util import cdiv, gemm_args
 from numba import config
 
-# %% ../nbs/tool_triton.ipynb #25fbd08b
+# %% ../nbs/tool_triton.ipynb #114d75e5
 SPACE = dict(bm=(64, 128), bn=(64, 128), bk=(16, 32), num_warps=(4, 8), num_stages=(3,))
 
 @cache
@@ -29,7 +29,7 @@ def sgemm_triton_kernel(
         sizes = {name: value for name, value in x.items() if name not in launch}
         configurations.append(triton.Config(sizes, **{name: x[name] for name in launch}))
 
-    @triton.autotune(configurations, key=["m", "n", "k"])
+    @triton.autotune(configurations, key=["m", "n", "k"], restore_value=["c"])
     @triton.jit
     def sgemm_triton_kernel(a, b, c, m, n, k, alpha, beta, read_c: tl.constexpr,
                             bm: tl.constexpr, bn: tl.constexpr, bk: tl.constexpr):

@@ -371,7 +371,7 @@ def _check_in_simulator(name, call, bs, do_print):
         print(f"{name}: no GPU, so there is nothing to time; "
               f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #884aa10a
+# %% ../nbs/00_util.ipynb #a0b519c2
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
@@ -426,7 +426,7 @@ def recorded(
         text = (f"On one {card['gpu']} ({card['date']}) `{row['name']}` takes "
                 f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
                 f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS "
-                f"and {row['gflops'] / card['peak_gflops']:.1%} of the peak.")
+                f"and {100 * row['gflops'] / card['peak_gflops']:.1f} % of the peak.")
         if other: text += f" It is {other['ms'] / row['ms']:.2f} times as fast as kernel {before}."
         sentences.append(text)
     nothing = f"Kernel {number} has not been recorded at {size} yet."
