@@ -213,8 +213,8 @@ def test_predictions_agree_with_what_was_counted():
     assert {row["kernel"] for row in rows} >= {row["name"] for card in load_cards() for row in card["speed"]}
     numbers = {kernel.name: number for number, kernel in KERNELS.items()}
     for row in rows:
-        merged = row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"])
-        if not merged: assert row["predicted"] == pytest.approx(row["counted"], rel=0.01), row
+        if row["predicted"] == pytest.approx(row["counted"], rel=0.01): continue
+        assert row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"]), row
 
 
 @pytest.mark.parametrize("says,text", [
