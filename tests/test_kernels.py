@@ -118,7 +118,7 @@ def test_every_kernel_with_tiles_is_tried_with_small_ones():
 
 
 @pytest.mark.parametrize("name", TILED)
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data(), alpha=factor, beta=factor)
 def test_every_tile_that_the_rules_let_through_works(name, data, alpha, beta):
     "Sizes at, below and above multiples of the tile; matrices that start anywhere in an array."

@@ -112,12 +112,10 @@ def copy_kernel(lines, width, row):
     return named(kernel, f"{name}_kernel")
 
 
+COPIED = ((1, 1, 0), (4, 1, 0), (4, 1, 132), (4, 1, 136), (4, 1, 128), (8, 1, 128), (32, 1, 0), (4, 4, 0), (32, 4, 0)) if HAS_COPIES else ()
 MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
-        for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)))}
-if HAS_COPIES:
-    for case in ((1, 1, 0), (4, 1, 0), (4, 1, 132), (4, 1, 136), (4, 1, 128), (8, 1, 128), (32, 1, 0), (4, 4, 0), (32, 4, 0)):
-        kernel = copy_kernel(*case)
-        MADE[kernel.py_func.__name__.removesuffix("_kernel")] = kernel
+        for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)),
+                       *(copy_kernel(*case) for case in COPIED))}
 
 
 def launch_all(numbers):

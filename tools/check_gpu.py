@@ -16,7 +16,7 @@ import torch
 from numba import config, cuda
 
 from numba_matmul.ladder import KERNELS
-from numba_matmul.util import assert_matmul_correct, progress, write_card
+from numba_matmul.util import assert_matmul_correct, gpu_name, progress, write_card
 
 GUARD, GUARD_VALUE = 64, 12345.0
 CASES = 1000  # over all kernels
@@ -100,7 +100,7 @@ def main():
     else: print("compute-sanitizer was not found: skipped")
     print(*failures, sep="\n")
     result = dict(date=date.today().isoformat(), seed=seed, kernels=list(KERNELS), random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found)
-    path = write_card(dict(gpu=torch.cuda.get_device_name(), check=result))
+    path = write_card(dict(gpu=gpu_name(), check=result))
     print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}; {time.time() - start:.0f} s. Written: {path.name}")
     if failures or any(found.values()): sys.exit(1)
 
