@@ -1,7 +1,9 @@
 import os
 import pathlib
+import tempfile
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
+import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 
@@ -10,3 +12,13 @@ def environment():
     "The environment of a process that a user starts: it finds this project, and nothing has chosen the simulator yet."
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"PYTHONPATH": path}
+
+
+@pytest.fixture
+def temporary_folder(monkeypatch, tmp_path):
+    "A temporary folder that this test and its children have for themselves: others write into the shared one meanwhile."
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder

@@ -1,7 +1,6 @@
 "The compiler tool, the microscope and the reader of Nsight Compute's tables. None needs a GPU."
 import os
 import stat
-import tempfile
 import time
 from functools import partial
 from importlib.util import find_spec
@@ -232,9 +231,8 @@ def test_errors_of_ncu_come_with_their_remedy(tmp_path, says, text):
     with pytest.raises(NcuError, match="not found"): ncu(script, command="no-such-program")
 
 
-def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = set(os.listdir(tempfile.gettempdir()))
+def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path, temporary_folder):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     machine_code(simple, "void(float32[::1], float32[::1])")
     microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32))
-    assert set(os.listdir(tempfile.gettempdir())) <= before
+    assert not os.listdir(temporary_folder)
