@@ -6,12 +6,12 @@
 __all__ = ['RULES', 'TILE', 'NEEDS', 'SPACE', 'fragment_tuple', 'pipelined_steps', 'async_copiers', 'sgemm_async_copy_kernel',
            'sgemm_async_copy']
 
-# %% ../nbs/12_async_copy.ipynb #78204866
+# %% ../nbs/12_async_copy.ipynb #cc20a3a6
 from functools import cache
 
 import numpy as np
-from .util import gemm_args
-from numba import config, cuda, float32, int64, uint32, uint64
+from .util import gemm_args, need_capability
+from numba import cuda, float32, int64, uint32, uint64
 from .k04_1d_blocktiling import check_tile
 from .k05_2d_blocktiling import launch_tiles
 from .k06_vectorized import launch_options, tile_writer
@@ -196,7 +196,7 @@ def sgemm_async_copy_kernel(
         write_tile(c, results, row0 + first_row, col0 + first_col, alpha, beta)
     return sgemm_async_copy_kernel
 
-# %% ../nbs/12_async_copy.ipynb #3eca2615
+# %% ../nbs/12_async_copy.ipynb #1abc042d
 NEEDS = 8, 0  # compute capability
 
 def sgemm_async_copy(
@@ -211,8 +211,7 @@ def sgemm_async_copy(
     """C ← alpha·A·B + beta·C, tiles copied several turns ahead by cp.async (sm_80 and up).
     Raises `TypeError`, `ValueError`, or `RuntimeError` on an older GPU."""
     g = gemm_args(a, b, c, alpha, beta)
-    if not config.ENABLE_CUDASIM and cuda.get_current_device().compute_capability < NEEDS:
-        raise RuntimeError("cp.async needs a GPU of compute capability 8.0 or higher")
+    need_capability(NEEDS, "cp.async")
     tile = tile or tuned_tile("sgemm_async_copy", TILE)
     kernel = sgemm_async_copy_kernel(tile, **launch_options(g, tile) | options)
     return launch_tiles(kernel, g, tile)

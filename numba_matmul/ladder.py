@@ -7,7 +7,7 @@ __all__ = ['KERNELS', 'OTHERS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 
            'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'readme_ladder', 'readme_colab',
            'readme_text', 'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #100aaf67
+# %% ../nbs/90_ladder.ipynb #93eabfc9
 import io
 import json
 import re
@@ -39,10 +39,11 @@ from .k09_autotuning import (autotune, candidates, sgemm_autotuned, spilling,
 from .k10_warptiling import sgemm_warptiling
 from .k11_double_buffering import sgemm_double_buffering
 from .k12_async_copy import sgemm_async_copy
+from .k13_beyond_cublas import sgemm_beyond_cublas
 from .simulator import SimulatorError
 from .triton_sgemm import sgemm_triton
 
-# %% ../nbs/90_ladder.ipynb #7eadffbc
+# %% ../nbs/90_ladder.ipynb #9f977db5
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -71,6 +72,8 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(10, "sgemm_warptiling", "Warptiling", "float32", sgemm_warptiling),
     Kernel(11, "sgemm_double_buffering", "Double buffering", "float32", sgemm_double_buffering),
     Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy,
+           k12_async_copy.NEEDS),
+    Kernel(13, "sgemm_beyond_cublas", "Past cuBLAS", "float32", sgemm_beyond_cublas,
            k12_async_copy.NEEDS),
 )}
 OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison", "float32", sgemm_triton),)

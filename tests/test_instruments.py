@@ -14,6 +14,7 @@ from numba import cuda, float32, uint32
 
 from numba_matmul import compiler
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
+from numba_matmul.k13_beyond_cublas import LARGE, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import _copy_parts, microscope, sectors, wavefronts
 from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
@@ -28,11 +29,13 @@ def simple(x, out):
     if i < out.size: out[i] = x[i] + x[i]
 
 
-@pytest.mark.parametrize("shape", [(128, 128, 64), (132, 132, 36), (65, 63, 61)])  # it fits; it does not; and rows are not aligned
+@pytest.mark.parametrize("shape,targets", [((128, 256, 64), ("sm_80", "sm_89", "sm_90")),  # it fits
+                                           ((132, 132, 36), ("sm_90",)),  # it does not
+                                           ((65, 63, 61), ("sm_90",))])   # and rows are not aligned
 @pytest.mark.parametrize("number", KERNELS)
-def test_no_kernel_of_the_ladder_spills(number, shape):
+def test_no_kernel_of_the_ladder_spills(number, shape, targets):
     launch = launch_of(number, shape)
-    for target in "sm_80", "sm_89", "sm_90":
+    for target in targets:
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0 and code.mix["FFMA"] > 0, code
 
@@ -44,16 +47,30 @@ def test_kernel_11_fetches_long_before_it_stores(shape):
     assert kinds.index("STS") - last_load > 250 and kinds.count("FFMA") >= 1024
 
 
-def test_a_gpu_without_cp_async_cannot_have_kernel_12():
-    with pytest.raises(CompileError): machine_code(12, target="sm_75")
+@pytest.mark.parametrize("number", (12, 13))
+def test_a_gpu_without_cp_async_cannot_have_it(number):
+    with pytest.raises(CompileError): machine_code(number, target="sm_75")
 
 
 @pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if "tile" in signature(kernel.fn).parameters])
 def test_no_kernel_that_reads_c_spills(number):
-    for shape in (128, 128, 64), (65, 63, 61):
-        launch = launch_of(partial(KERNELS[number].fn, read_c=True), shape)
-        code = machine_code(launch.kernel, launch.signature)
-        assert code.spills == 0 and code.stack_bytes == 0, code
+    launch = launch_of(partial(KERNELS[number].fn, read_c=True), (65, 63, 61))  # an element at a time: the most code
+    code = machine_code(launch.kernel, launch.signature)
+    assert code.spills == 0 and code.stack_bytes == 0, code
+
+
+@pytest.mark.parametrize("options", [{}, dict(guarded=True), dict(guarded=True, width=1, read_c=True)])
+def test_kernel_13_has_its_results_in_the_other_bank(options):
+    code = machine_code(partial(sgemm_beyond_cublas, tile=LARGE, **options))
+    assert code.spills == code.stack_bytes == 0 and code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
+    if options.get("width") != 1: assert len(code.main_loop) + code.port_conflicts < 1250
+
+
+def test_conflicts_of_register_ports_are_counted():
+    def ffma(operands): return compiler.Instruction(0, "FFMA", operands, 0, "")
+    reads = compiler.register_reads([ffma("R0, R4.reuse, R8, R0"), ffma("R1, R4, R9, R1"), compiler.Instruction(0, "IADD3", "R2, R4, R6, RZ", 0, ""),
+                                     ffma("R2, R4, R9.reuse, R2"), ffma("R3, R9, R9, R3"), ffma("R3, RZ, R6, R3")])
+    assert reads == [{0, 4, 8}, {1, 9}, {2, 4, 9}, {3, 9}, {3, 6}]
 
 
 def test_every_target_compiles():

@@ -5,10 +5,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized
+from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k13_beyond_cublas
 from numba_matmul.k04_1d_blocktiling import Tile, check_tile
 from numba_matmul.k09_autotuning import GroupTile, configurations
 from numba_matmul.k10_warptiling import WarpTile
+from numba_matmul.k13_beyond_cublas import Plan, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS, TUNABLE
 from numba_matmul.util import assert_matmul_correct, to_d, to_h
 
@@ -108,6 +109,10 @@ TILED = {  # host function → small tiles and options to try it with
     **{KERNELS[number].name: (tiles(TUNABLE[number].RULES, WarpTile, 64, bm=(16, 32, 64), bn=(16, 32, 64), bk=(4, 8, 16), wm=(16, 32, 64),
                                     wn=(16, 32, 64), wniter=(1, 2, 4), tm=(4, 8), tn=(4, 8), pad_a=(0, 4), unroll=(1, 4, 8), zigzag=(0, 1),
                                     stages=stages), [{}]) for number, stages in ((10, (1,)), (11, (2,)), (12, (3, 4)))},
+    "sgemm_beyond_cublas": (tiles(k13_beyond_cublas.RULES, WarpTile, 64, bm=(16, 32, 64), bn=(16, 32, 64), bk=(8, 16), wm=(16, 32, 64), wn=(16, 32, 64),
+                                  wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(0, 4), unroll=(8, 16), zigzag=(0, 1), stages=(3, 4)),
+                            [dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, split=False),
+                             *(dict(blocks=3, plan=plan) for plan in (Plan(1, 1, 0, 0, 0, 0), Plan(0, 2, 1, 0, 1, 2), Plan(2, 1, 0, 1, 0, 5)))]),
 }
 BY_NAME = {kernel.name: kernel.fn for kernel in KERNELS.values()}
 
@@ -126,7 +131,8 @@ def test_every_tile_that_the_rules_let_through_works(name, data, alpha, beta):
     tile, options = data.draw(st.sampled_from(choices)), data.draw(st.sampled_from(variants))
     def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, 2 * of + 1)))
     m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
-    k = min(k, 50_000 // max(1, m * n))  # the simulator's time
+    n = min(n, 20_000 // max(1, m))      # the simulator's time
+    k = min(k, 50_000 // max(1, m * n))
     skips = [data.draw(st.integers(0, 4)) for _ in "abc"]
     a, b, before = random(m, k), random(k, n), random(m, n)
     if alpha == 0: a[:], b[:] = np.nan, np.nan
@@ -167,3 +173,16 @@ def test_the_space_of_a_kernel_holds_many_tiles_and_none_that_breaks_a_rule_with
         else: works += 1
     assert works >= 50
     check_tile(lesson.TILE, lesson.RULES)
+
+
+def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothing_behind():
+    tile = WarpTile(32, 64, 8, 32, 64, 2, 4, 4, 4, unroll=8, zigzag=1, stages=3)
+    a, b = to_d(random(70, 61)), to_d(random(61, 130))
+    results = [to_h(sgemm_beyond_cublas(a, b, tile=tile, blocks=5)) for _ in range(3)]
+    assert_matmul_correct(a, b, results[0])
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(rotated=2)])
+def test_a_plan_that_cannot_work_is_refused(plan):
+    with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(), plan=plan)

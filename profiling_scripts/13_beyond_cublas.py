@@ -1,0 +1,17 @@
+"""One launch of kernel 13 for Nsight Compute. Look at: Executed Ipc Active, Stall Dispatch.
+With `cublas` after the name of the script: cuBLAS instead."""
+import sys
+
+from util import to_d
+import numpy as np
+from numba import config
+from numba_matmul.k13_beyond_cublas import sgemm_beyond_cublas
+
+size = 36 if config.ENABLE_CUDASIM else 4096
+a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")
+if sys.argv[1:] == ["cublas"]:
+    import torch
+    a, b = (torch.as_tensor(x, device="cuda") for x in (a, b))
+    matmul = torch.mm
+else: matmul = sgemm_beyond_cublas
+for _ in range(2): matmul(a, b)  # the first one compiles, the second is to look at
