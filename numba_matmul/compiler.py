@@ -6,7 +6,7 @@
 __all__ = ['TARGETS', 'INSTRUCTION', 'KB', 'MULTIPROCESSORS', 'CompileError', 'gpu_target', 'Instruction', 'register_reads',
            'MachineCode', 'compare', 'machine_code', 'Multiprocessor', 'Occupancy', 'occupancy']
 
-# %% ../nbs/tool_compiler.ipynb #1d400b34
+# %% ../nbs/tool_compiler.ipynb #034fcfe3
 import hashlib
 import json
 import os
@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from numba import cuda
 from .simulator import TWO_BODIES, ChildError, Pickler, in_child, launch_of
 from .util import Markdown
 
-# %% ../nbs/tool_compiler.ipynb #f3953d00
+# %% ../nbs/tool_compiler.ipynb #88ad51bc
 class CompileError(RuntimeError):
     "A kernel that the compiler refuses, or a compiler that is not there."
 
@@ -54,8 +55,8 @@ def _explain(error):
     places = [i for i, line in enumerate(lines) if line.startswith("line ")]
     return "\n".join(lines[:places[1]] if len(places) > 1 else lines)  # it repeats itself
 
-def _compile(kernel, signature, capability):
-    "In a child in real mode: the machine code and PTX of a kernel as a launch would make it."
+def _compile(kernel, signature, capability, ptx=False):
+    "In a child in real mode: the machine code of a kernel as a launch would make it, or its PTX."
     from types import SimpleNamespace
     from numba.cuda import codegen, dispatcher
     from numba.cuda.core.sigutils import normalize_signature
@@ -74,7 +75,7 @@ def _compile(kernel, signature, capability):
                            f"and the signature {signature!r} has {len(types)}")
     try: library = dispatcher._Kernel(kernel.py_func, types, **kernel.targetoptions)._codelibrary
     except Exception as e: raise CompileError(f"{kernel.py_func.__name__}: {_explain(e)}") from None
-    return library.get_cubin(cc=full).code, library.get_asm_str(cc=full)
+    return library.get_asm_str(cc=full) if ptx else library.get_cubin(cc=full).code
 
 # %% ../nbs/tool_compiler.ipynb #abb0afff
 INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
@@ -132,7 +133,7 @@ def _main_loop(instructions):
         return ffma, loads, -len(body) if ffma else len(body)
     return instructions[slice(*max(inner, key=weight))] if inner else []
 
-# %% ../nbs/tool_compiler.ipynb #6ffd1234
+# %% ../nbs/tool_compiler.ipynb #e6b78848
 def register_reads(
     instructions,  # a list of `Instruction`s
 ) -> list:
@@ -154,9 +155,14 @@ class MachineCode:
     registers: int     # a thread
     shared_bytes: int  # a block, static
     stack_bytes: int   # a thread; with spills and local arrays this is not 0
-    ptx: str
     instructions: list
     main_loop: list    # part of `instructions`
+    make_ptx: object   # function that returns the PTX
+
+    @property
+    def ptx(self):
+        "The kernel in PTX, the language from which the machine code is made."
+        return self.make_ptx()
 
     @property
     def mix(self):
@@ -207,7 +213,7 @@ def compare(
     table = [("", *names), ("---", *("--:",) * len(codes)), *rows]
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table))
 
-# %% ../nbs/tool_compiler.ipynb #a6477110
+# %% ../nbs/tool_compiler.ipynb #0f2045a0
 def _cache_file(task, *key):
     "Where the answer to a task is kept."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
@@ -224,7 +230,7 @@ def _cache_file(task, *key):
 def _build(kernel, signature, target):
     "Compile and disassemble: a dict of what `MachineCode` is made from."
     import tempfile
-    try: cubin, ptx = in_child(_compile, kernel, signature, TARGETS[target], simulator=False)
+    try: cubin = in_child(_compile, kernel, signature, TARGETS[target], simulator=False, keep=True)
     except ChildError as e:
         raise CompileError(str(e).removeprefix("CompileError: ")) from None
     with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +239,7 @@ def _build(kernel, signature, target):
         def run(*command):
             done = subprocess.run([*command, path], capture_output=True, text=True, check=True)
             return done.stdout
-        return dict(ptx=ptx, sass=run(_tool("nvdisasm"), "-g", "-c"),
+        return dict(sass=run(_tool("nvdisasm"), "-g", "-c"),
                     usage=run(_tool("cuobjdump"), "-res-usage"))
 
 def machine_code(
@@ -265,8 +271,10 @@ def machine_code(
     shared = usage["SHARED"]
     if shared and TARGETS[target] >= (9, 0): shared -= 1024  # the system's own, see below
     instructions = _instructions(found["sass"])
+    make_ptx = partial(in_child, _compile, kernel, signature, TARGETS[target], True,
+                       simulator=False, keep=True)
     return MachineCode(kernel.py_func.__name__, target, usage["REG"], shared, usage["STACK"],
-                       found["ptx"], instructions, _main_loop(instructions))
+                       instructions, _main_loop(instructions), make_ptx)
 
 # %% ../nbs/tool_compiler.ipynb #30f8226f
 @dataclass

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['start_of', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'START', 'MERGE', 'first_turn', 'Plan', 'check_plan',
            'Place', 'Source', 'copy_pieces', 'in_turn', 'planned_steps', 'row_writer', 'rows_writer',
-           'sgemm_beyond_cublas_kernel', 'turn_cycles', 'choose', 'workspace', 'multiprocessors', 'sgemm_beyond_cublas']
+           'sgemm_beyond_cublas_kernel', 'turn_cycles', 'choose', 'workspace', 'count_multiprocessors',
+           'sgemm_beyond_cublas']
 
 # %% ../nbs/13_beyond_cublas.ipynb #d5fe83be
 from functools import cache
@@ -23,18 +24,18 @@ from .ptx import (add_fours, add_part, cp_async_at, cp_async_commit_group,
                               cp_async_wait_group, global_address, load_fours_at, shared_address,
                               store_fours)
 
-# %% ../nbs/13_beyond_cublas.ipynb #f4245d3f
+# %% ../nbs/13_beyond_cublas.ipynb #aeee2e7c
 def first_turn(
     block,   # number of a block
     blocks,  # how many there are
-    turns,   # turns of the loop that they share
+    turns,   # turns of the loop that they share, of all these tiles together
 ) -> int:    # `first_turn(block + 1, …)` is where its part ends
     "Where the part of a block begins, if all get equal parts of the turns."
     return block * turns // blocks
 
 start_of = cuda.jit(first_turn, device=True)
 
-# %% ../nbs/13_beyond_cublas.ipynb #f4b19ef8
+# %% ../nbs/13_beyond_cublas.ipynb #80b4f888
 class Plan(NamedTuple):
     "The order of things in a turn of the loop."
     barrier_step: int = 2  # the step before which the block waits for the next tile
@@ -56,11 +57,12 @@ def check_plan(
     if not {plan.serpentine, plan.rotated, plan.hidden} <= {0, 1}:
         raise ValueError(f"{plan}: serpentine, rotated and hidden are 0 or 1")
 
-RULES = RING_RULES | {"tm and tn must be 4": lambda t: t.tm == t.tn == 4}
+RULES = RING_RULES | {  # then a thread's groups of four are equally far apart
+    "tm and tn must be 4": lambda t: t.tm == t.tn == 4}
 
-# %% ../nbs/13_beyond_cublas.ipynb #a1dfd928
+# %% ../nbs/13_beyond_cublas.ipynb #9ed27524
 class Place(NamedTuple):
-    "Addresses in shared memory."
+    "Two addresses in shared memory, or two distances: bytes."
     a: int  # in A's part of a slot
     b: int  # in B's
 
@@ -73,7 +75,7 @@ class Source(NamedTuple):
     rows: int      # that are left to the edge of the matrix
     cols: int
 
-# %% ../nbs/13_beyond_cublas.ipynb #d87b7d53
+# %% ../nbs/13_beyond_cublas.ipynb #f356cffb
 @cache
 def copy_pieces(
     tile,     # a `WarpTile`
@@ -112,10 +114,11 @@ def in_turn(
     pieces,  # device functions of the same arguments
 ):
     "A device function that calls them, one after the other."
-    before, last = (in_turn(pieces[:-1]), pieces[-1]) if pieces else (None, None)
-
-    @cuda.jit(device=True)
-    def nothing(ring, to, a, b): pass
+    if not pieces:
+        @cuda.jit(device=True)
+        def nothing(ring, to, a, b): pass
+        return nothing
+    before, last = in_turn(pieces[:-1]), pieces[-1]
 
     @cuda.jit(device=True)
     def copy(
@@ -125,7 +128,7 @@ def in_turn(
     ):
         before(ring, to, a, b)
         last(ring, to, a, b)
-    return copy if pieces else nothing
+    return copy
 
 # %% ../nbs/13_beyond_cublas.ipynb #61502d14
 @cache
@@ -214,7 +217,7 @@ def rows_writer(
         write_row(c, row + down, col, acc[first:end], alpha, beta)
     return write
 
-# %% ../nbs/13_beyond_cublas.ipynb #e76003c3
+# %% ../nbs/13_beyond_cublas.ipynb #9c86de64
 LARGE = WarpTile(bm=128, bn=256, bk=8, wm=64, wn=64, wniter=2, tm=4, tn=4, pad_a=4, unroll=8,
                  zigzag=1, stages=3)
 
@@ -250,7 +253,7 @@ def sgemm_beyond_cublas_kernel(
     tiles_ahead, pending = stages - 1, stages - 2
 
     @cuda.jit(device=True)
-    def in_slot(place, slot): return Place(uint32(place.a + slot), uint32(place.b + slot))
+    def in_slot(place, start): return Place(uint32(place.a + start), uint32(place.b + start))
 
     @cuda.jit(device=True)
     def first_factors(ring, at): return (load_fours_at(ring, at.a, 0, step_m_bytes, rows),
@@ -288,11 +291,11 @@ def sgemm_beyond_cublas_kernel(
         block = int64(blocks - 1 - int64(cuda.blockIdx.x))
         turns, across = (k + bk - 1) // bk, (n + bn - 1) // bn
         tiles = across * ((m + bm - 1) // bm)
-        shared = int64(0)  # tiles of the incomplete round
-        if split and turns > 0: shared = tiles % blocks
-        start = start_of(block, blocks, shared * turns)
-        end = start_of(block + 1, blocks, shared * turns)
-        whole = shared + block
+        split_tiles = int64(0)
+        if split and turns > 0: split_tiles = tiles % blocks
+        start = start_of(block, blocks, split_tiles * turns)
+        end = start_of(block + 1, blocks, split_tiles * turns)
+        whole = split_tiles + block
         while start < end or whole < tiles:
             if start < end:
                 number = start // turns
@@ -352,7 +355,7 @@ def sgemm_beyond_cublas_kernel(
             else:
                 done, other = int64(todo), block + 1
                 while done < turns:
-                    until = start_of(other + 1, blocks, shared * turns) - number * turns
+                    until = start_of(other + 1, blocks, split_tiles * turns) - number * turns
                     if until > done:  # the other block has a part of this tile
                         if thread == 0:
                             while cuda.atomic.add(flags, other, 0) == 0: pass
@@ -368,18 +371,19 @@ def sgemm_beyond_cublas_kernel(
             cuda.syncthreads()
     return sgemm_beyond_cublas_kernel
 
-# %% ../nbs/13_beyond_cublas.ipynb #cc2d7cf6
+# %% ../nbs/13_beyond_cublas.ipynb #49cc62a9
 MEDIUM = LARGE._replace(bn=128, wm=32)
 SMALL = LARGE._replace(bm=64, bn=128, wm=32, wn=32, wniter=1)
 TINY = SMALL._replace(bn=64)
 TILES = LARGE, MEDIUM, SMALL, TINY
-START, MERGE = 4000, 3000  # cycles of a block besides its turns, and of adding another's part
+START, MERGE = 4000, 3000  # cycles, estimated: around a block's turns, and to add another's part
 
 def turn_cycles(
     tile,  # a `WarpTile`
 ) -> float:
     "Cycles of a turn, if the multiprocessor has nothing else to do: an estimate."
-    return 1.15 * tile.bm * tile.bn * tile.bk / 128 + 100
+    ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 in a cycle
+    return 1.15 * ffma + 100                  # other instructions, conflicts; and the barrier
 
 def choose(
     m, n, k,          # the matrices
@@ -404,13 +408,15 @@ def choose(
 @cache
 def workspace(
     floats, blocks,  # how much room
-    where,           # device and stream: launches on one stream follow each other, and can share
+    device, stream,  # numbers: launches on one stream follow each other, so they can share
 ):
     "Room for parts of sums, and a flag for each block."
-    return cuda.device_array(floats, np.float32), cuda.to_device(np.zeros(blocks, np.int32))
+    flags = np.zeros(blocks, np.int32)
+    on = cuda.external_stream(stream) if stream else 0
+    return cuda.device_array(floats, np.float32), cuda.to_device(flags, stream=on)
 
-def multiprocessors():
-    "How many the GPU has; in the simulator, the one of the first result card."
+def count_multiprocessors():
+    "How many the GPU has; in the simulator, that of the first result card."
     if config.ENABLE_CUDASIM: return gpu_card().get("multiprocessors", 4)
     return cuda.get_current_device().MULTIPROCESSOR_COUNT
 
@@ -426,18 +432,19 @@ def sgemm_beyond_cublas(
 ):                # `c`
     """C ← alpha·A·B + beta·C by a planned loop in persistent blocks that share the last tiles
     (stream-K, arXiv 2301.03598). Raises `TypeError`, `ValueError`, or `RuntimeError` below
-    compute capability 8.0."""
+    compute capability 8.0. In a CUDA graph: call it once on that stream before the capture, and
+    replay there, because the launch keeps the workspace of its stream."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(NEEDS, "cp.async")
     if not g.m or not g.n: return g.result
     k = g.k if g.alpha else 0
-    tile, chosen = choose(g.m, g.n, k, multiprocessors(), [tile] if tile else TILES)
+    tile, chosen = choose(g.m, g.n, k, count_multiprocessors(), [tile] if tile else TILES)
     kernel = sgemm_beyond_cublas_kernel(tile, **launch_options(g, tile) | options)
     blocks = blocks or chosen
-    device = None if config.ENABLE_CUDASIM else cuda.get_current_device().id
+    device = 0 if config.ENABLE_CUDASIM else cuda.get_current_device().id
     def room(needed): return 1 << (needed - 1).bit_length()  # few sizes, so that few are kept
-    floats, where = blocks * tile.bm * tile.bn, (device, int(g.stream))
-    parts, flags = workspace(room(floats), room(blocks), where)
+    floats = room(blocks * tile.bm * tile.bn)
+    parts, flags = workspace(floats, room(blocks), device, int(g.stream))
     launch = kernel[blocks, tile.threads, g.stream]
     launch(g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, parts, flags)
     return g.result

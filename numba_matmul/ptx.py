@@ -106,7 +106,7 @@ def _compile_copies():
 
 if not config.ENABLE_CUDASIM: _compile_copies()
 
-# %% ../nbs/tool_ptx.ipynb #337f70dd
+# %% ../nbs/tool_ptx.ipynb #06e7892d
 def shared_address(
     array,  # float32, in shared memory
     index,  # of an element: an unsigned integer
@@ -134,8 +134,10 @@ def load_fours_at(
     count,    # of numbers, a literal
 ) -> tuple:
     "`count` float32 of shared memory in groups of four, an access each; aligned to 16 bytes."
-    starts = [_element(address + offset + step * group) for group in range(count // 4)]
-    return sum((array.load(start, 4, sys._getframe(1)) for start in starts), ())
+    frame, numbers = sys._getframe(1), ()
+    for group in range(count // 4):
+        numbers += array.load(_element(address + offset + step * group), 4, frame)
+    return numbers
 
 def cp_async_at(
     target,          # array in shared memory
@@ -212,7 +214,7 @@ def _compile_addresses():
 
 if not config.ENABLE_CUDASIM: _compile_addresses()
 
-# %% ../nbs/tool_ptx.ipynb #c1ffae69
+# %% ../nbs/tool_ptx.ipynb #5a230ccb
 def add_outer(acc, x, y):
     "`acc`, a tuple of len(x)·len(y) float32, plus the outer product of tuples `x` and `y`."
     return tuple(acc[i * len(y) + j] + x[i] * y[j] for i in range(len(x)) for j in range(len(y)))
@@ -240,14 +242,14 @@ def store_fours(
     values,  # tuple of float32
 ):
     "Write a tuple of numbers in groups of four, an access each; aligned to 16 bytes."
-    for n in range(0, len(values), 4):
-        array.store(index + n // 4 * step, values[n:n + 4], sys._getframe(1))
+    frame = sys._getframe(1)
+    for n in range(0, len(values), 4): array.store(index + n // 4 * step, values[n:n + 4], frame)
 
 def add_fours(values, array, index, step):
     "`values`, a tuple, plus what `store_fours` has written."
-    parts = (array.load(index + n // 4 * step, 4, sys._getframe(1))
-             for n in range(0, len(values), 4))
-    return tuple(x + y for x, y in zip(values, sum(parts, ())))
+    frame, parts = sys._getframe(1), ()
+    for n in range(0, len(values), 4): parts += array.load(index + n // 4 * step, 4, frame)
+    return tuple(x + y for x, y in zip(values, parts))
 
 def to_array(
     values,   # tuple of float32

@@ -9,7 +9,7 @@ __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'DYNAMIC_SHARED_LIMI
            'StrictModule', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'StrictKernel', 'jit', 'install',
            'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
 
-# %% ../nbs/tool_simulator.ipynb #15d3541b
+# %% ../nbs/tool_simulator.ipynb #70db53b6
 import copy
 import dis
 import inspect
@@ -17,10 +17,13 @@ import io
 import linecache
 import os
 import pickle
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
+import threading
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
@@ -667,49 +670,78 @@ class Pickler(cloudpickle.Pickler):
         pickler.dump(obj)
         return buffer.getvalue(), pickler.sources
 
-# %% ../nbs/tool_simulator.ipynb #85bb8d16
+# %% ../nbs/tool_simulator.ipynb #52ee117c
 def _child():
-    "What a child runs: reads its task from stdin, answers on stdout; prints go to stderr."
+    "What a child runs: reads tasks from stdin, answers on stdout; prints go to stderr."
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    path, task, sources = pickle.load(sys.stdin.buffer)
-    sys.path[:] = path
-    for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
-    try:
-        fn, args = pickle.loads(task)
-        result = "value", Pickler.dumps(fn(*args))[0]
-    except SimulatorError as e: result = "mistake", str(e)
-    except Exception as e: result = "error", f"{type(e).__name__}: {e}"
-    pickle.dump(result, answer)
-    answer.close()
+    while True:
+        try: path, task, sources = pickle.load(sys.stdin.buffer)
+        except EOFError: return
+        sys.path[:] = path
+        for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
+        try:
+            fn, args = pickle.loads(task)
+            result = "value", Pickler.dumps(fn(*args))[0]
+        except SimulatorError as e: result = "mistake", str(e)
+        except Exception as e: result = "error", f"{type(e).__name__}: {e}"
+        answer.write(pickle.dumps(result))
+        answer.flush()
+
+class _Child:
+    "A Python process that answers tasks."
+    def __init__(self, simulator):
+        home = str(Path(numba_matmul.__file__).parent.parent)
+        path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
+        env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
+        if not config.ENABLE_CUDASIM and cuda.is_available(): env["MATMUL_GPU"] = gpu_name()
+        command = [sys.executable, "-c", "from numba_matmul.simulator import _child; _child()"]
+        self.parent, self.said = os.getpid(), tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=self.said,
+                                        stdout=subprocess.PIPE, start_new_session=True)
+
+    def ask(self, task, timeout):
+        "The answer to a task. Raises `ChildError` if there is none, and then it has ended."
+        process, answer = self.process, self.process.stdout
+        with suppress(BrokenPipeError):
+            process.stdin.write(task)
+            process.stdin.flush()
+        ready, _, _ = select.select([answer], [], [], timeout)
+        try:
+            if ready: return pickle.load(answer)
+        except (EOFError, pickle.UnpicklingError): pass  # it ended
+        self.end()
+        if not ready: raise ChildError(f"no answer within {timeout} s, so it was ended: "
+                                       "does a loop never end?")
+        self.said.seek(0)
+        last_words = self.said.read().decode(errors="replace")[-2000:]
+        raise ChildError(f"the child ended with status {process.returncode}: {last_words}")
+
+    def end(self):
+        "End it and its own children."
+        self.process.stdin.close()
+        with suppress(subprocess.TimeoutExpired): self.process.wait(0.2)  # it may have ended itself
+        with suppress(ProcessLookupError): os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.stdout.close()
+        self.process.wait()
+
+_kept = threading.local()  # a thread's child that is kept
 
 def in_child(
     fn,               # function to call, sent by value with all it refers to
     *args,            # its arguments
     simulator: bool,  # run the child with the simulator, or with the compiler?
     timeout=60,       # seconds after which the child is ended
+    keep=False,       # ask a child that stays, and has Numba ready, and not a fresh one?
 ):
-    "`fn(*args)`, called in a fresh Python process. Raises `SimulatorError` or `ChildError`."
+    "`fn(*args)`, called in another Python process. Raises `SimulatorError` or `ChildError`."
     task = pickle.dumps((sys.path, *Pickler.dumps((fn, args))))
-    home = str(Path(numba_matmul.__file__).parent.parent)
-    path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
-    env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
-    if not config.ENABLE_CUDASIM and cuda.is_available():
-        env["MATMUL_GPU"] = gpu_name()
-    command = [sys.executable, "-c", "from numba_matmul.simulator import _child; _child()"]
-    child = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, start_new_session=True)
-    try: answer, said = child.communicate(task, timeout)
-    except subprocess.TimeoutExpired:
-        raise ChildError(f"no answer within {timeout} s, so it was ended: "
-                         "does a loop never end?") from None
-    finally:
-        with suppress(ProcessLookupError): os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
-    if not answer:
-        last_words = said.decode(errors="replace")[-2000:]
-        raise ChildError(f"the child ended with status {child.returncode}: {last_words}")
-    kind, value = pickle.loads(answer)
+    child = getattr(_kept, str(simulator), None) if keep else None
+    if not child or child.parent != os.getpid() or child.process.poll() is not None:
+        child = _Child(simulator)
+        if keep: setattr(_kept, str(simulator), child)
+    kind, value = child.ask(task, timeout)
+    if not keep: child.end()
     if kind == "value": return pickle.loads(value)
     raise (SimulatorError if kind == "mistake" else ChildError)(value)
 
