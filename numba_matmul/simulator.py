@@ -670,7 +670,7 @@ class Pickler(cloudpickle.Pickler):
         pickler.dump(obj)
         return buffer.getvalue(), pickler.sources
 
-# %% ../nbs/tool_simulator.ipynb #52ee117c
+# %% ../nbs/tool_simulator.ipynb #797340b8
 def _child():
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to stderr."
     answer = os.fdopen(os.dup(1), "wb")
@@ -707,21 +707,21 @@ class _Child:
             process.stdin.write(task)
             process.stdin.flush()
         ready, _, _ = select.select([answer], [], [], timeout)
-        try:
-            if ready: return pickle.load(answer)
-        except (EOFError, pickle.UnpicklingError): pass  # it ended
+        if not ready:
+            self.end()
+            raise ChildError(f"no answer within {timeout} s, so it was ended: "
+                             "does a loop never end?")
+        try: return pickle.load(answer)
+        except (EOFError, pickle.UnpicklingError): process.wait()  # it has ended itself
         self.end()
-        if not ready: raise ChildError(f"no answer within {timeout} s, so it was ended: "
-                                       "does a loop never end?")
         self.said.seek(0)
         last_words = self.said.read().decode(errors="replace")[-2000:]
         raise ChildError(f"the child ended with status {process.returncode}: {last_words}")
 
     def end(self):
         "End it and its own children."
-        self.process.stdin.close()
-        with suppress(subprocess.TimeoutExpired): self.process.wait(0.2)  # it may have ended itself
         with suppress(ProcessLookupError): os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(BrokenPipeError): self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
 
