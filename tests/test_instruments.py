@@ -59,7 +59,7 @@ def test_no_kernel_that_reads_c_spills(number):
     assert code.spills == 0 and code.stack_bytes == 0, code
 
 
-@pytest.mark.parametrize("options", [{}, dict(guarded=True), dict(guarded=True, width=1, read_c=True)])
+@pytest.mark.parametrize("options", [{}, dict(guarded=True, width=1, read_c=True)])
 def test_kernel_13_has_its_results_in_the_other_bank(options):
     code = machine_code(partial(sgemm_beyond_cublas, tile=LARGE, **options))
     assert code.spills == code.stack_bytes == 0 and code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
