@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['start_of', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'START', 'MERGE', 'first_turn', 'Plan', 'check_plan',
            'Place', 'Source', 'copy_pieces', 'in_turn', 'planned_steps', 'row_writer', 'rows_writer',
-           'sgemm_beyond_cublas_kernel', 'turn_cycles', 'choose', 'workspace', 'count_multiprocessors',
+           'sgemm_beyond_cublas_kernel', 'turn_cycles', 'choose', 'workspace', 'count_multiprocessors', 'prepare',
            'sgemm_beyond_cublas']
 
-# %% ../nbs/13_beyond_cublas.ipynb #d5fe83be
-from functools import cache
+# %% ../nbs/13_beyond_cublas.ipynb #97f15e1d
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -371,7 +371,7 @@ def sgemm_beyond_cublas_kernel(
             cuda.syncthreads()
     return sgemm_beyond_cublas_kernel
 
-# %% ../nbs/13_beyond_cublas.ipynb #49cc62a9
+# %% ../nbs/13_beyond_cublas.ipynb #ade29d13
 MEDIUM = LARGE._replace(bn=128, wm=32)
 SMALL = LARGE._replace(bm=64, bn=128, wm=32, wn=32, wniter=1)
 TINY = SMALL._replace(bn=64)
@@ -385,22 +385,24 @@ def turn_cycles(
     ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 in a cycle
     return 1.15 * ffma + 100                  # other instructions, conflicts; and the barrier
 
+@lru_cache(1000)
 def choose(
     m, n, k,          # the matrices
     multiprocessors,  # of the GPU
     tiles=TILES,      # to choose from
 ) -> tuple:           # tile, number of blocks
     "The tile and the number of blocks with the shortest estimated time."
+    def count_tiles(tile): return cdiv(m, tile.bm) * cdiv(n, tile.bn)
     def estimate(choice):
         tile, blocks = choice
-        count, turns = cdiv(m, tile.bm) * cdiv(n, tile.bn), cdiv(k, tile.bk)
+        count, turns = count_tiles(tile), cdiv(k, tile.bk)
         shared = count % blocks
         busiest = count // blocks * turns + cdiv(shared * turns, blocks)
         neighbours = cdiv(blocks, multiprocessors)  # blocks on the same multiprocessor
         parts = cdiv(blocks, shared) if shared else 0
         return START + neighbours * busiest * turn_cycles(tile) + parts * MERGE
     def numbers(tile):
-        count, places = cdiv(m, tile.bm) * cdiv(n, tile.bn), multiprocessors * tile.launch_bounds[1]
+        count, places = count_tiles(tile), multiprocessors * tile.launch_bounds[1]
         parts = range(1, min(4, places // count) + 1)
         return [count * part for part in parts] or [places]
     return min(((tile, blocks) for tile in tiles for blocks in numbers(tile)), key=estimate)
@@ -420,6 +422,24 @@ def count_multiprocessors():
     if config.ENABLE_CUDASIM: return gpu_card().get("multiprocessors", 4)
     return cuda.get_current_device().MULTIPROCESSOR_COUNT
 
+def prepare(
+    g,            # what `gemm_args` returned, not empty
+    tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
+    blocks=None,  # of the grid; a good number if None
+    **options,    # of the factory: `plan`, and what should not follow from the matrices
+) -> tuple:       # the kernel with its configuration; its arguments
+    "All that a launch needs."
+    k = g.k if g.alpha else 0
+    tile, chosen = choose(g.m, g.n, k, count_multiprocessors(), (tile,) if tile else TILES)
+    kernel = sgemm_beyond_cublas_kernel(tile, **launch_options(g, tile) | options)
+    blocks = blocks or chosen
+    device = 0 if config.ENABLE_CUDASIM else cuda.get_current_device().id
+    def room(needed): return 1 << (needed - 1).bit_length()  # few sizes, so that few are kept
+    floats = room(blocks * tile.bm * tile.bn)
+    parts, flags = workspace(floats, room(blocks), device, int(g.stream))
+    arguments = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, parts, flags
+    return kernel[blocks, tile.threads, g.stream], arguments
+
 def sgemm_beyond_cublas(
     a,            # (m, k) float32 device array, row-major
     b,            # (k, n) float32 device array, row-major
@@ -436,15 +456,7 @@ def sgemm_beyond_cublas(
     replay there, because the launch keeps the workspace of its stream."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(NEEDS, "cp.async")
-    if not g.m or not g.n: return g.result
-    k = g.k if g.alpha else 0
-    tile, chosen = choose(g.m, g.n, k, count_multiprocessors(), [tile] if tile else TILES)
-    kernel = sgemm_beyond_cublas_kernel(tile, **launch_options(g, tile) | options)
-    blocks = blocks or chosen
-    device = 0 if config.ENABLE_CUDASIM else cuda.get_current_device().id
-    def room(needed): return 1 << (needed - 1).bit_length()  # few sizes, so that few are kept
-    floats = room(blocks * tile.bm * tile.bn)
-    parts, flags = workspace(floats, room(blocks), device, int(g.stream))
-    launch = kernel[blocks, tile.threads, g.stream]
-    launch(g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, parts, flags)
+    if g.m and g.n:
+        launch, arguments = prepare(g, tile, blocks, **options)
+        launch(*arguments)
     return g.result

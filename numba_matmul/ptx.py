@@ -6,7 +6,7 @@
 __all__ = ['GLOBAL', 'SHARED', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'shared_address', 'global_address',
            'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array']
 
-# %% ../nbs/tool_ptx.ipynb #7744af1c
+# %% ../nbs/tool_ptx.ipynb #2e038e0f
 import sys
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
@@ -16,7 +16,7 @@ from numba.core.errors import TypingError
 from . import simulator
 try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
-from .vector import element_pointer
+from .vector import _load_vector, _store_vector, _vector_pointer, element_pointer
 
 # %% ../nbs/tool_ptx.ipynb #88df0c3e
 def cp_async(
@@ -40,7 +40,7 @@ def cp_async_wait_group(
     "Wait until all but the latest `pending` groups of the running thread have landed."
     simulator.cp_async_wait_group(pending, sys._getframe(1))
 
-# %% ../nbs/tool_ptx.ipynb #3ab7a9df
+# %% ../nbs/tool_ptx.ipynb #8cc93081
 def _assembly(builder, text, constraints="", args=()):
     "Put inline PTX without a result where the builder stands."
     from llvmlite import ir
@@ -49,6 +49,13 @@ def _assembly(builder, text, constraints="", args=()):
     builder.call(ir.InlineAsm(kind, text, clobbers, side_effect=True), args)
 
 GLOBAL, SHARED = 1, 3  # LLVM's numbers of the GPU's memories
+
+def _address(context, builder, kinds, args, memory, bits):
+    "An element's address within one of the GPU's memories; of an array and an index."
+    from llvmlite import ir
+    pointer = element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1])
+    within = builder.addrspacecast(pointer, ir.PointerType(ir.FloatType(), memory))
+    return builder.ptrtoint(within, ir.IntType(bits))
 
 def _copy(builder, floats, to, start, inside):
     "Put a cp.async from address to address where the builder stands."
@@ -59,20 +66,13 @@ def _copy(builder, floats, to, start, inside):
 
 def _compile_copies():
     "Teach the compiler the three instructions."
-    from llvmlite import ir
-
     @intrinsic
     def copy(typing_context, target, at, source, start, count, inside):
         if not isinstance(count, types.IntegerLiteral): return
-        def address(context, builder, kinds, args, memory, bits):
-            "An element's address within one of the GPU's memories."
-            pointer = element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1])
-            within = builder.addrspacecast(pointer, ir.PointerType(ir.FloatType(), memory))
-            return builder.ptrtoint(within, ir.IntType(bits))
         def generate(context, builder, signature, args):
             kinds = signature.args
-            to = address(context, builder, kinds[:2], args[:2], SHARED, 32)
-            start_at = address(context, builder, kinds[2:4], args[2:4], GLOBAL, 64)
+            to = _address(context, builder, kinds[:2], args[:2], SHARED, 32)
+            start_at = _address(context, builder, kinds[2:4], args[2:4], GLOBAL, 64)
             wanted = context.cast(builder, args[5], kinds[5], types.int32)
             _copy(builder, count.literal_value, to, start_at, wanted)
             return context.get_dummy_value()
@@ -106,7 +106,7 @@ def _compile_copies():
 
 if not config.ENABLE_CUDASIM: _compile_copies()
 
-# %% ../nbs/tool_ptx.ipynb #06e7892d
+# %% ../nbs/tool_ptx.ipynb #84bdf3bf
 def shared_address(
     array,  # float32, in shared memory
     index,  # of an element: an unsigned integer
@@ -160,10 +160,7 @@ def _compile_addresses():
         @intrinsic
         def find(typing_context, array, index):
             def generate(context, builder, signature, args):
-                kinds, bits = signature.args, ir.IntType(result.bitwidth)
-                pointer = element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1])
-                within = builder.addrspacecast(pointer, ir.PointerType(ir.FloatType(), memory))
-                return builder.ptrtoint(within, bits)
+                return _address(context, builder, signature.args, args, memory, result.bitwidth)
             return result(array, index), generate
         return find
     in_shared, in_global = address(types.uint32, SHARED), address(types.uint64, GLOBAL)
@@ -178,9 +175,7 @@ def _compile_addresses():
             start = context.cast(builder, args[1], signature.args[1], types.uint32)
             for group in range(numbers // 4):
                 here = builder.add(start, word(first + apart * group))
-                value = builder.load(builder.inttoptr(here, ir.PointerType(four, SHARED)))
-                value.align = 16
-                parts += [builder.extract_element(value, word(n)) for n in range(4)]
+                parts += _load_vector(builder, builder.inttoptr(here, ir.PointerType(four, SHARED)))
             return context.make_tuple(builder, signature.return_type, parts)
         result = types.UniTuple(types.float32, numbers)
         return result(array, at, offset, step, count), generate
@@ -214,10 +209,10 @@ def _compile_addresses():
 
 if not config.ENABLE_CUDASIM: _compile_addresses()
 
-# %% ../nbs/tool_ptx.ipynb #5a230ccb
+# %% ../nbs/tool_ptx.ipynb #031020f9
 def add_outer(acc, x, y):
     "`acc`, a tuple of len(x)·len(y) float32, plus the outer product of tuples `x` and `y`."
-    return tuple(acc[i * len(y) + j] + x[i] * y[j] for i in range(len(x)) for j in range(len(y)))
+    return add_part(acc, x, y, 0, len(acc), 0)
 
 def _places(rows, columns, serpentine):
     "The places of an outer product, in order."
@@ -293,30 +288,22 @@ def _compile_tuples():
             return context.get_dummy_value()
         return types.void(values, array, columns), generate
 
-    def pointers(context, builder, signature, array, index, step, count):
-        "LLVM's pointers to groups of four: numbers of the arguments, step, and how many numbers."
-        from llvmlite import ir
-        kinds, four = signature[0].args, ir.VectorType(ir.FloatType(), 4)
-        kind, start = kinds[index], signature[1][index]
+    def pointers(context, builder, kinds, array, index, step, count):
+        "LLVM's pointers to groups of four, `step` elements from one to the next."
         for n in range(count // 4):
-            place = builder.add(start, start.type(n * step))
-            pointer = element_pointer(context, builder, kinds[array], signature[1][array], kind,
-                                      place)
-            yield builder.bitcast(pointer, four.as_pointer())
+            place = builder.add(index, index.type(n * step))
+            yield _vector_pointer(context, builder, kinds, array, place, 4)
 
     @intrinsic
     def store(typing_context, array, index, step, values):
         if not isinstance(step, types.IntegerLiteral): return
         def generate(context, builder, signature, args):
-            from llvmlite import ir
             from numba.core import cgutils
-            parts, word = cgutils.unpack_tuple(builder, args[3]), ir.IntType(32)
-            places = pointers(context, builder, (signature, args), 0, 1, step.literal_value,
+            parts = cgutils.unpack_tuple(builder, args[3])
+            places = pointers(context, builder, signature.args[:2], *args[:2], step.literal_value,
                               len(parts))
             for n, place in enumerate(places):
-                four = ir.VectorType(ir.FloatType(), 4)(ir.Undefined)
-                for i in range(4): four = builder.insert_element(four, parts[4 * n + i], word(i))
-                builder.store(four, place).align = 16
+                _store_vector(builder, place, parts[4 * n:4 * n + 4])
             return context.get_dummy_value()
         return types.void(array, index, step, values), generate
 
@@ -324,17 +311,12 @@ def _compile_tuples():
     def add_stored(typing_context, values, array, index, step):
         if not isinstance(step, types.IntegerLiteral): return
         def generate(context, builder, signature, args):
-            from llvmlite import ir
             from numba.core import cgutils
-            parts, word = cgutils.unpack_tuple(builder, args[0]), ir.IntType(32)
-            places = pointers(context, builder, (signature, args), 1, 2, step.literal_value,
-                              len(parts))
-            for n, place in enumerate(places):
-                four = builder.load(place)
-                four.align = 16
-                for i in range(4):
-                    other = builder.extract_element(four, word(i))
-                    parts[4 * n + i] = builder.fadd(parts[4 * n + i], other)
+            parts = cgutils.unpack_tuple(builder, args[0])
+            places = pointers(context, builder, signature.args[1:3], *args[1:3],
+                              step.literal_value, len(parts))
+            others = [x for place in places for x in _load_vector(builder, place)]
+            parts = [builder.fadd(part, other) for part, other in zip(parts, others)]
             return context.make_tuple(builder, signature.return_type, parts)
         return values(values, array, index, step), generate
 

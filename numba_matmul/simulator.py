@@ -670,7 +670,7 @@ class Pickler(cloudpickle.Pickler):
         pickler.dump(obj)
         return buffer.getvalue(), pickler.sources
 
-# %% ../nbs/tool_simulator.ipynb #797340b8
+# %% ../nbs/tool_simulator.ipynb #ed8fcae1
 def _child():
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to stderr."
     answer = os.fdopen(os.dup(1), "wb")
@@ -701,19 +701,16 @@ class _Child:
                                         stdout=subprocess.PIPE, start_new_session=True)
 
     def ask(self, task, timeout):
-        "The answer to a task. Raises `ChildError` if there is none, and then it has ended."
+        "The answer to a task. Raises `ChildError` if there is none."
         process, answer = self.process, self.process.stdout
         with suppress(BrokenPipeError):
             process.stdin.write(task)
             process.stdin.flush()
         ready, _, _ = select.select([answer], [], [], timeout)
-        if not ready:
-            self.end()
-            raise ChildError(f"no answer within {timeout} s, so it was ended: "
-                             "does a loop never end?")
+        if not ready: raise ChildError(f"no answer within {timeout} s, so it was ended: "
+                                       "does a loop never end?")
         try: return pickle.load(answer)
         except (EOFError, pickle.UnpicklingError): process.wait()  # it has ended itself
-        self.end()
         self.said.seek(0)
         last_words = self.said.read().decode(errors="replace")[-2000:]
         raise ChildError(f"the child ended with status {process.returncode}: {last_words}")
@@ -740,8 +737,12 @@ def in_child(
     if not child or child.parent != os.getpid() or child.process.poll() is not None:
         child = _Child(simulator)
         if keep: setattr(_kept, str(simulator), child)
-    kind, value = child.ask(task, timeout)
-    if not keep: child.end()
+    answered = False
+    try:
+        kind, value = child.ask(task, timeout)
+        answered = True
+    finally:  # a late answer, after an interrupt, would be taken for that to the next task
+        if not (keep and answered): child.end()
     if kind == "value": return pickle.loads(value)
     raise (SimulatorError if kind == "mistake" else ChildError)(value)
 

@@ -30,7 +30,7 @@ def store4(a, i, x, y, z, w):
     "Write float32 to the element at `i` and the next 3 in one access; aligned to 16 bytes."
     a.store(i, (x, y, z, w), sys._getframe(1))
 
-# %% ../nbs/tool_vector.ipynb #a3ae9ffd
+# %% ../nbs/tool_vector.ipynb #7f0b0013
 def element_pointer(
     context, builder,  # of the code generator
     array_type, array,  # an array, and its type
@@ -49,18 +49,29 @@ def _vector_pointer(context, builder, types_, array, index, count):
     "LLVM's pointer to a vector of `count` floats that starts at an element."
     from llvmlite import ir
     element = element_pointer(context, builder, types_[0], array, types_[1], index)
-    vector = ir.VectorType(ir.FloatType(), count)
-    return builder.bitcast(element, vector.as_pointer()), vector
+    return builder.bitcast(element, ir.VectorType(ir.FloatType(), count).as_pointer())
+
+def _load_vector(builder, pointer):
+    "The floats that a pointer to a vector of them leads to, by one access."
+    from llvmlite import ir
+    value = builder.load(pointer)
+    value.align = 4 * value.type.count
+    return [builder.extract_element(value, ir.IntType(32)(n)) for n in range(value.type.count)]
+
+def _store_vector(builder, pointer, parts):
+    "Write floats to where a pointer to a vector of them leads, by one access."
+    from llvmlite import ir
+    value = pointer.type.pointee(ir.Undefined)
+    for n, part in enumerate(parts):
+        value = builder.insert_element(value, part, ir.IntType(32)(n))
+    builder.store(value, pointer).align = 4 * len(parts)
 
 def _load(count):
     @intrinsic
     def load(typing_context, a, i):
         def generate(context, builder, signature, args):
-            from llvmlite import ir
-            pointer, _ = _vector_pointer(context, builder, signature.args, *args, count)
-            value = builder.load(pointer)
-            value.align = 4 * count
-            parts = [builder.extract_element(value, ir.IntType(32)(n)) for n in range(count)]
+            pointer = _vector_pointer(context, builder, signature.args, *args, count)
+            parts = _load_vector(builder, pointer)
             return context.make_tuple(builder, signature.return_type, parts)
         return types.UniTuple(types.float32, count)(a, i), generate
     return load
@@ -69,15 +80,9 @@ def _store(count):
     @intrinsic
     def store(typing_context, a, i, values):
         def generate(context, builder, signature, args):
-            from llvmlite import ir
-            array, index, parts = args
-            pointer, vector = _vector_pointer(context, builder, signature.args, array, index,
-                                              count)
-            value = vector(ir.Undefined)
-            for n in range(count):
-                part = builder.extract_value(parts, n)
-                value = builder.insert_element(value, part, ir.IntType(32)(n))
-            builder.store(value, pointer).align = 4 * count
+            from numba.core import cgutils
+            pointer = _vector_pointer(context, builder, signature.args, *args[:2], count)
+            _store_vector(builder, pointer, cgutils.unpack_tuple(builder, args[2]))
             return context.get_dummy_value()
         return types.void(a, i, types.UniTuple(types.float32, count)), generate
     return store

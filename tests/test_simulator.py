@@ -2,6 +2,8 @@
 import os
 import subprocess
 import sys
+import time
+from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
@@ -279,9 +281,16 @@ def test_a_child_that_hangs_is_ended_with_its_own_children(tmp_path):
     marker = tmp_path/"still-alive"
     def hang(): subprocess.run(["sh", "-c", f"sleep 4; touch {marker}"])
     with pytest.raises(ChildError, match="within 2 s"): in_child(hang, simulator=True, timeout=2)
-    import time
     time.sleep(3)
     assert not marker.exists()
+
+
+def test_a_child_that_is_kept_answers_the_task_that_it_was_asked():
+    ask = partial(in_child, simulator=True, keep=True)
+    first = ask(os.getpid)
+    assert ask(os.getpid) == first != os.getpid()
+    with pytest.raises(ChildError, match="within 1 s"): ask(time.sleep, 3, timeout=1)
+    assert ask(lambda: 42) == 42 and ask(os.getpid) != first
 
 
 def test_nothing_is_left_in_the_temporary_folder(temporary_folder):
