@@ -161,6 +161,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'numba_matmul/k13_beyond_cublas.py'),
                                                 'numba_matmul.k13_beyond_cublas.in_turn': ( 'beyond_cublas.html#in_turn',
                                                                                             'numba_matmul/k13_beyond_cublas.py'),
+                                                'numba_matmul.k13_beyond_cublas.merge_cycles': ( 'beyond_cublas.html#merge_cycles',
+                                                                                                 'numba_matmul/k13_beyond_cublas.py'),
                                                 'numba_matmul.k13_beyond_cublas.planned_steps': ( 'beyond_cublas.html#planned_steps',
                                                                                                   'numba_matmul/k13_beyond_cublas.py'),
                                                 'numba_matmul.k13_beyond_cublas.prepare': ( 'beyond_cublas.html#prepare',

@@ -19,7 +19,7 @@ from pathlib import Path
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .util import COLORS, Markdown, card_row, load_cards
 
-# %% ../nbs/tool_ncu.ipynb #aa080162
+# %% ../nbs/tool_ncu.ipynb #eedb8615
 class NcuError(RuntimeError):
     "Nsight Compute could not do what was asked; the message says what to do."
 
@@ -46,7 +46,7 @@ COPIES = {"shared copy wavefronts":  # compute capability 8.0 and up
           "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"}
 LOOK_AT = {  # what the lessons tell you to look at, in Nsight Compute's words → its metric
     "L1/TEX Cache Throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "Excessive Sectors": "derived__memory_l2_theoretical_sectors_global_excessive",
+    "Sectors/Req": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
     "Block Limit Registers": "launch__occupancy_limit_registers",
     "Executed Ipc Active": "sm__inst_executed.avg.per_cycle_active",

@@ -9,7 +9,7 @@ from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized,
 from numba_matmul.k04_1d_blocktiling import Tile, check_tile
 from numba_matmul.k09_autotuning import GroupTile, configurations
 from numba_matmul.k10_warptiling import WarpTile
-from numba_matmul.k13_beyond_cublas import Plan, sgemm_beyond_cublas
+from numba_matmul.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS, TUNABLE
 from numba_matmul.util import assert_matmul_correct, to_d, to_h
 
@@ -182,6 +182,13 @@ def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothin
     assert all(np.array_equal(results[0], other) for other in results[1:])
 
 
-@pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(rotated=2)])
+@pytest.mark.parametrize("tile", TILES)
+@pytest.mark.parametrize("n", [264, 261])  # aligned rows, and others
+def test_each_tile_that_may_be_chosen_works(tile, n):
+    a, b = random(75, 21), random(21, n)
+    assert_matmul_correct(a, b, to_h(sgemm_beyond_cublas(to_d(a), to_d(b), tile=tile)))
+
+
+@pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(late=4), Plan(hidden=2)])
 def test_a_plan_that_cannot_work_is_refused(plan):
     with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(), plan=plan)
