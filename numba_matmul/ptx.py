@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['GLOBAL', 'SHARED', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'shared_address', 'global_address',
-           'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array']
+           'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array', 'pack_bf16',
+           'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair']
 
 # %% ../nbs/tool_ptx.ipynb #2e038e0f
 import sys
@@ -18,16 +19,16 @@ try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
 from .vector import _load_vector, _store_vector, _vector_pointer, element_pointer
 
-# %% ../nbs/tool_ptx.ipynb #88df0c3e
+# %% ../nbs/tool_ptx.ipynb #61c26ae1
 def cp_async(
     target,        # array in shared memory
     target_index,  # index of the first element to write: an unsigned integer, or a tuple of them
     source,        # array in global memory
     source_index,  # index of the first element to read
-    count,         # 1 or 4 floats, a literal; four must be aligned to 16 bytes on both sides
+    count,         # elements of 4 or 16 bytes together, a literal; aligned to as many on both sides
     inside,        # how many of them are read; zeros land in place of the others
 ):
-    "Start to copy `count` floats to shared memory (sm_80 and up). PTX: cp.async."
+    "Start to copy `count` elements to shared memory (sm_80 and up). PTX: cp.async."
     simulator.cp_async(target, target_index, source, source_index, count, inside, sys._getframe(1))
 
 def cp_async_commit_group():
@@ -40,7 +41,7 @@ def cp_async_wait_group(
     "Wait until all but the latest `pending` groups of the running thread have landed."
     simulator.cp_async_wait_group(pending, sys._getframe(1))
 
-# %% ../nbs/tool_ptx.ipynb #8cc93081
+# %% ../nbs/tool_ptx.ipynb #0cad337e
 def _assembly(builder, text, constraints="", args=()):
     "Put inline PTX without a result where the builder stands."
     from llvmlite import ir
@@ -57,12 +58,14 @@ def _address(context, builder, kinds, args, memory, bits):
     within = builder.addrspacecast(pointer, ir.PointerType(ir.FloatType(), memory))
     return builder.ptrtoint(within, ir.IntType(bits))
 
-def _copy(builder, floats, to, start, inside):
+def _copy(builder, array, count, to, start, inside):
     "Put a cp.async from address to address where the builder stands."
-    if floats not in (1, 4): raise TypingError(f"cp_async copies 1 or 4 floats, not {floats}")
-    how = "cg" if floats == 4 else "ca"  # cg goes around the L1, and moves 16 bytes only
-    text = f"cp.async.{how}.shared.global [$0], [$1], {4 * floats}, $2;"
-    _assembly(builder, text, "r,l,r", [to, start, builder.mul(inside, inside.type(4))])
+    size = array.dtype.bitwidth // 8
+    if count * size not in (4, 16):
+        raise TypingError(f"cp_async copies 4 or 16 bytes, not {count} elements of {size}")
+    how = "cg" if count * size == 16 else "ca"  # cg goes around the L1, and moves 16 bytes only
+    text = f"cp.async.{how}.shared.global [$0], [$1], {count * size}, $2;"
+    _assembly(builder, text, "r,l,r", [to, start, builder.mul(inside, inside.type(size))])
 
 def _compile_copies():
     "Teach the compiler the three instructions."
@@ -74,7 +77,7 @@ def _compile_copies():
             to = _address(context, builder, kinds[:2], args[:2], SHARED, 32)
             start_at = _address(context, builder, kinds[2:4], args[2:4], GLOBAL, 64)
             wanted = context.cast(builder, args[5], kinds[5], types.int32)
-            _copy(builder, count.literal_value, to, start_at, wanted)
+            _copy(builder, kinds[0], count.literal_value, to, start_at, wanted)
             return context.get_dummy_value()
         return types.void(target, at, source, start, count, inside), generate
 
@@ -106,25 +109,27 @@ def _compile_copies():
 
 if not config.ENABLE_CUDASIM: _compile_copies()
 
-# %% ../nbs/tool_ptx.ipynb #84bdf3bf
+# %% ../nbs/tool_ptx.ipynb #574c966d
 def shared_address(
-    array,  # float32, in shared memory
+    array,  # in shared memory
     index,  # of an element: an unsigned integer
 ) -> int:   # uint32
     "Where an element lies in shared memory, in bytes."
-    return np.uint32(4 * int(index))
+    return np.uint32(array.dtype.itemsize * int(index))
 
 def global_address(
-    array,  # float32, in global memory
+    array,  # in global memory
     index,  # of an element: an unsigned integer
 ) -> int:   # uint64
     "Where an element lies in global memory, in bytes."
-    return np.uint64(4 * int(index))
+    return np.uint64(array.dtype.itemsize * int(index))
 
-def _element(address):
+def _element(array, address):
     "The index that belongs to an address of the simulator."
-    if address % 4: raise simulator.SimulatorError(f"{address} is not the address of a float32")
-    return int(address) // 4
+    size = array.dtype.itemsize
+    if address % size:
+        raise simulator.SimulatorError(f"{address} is not the address of a {array.dtype}")
+    return int(address) // size
 
 def load_fours_at(
     array,    # in shared memory
@@ -136,7 +141,7 @@ def load_fours_at(
     "`count` float32 of shared memory in groups of four, an access each; aligned to 16 bytes."
     frame, numbers = sys._getframe(1), ()
     for group in range(count // 4):
-        numbers += array.load(_element(address + offset + step * group), 4, frame)
+        numbers += array.load(_element(array, address + offset + step * group), 4, frame)
     return numbers
 
 def cp_async_at(
@@ -145,12 +150,12 @@ def cp_async_at(
     offset,          # bytes to add, a literal
     source,          # array in global memory
     source_address,  # see `global_address`
-    count,           # 1 or 4 floats, a literal; four must be aligned to 16 bytes on both sides
+    count,           # elements of 4 or 16 bytes together, a literal
     inside,          # how many of them are read; zeros land in place of the others
 ):
     "`cp_async` from address to address."
-    simulator.cp_async(target, _element(target_address + offset), source, _element(source_address),
-                       count, inside, sys._getframe(1))
+    simulator.cp_async(target, _element(target, target_address + offset), source,
+                       _element(source, source_address), count, inside, sys._getframe(1))
 
 def _compile_addresses():
     from llvmlite import ir
@@ -187,7 +192,7 @@ def _compile_addresses():
         def generate(context, builder, signature, args):
             def integer(n, kind): return context.cast(builder, args[n], signature.args[n], kind)
             to = builder.add(integer(1, types.uint32), ir.IntType(32)(offset.literal_value))
-            _copy(builder, count.literal_value, to, integer(4, types.uint64),
+            _copy(builder, target, count.literal_value, to, integer(4, types.uint64),
                   integer(6, types.int32))
             return context.get_dummy_value()
         return types.void(target, at, offset, source, start, count, inside), generate
@@ -342,3 +347,168 @@ def _compile_tuples():
         return lambda values, array, columns: write(values, array, columns)
 
 if not config.ENABLE_CUDASIM: _compile_tuples()
+
+# %% ../nbs/tool_ptx.ipynb #443529c5
+def pack_bf16(
+    low, high,  # float32
+) -> int:       # uint32
+    "Two numbers, rounded to bfloat16 (to nearest, ties to even). PTX: cvt.rn.bf16x2.f32."
+    return np.uint32(_round(low)) | np.uint32(_round(high)) << np.uint32(16)
+
+def _round(x):
+    "The bits of a float32 as bfloat16."
+    bits = int(np.float32(x).view(np.uint32))
+    if np.isnan(x): return 0x7FFF
+    return bits + 0x7FFF + (bits >> 16 & 1) >> 16
+
+def unpack_bf16(
+    bits,  # uint32: two bfloat16
+) -> tuple:
+    "Two float32: the low half and the high half."
+    bits = np.uint32(bits)
+    return (bits << np.uint32(16)).view(np.float32), (bits & np.uint32(0xFFFF0000)).view(np.float32)
+
+def ldmatrix(
+    array,      # uint16 in shared memory
+    address,    # of the row that this lane points at, see `shared_address`; aligned to 16 bytes
+    offset,     # bytes to add, a literal
+    step,       # bytes from one group of four matrices to the next, a literal
+    count,      # of such groups, a literal
+    transpose,  # 1: each lane gets two neighbours of a column; 0: of a row; a literal
+) -> tuple:     # 4·count uint32
+    """Matrices of 8×8 from shared memory, for a warp: lane l points at row l % 8 of matrix l // 8,
+    and gets numbers 2·(l % 4) and the next of row (or column) l // 4. PTX ISA, Warp Level Matrix
+    Load Instruction: ldmatrix (sm_75 and up)."""
+    frame, lane, found = sys._getframe(1), simulator.getcurrent().lane, []
+    rows = simulator.exchange(int(address), frame)
+    for group in range(count):
+        for matrix in range(4):
+            row = rows[8 * matrix + lane // 4] + offset + step * group
+            if row % 16: raise simulator.SimulatorError(f"a row starts at byte {row}, "
+                                                        "which is not a multiple of 16")
+            low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)
+            found.append(np.uint32(low) | np.uint32(high) << np.uint32(16))
+    if not transpose: return tuple(found)
+    read = simulator.exchange(found, frame)
+    def number(i, row, column):
+        return read[4 * row + column // 2][i] >> np.uint32(16 * (column % 2)) & np.uint32(0xFFFF)
+    row, column = 2 * (lane % 4), lane // 4
+    return tuple(number(i, row, column) | number(i, row + 1, column) << np.uint32(16)
+                 for i in range(4 * count))
+
+def add_mma(
+    acc,  # sums, 4·r·c float32: for each matrix of 16×8, a row of them after the other
+    x,    # factors, 4·r uint32: matrices of 16×16
+    y,    # 2·c uint32: matrices of 16×8
+) -> tuple:
+    """`acc` + X·Y on the tensor cores, for a warp: 16·r×16 times 16×8·c. PTX ISA, Warp Level
+    Matrix Multiply-Accumulate Instructions: mma.m16n8k16 (sm_80 and up)."""
+    factors = simulator.exchange((x, y), sys._getframe(1))
+    if "product" not in factors: factors["product"] = _warp_product(factors)
+    mine = factors["product"][simulator.getcurrent().lane]
+    return tuple(np.float32(sum_ + more) for sum_, more in zip(acc, mine))
+
+def _warp_product(factors):
+    "What each lane's sums grow by: (32, 4·r·c) float64."
+    def halves(numbers):
+        bits = np.array(numbers, np.uint32)
+        both = np.stack([bits << 16, bits & 0xFFFF0000], -1)  # low, high
+        return np.ascontiguousarray(both).view(np.float32).astype(np.float64)
+    x, y = (halves([factors[lane][i] for lane in range(32)]) for i in range(2))
+    r, c = x.shape[1] // 4, y.shape[1] // 2
+    x = x.reshape(8, 4, r, 2, 2, 2)  # lane // 4, lane % 4, matrix, right half, lower half, number
+    y = y.reshape(8, 4, c, 2, 2)     # lane // 4, lane % 4, matrix, lower half, number
+    left = x.transpose(2, 4, 0, 3, 1, 5).reshape(16 * r, 16)
+    right = y.transpose(3, 1, 4, 2, 0).reshape(16, 8 * c)
+    product = (left @ right).reshape(r, 2, 8, c, 4, 2)  # matrix, half, lane // 4, matrix, lane % 4
+    return product.transpose(2, 4, 0, 3, 1, 5).reshape(32, 4 * r * c)
+
+def store_pair(
+    array,  # uint16, flat
+    index,  # of the first number: an unsigned integer, even
+    pair,   # uint32, see `pack_bf16`
+):
+    "Write two neighbours in one access."
+    pair = np.uint32(pair)
+    array.store(index, (np.uint16(pair & np.uint32(0xFFFF)), np.uint16(pair >> np.uint32(16))),
+                sys._getframe(1))
+
+# %% ../nbs/tool_ptx.ipynb #a5b63985
+def _compile_tensor_cores():
+    from llvmlite import ir
+    from numba.core import cgutils
+    word, number = ir.IntType(32), ir.FloatType()
+
+    def several(builder, kinds, text, constraints, args, side_effect):
+        "Inline PTX with several results."
+        kind = ir.FunctionType(ir.LiteralStructType(kinds), [arg.type for arg in args])
+        call = builder.call(ir.InlineAsm(kind, text, constraints, side_effect=side_effect), args)
+        return [builder.extract_value(call, i) for i in range(len(kinds))]
+
+    @intrinsic
+    def pack(typing_context, low, high):
+        def generate(context, builder, signature, args):
+            kind = ir.FunctionType(word, [number, number])
+            return builder.call(ir.InlineAsm(kind, "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f"), args)
+        return types.uint32(types.float32, types.float32), generate
+
+    @intrinsic
+    def unpack(typing_context, bits):
+        def generate(context, builder, signature, args):
+            low, high = builder.shl(args[0], word(16)), builder.and_(args[0], word(0xFFFF0000))
+            parts = [builder.bitcast(half, number) for half in (low, high)]
+            return context.make_tuple(builder, signature.return_type, parts)
+        return types.UniTuple(types.float32, 2)(types.uint32), generate
+
+    @intrinsic
+    def load(typing_context, array, at, offset, step, count, transpose):
+        literals = offset, step, count, transpose
+        if not all(isinstance(x, types.IntegerLiteral) for x in literals): return
+        first, apart, groups, turned = (x.literal_value for x in literals)
+        kind = ".trans" if turned else ""
+        def generate(context, builder, signature, args):
+            address, found = context.cast(builder, args[1], signature.args[1], types.uint32), []
+            for group in range(groups):
+                text = (f"ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{$0, $1, $2, $3}}, "
+                        f"[$4+{first + apart * group}];")
+                found += several(builder, [word] * 4, text, "=r,=r,=r,=r,r,~{memory}", [address],
+                                 True)
+            return context.make_tuple(builder, signature.return_type, found)
+        result = types.UniTuple(types.uint32, 4 * groups)
+        return result(array, at, offset, step, count, transpose), generate
+
+    @intrinsic
+    def multiply(typing_context, acc, x, y):
+        def generate(context, builder, signature, args):
+            sums, xs, ys = (cgutils.unpack_tuple(builder, arg) for arg in args)
+            columns = len(ys) // 2
+            text = ("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3}, "
+                    "{$4, $5, $6, $7}, {$8, $9}, {$0, $1, $2, $3};")
+            for i, j in _places(len(xs) // 4, columns, 1):
+                at = 4 * (i * columns + j)
+                args = [*xs[4 * i:4 * i + 4], *ys[2 * j:2 * j + 2], *sums[at:at + 4]]
+                sums[at:at + 4] = several(builder, [number] * 4, text,
+                                          "=f,=f,=f,=f,r,r,r,r,r,r,0,1,2,3", args, False)
+            return context.make_tuple(builder, signature.return_type, sums)
+        return acc(acc, x, y), generate
+
+    @intrinsic
+    def store(typing_context, array, index, pair):
+        def generate(context, builder, signature, args):
+            pointer = element_pointer(context, builder, array, args[0], index, args[1])
+            builder.store(args[2], builder.bitcast(pointer, word.as_pointer())).align = 4
+            return context.get_dummy_value()
+        return types.void(array, index, types.uint32), generate
+
+    overload(pack_bf16, target="cuda")(lambda low, high: lambda low, high: pack(low, high))
+    overload(unpack_bf16, target="cuda")(lambda bits: lambda bits: unpack(bits))
+    overload(add_mma, target="cuda")(lambda acc, x, y: lambda acc, x, y: multiply(acc, x, y))
+    overload(store_pair, target="cuda")(
+        lambda array, index, pair: lambda array, index, pair: store(array, index, pair))
+
+    @overload(ldmatrix, target="cuda", prefer_literal=True)
+    def _ldmatrix(array, address, offset, step, count, transpose):
+        return lambda array, address, offset, step, count, transpose: load(
+            array, address, offset, step, count, transpose)
+
+if not config.ENABLE_CUDASIM: _compile_tensor_cores()

@@ -6,8 +6,9 @@
 __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'DYNAMIC_SHARED_LIMIT', 'FULL_WARP', 'MAX_THREADS', 'MAX_BLOCK',
            'MAX_GRID', 'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction', 'Thread', 'Block', 'Element',
            'Access', 'SharedArray', 'LocalArray', 'LocalMemory', 'SharedMemory', 'GlobalArray', 'Atomics',
-           'StrictModule', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'StrictKernel', 'jit', 'install',
-           'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
+           'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'StrictKernel',
+           'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch',
+           'launch_of']
 
 # %% ../nbs/tool_simulator.ipynb #70db53b6
 import copy
@@ -81,7 +82,7 @@ def _index(dim3, dims):
     values, used = tuple(dim3), max([i + 1 for i, n in enumerate(dims) if n > 1], default=1)
     return "(" + ", ".join(str(v) for v in values[:used]) + ")"
 
-# %% ../nbs/tool_simulator.ipynb #c16191fc
+# %% ../nbs/tool_simulator.ipynb #0f267ce5
 class Thread(greenlet):
     "One simulated CUDA thread. It runs until it waits at a barrier, or returns."
     def __init__(self, target, block, index, linear):
@@ -89,14 +90,16 @@ class Thread(greenlet):
         self.block, self.threadIdx, self.blockIdx = block, kernelapi.Dim3(*index), block.index
         self.linear, self.warp, self.lane = linear, linear // 32, linear % 32
         self.barriers = self.warp_barriers = 0  # how many it has passed
-        self.waits_at = self.mask = self.given = self.received = None
+        self.waits_at = self.mask = self.given = self.received = self.orders = None
         self.copies = [[]]  # asynchronous copies by group, the open group last
 
     def __str__(self): return f"thread {_index(self.threadIdx, self.block.dims)}"
 
-    def wait(self, frame, mask=None, value=None):
-        "Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values."
+    def wait(self, frame, mask=None, value=None, orders=True):
+        """Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values.
+        `orders`: is memory then in order, too?"""
         self.waits_at, self.mask, self.given = _line(frame.f_code, frame.f_lineno), mask, value
+        self.orders = orders
         self.parent.switch()
         return self.received
 
@@ -105,7 +108,7 @@ class Thread(greenlet):
         same_warp = self.warp == other.warp
         return self.barriers > barriers or (same_warp and self.warp_barriers > warp_barriers)
 
-# %% ../nbs/tool_simulator.ipynb #28387534
+# %% ../nbs/tool_simulator.ipynb #322ac3a1
 class Block:
     "One block of a launch: its threads, run in turn from barrier to barrier."
     def __init__(self, launch, index, args):
@@ -143,7 +146,8 @@ class Block:
             if all(not t.dead and t.mask == thread.mask for t in group):
                 values = {t.lane: t.given for t in group}
                 for t in group:
-                    t.mask, t.received, t.warp_barriers = None, values, t.warp_barriers + 1
+                    t.mask, t.received = None, values
+                    t.warp_barriers += t.orders
                 released += group
         return released
 
@@ -422,7 +426,7 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             return operation(array, *args)
         return atomic
 
-# %% ../nbs/tool_simulator.ipynb #6c1ec609
+# %% ../nbs/tool_simulator.ipynb #555f0f80
 FULL_WARP = 0xFFFFFFFF
 
 class StrictModule(kernelapi.FakeCUDAModule):
@@ -463,9 +467,18 @@ class StrictModule(kernelapi.FakeCUDAModule):
         votes = self._votes(mask, value, sys._getframe(1))
         return sum(1 << lane for lane, vote in votes.items() if vote)
 
-    def _votes(self, mask, value, frame): return getcurrent().wait(frame, _present(mask), value)
+    def _votes(self, mask, value, frame):
+        return getcurrent().wait(frame, _present(mask), value, orders=False)
     def _shuffle(self, mask, value, lane, frame):
         return self._votes(mask, value, frame).get(lane, value)
+
+def exchange(
+    value,       # what the running lane gives
+    frame=None,  # Python frame of the kernel; the caller's if None
+) -> dict:       # lane → value
+    """Wait until all lanes of the warp are here, and see what each gave. All get the same dict.
+    It is no barrier for memory."""
+    return getcurrent().wait(frame or sys._getframe(1), FULL_WARP, value, orders=False)
 
 def _present(mask):
     "The lanes of `mask` that the running thread's warp has."

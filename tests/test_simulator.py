@@ -9,10 +9,12 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from conftest import ROOT
-from numba import config, cuda, float32, int32, uint32
+from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
 from numba_matmul import simulator
+from numba_matmul.ptx import add_mma, ldmatrix, pack_bf16, shared_address, store_pair, to_array, unpack_bf16
 from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, in_child, simulate
+from numba_matmul.util import from_bf16, to_bf16
 
 X = np.arange(64, dtype=np.float32)
 
@@ -354,3 +356,79 @@ def test_a_write_under_ones_own_asynchronous_copy_is_refused():
         cp_async(tile, 0, x, 0, 1)
         tile[0] = 1
     refused(k[1, 1], X, match="written while an asynchronous copy")
+
+
+def warp_product(rows, columns, sync=True, skew=0):
+    "A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as pairs."
+    width, a_size = 8 * columns, 256 * rows
+    zeros, shape, size = (np.float32(0),) * (4 * rows * columns), (2 * rows * columns, 2), a_size + 16 * width
+    pairs = columns // 2
+
+    @cuda.jit
+    def k(a, b, c):
+        tile, sums, lane = cuda.shared.array(size, uint16, alignment=16), cuda.local.array(shape, float32), uint32(cuda.threadIdx.x)
+        for i in range(lane, a_size, 32): tile[i] = a[i]
+        for i in range(lane, 16 * width, 32): tile[a_size + i] = b[i]
+        if sync: cuda.syncthreads()
+        row, half = lane % 16, lane // 16 * 8
+        x = ldmatrix(tile, shared_address(tile, uint64(row * 16 + half + skew)), 0, 512, rows, 0)
+        y = ldmatrix(tile, shared_address(tile, uint64(a_size + row * width + half)), 0, 32, pairs, 1)
+        to_array(add_mma(zeros, x, y), sums, 2)
+        for i in range(rows):
+            for j in range(columns):
+                for q in range(2):
+                    at = (16 * i + 8 * q + lane // 4) * width + 8 * j + lane % 4 * 2
+                    n = (i * columns + j) * 2 + q
+                    store_pair(c, uint64(at), pack_bf16(sums[n, 0], sums[n, 1]))
+    return k
+
+
+def bf16_pair(rows, columns):
+    return to_bf16(np.random.randn(16 * rows, 16)), to_bf16(np.random.randn(16, 8 * columns))
+
+
+@pytest.mark.parametrize("rows,columns", [(1, 2), (2, 4), (4, 2)])
+def test_a_warp_multiplies_matrices(rows, columns):
+    a, b = bf16_pair(rows, columns)
+    c = simulate(warp_product(rows, columns)[1, 32], a.ravel(), b.ravel(), np.zeros(128 * rows * columns, np.uint16))[2]
+    right = from_bf16(a).astype(float) @ from_bf16(b).astype(float)
+    assert np.array_equal(c.reshape(right.shape), to_bf16(right))
+
+
+@pytest.mark.parametrize("options,match", [(dict(sync=False), "race"), (dict(skew=4), "not a multiple of 16")])
+def test_a_wrong_load_of_matrices_is_refused(options, match):
+    a, b = bf16_pair(1, 2)
+    refused(warp_product(1, 2, **options)[1, 32], a.ravel(), b.ravel(), np.zeros(256, np.uint16), match=match)
+
+
+def test_a_warp_that_is_not_complete_cannot_multiply():
+    @cuda.jit
+    def k(a):
+        if cuda.threadIdx.x < 31: add_mma((np.float32(0),) * 4, (np.uint32(0),) * 4, (np.uint32(0),) * 2)
+    refused(k[1, 32], np.zeros(1), match="barrier not reached by all")
+
+
+def test_rounding_to_bfloat16_is_that_of_torch():
+    bits = np.random.randint(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32)
+    ties = np.arange(0x3F800000, 0x3F900000, 0x8000, dtype=np.uint32)
+    x = np.concatenate((bits, ties, ties - 1, ties + 1)).view(np.float32)
+    import torch
+    expected = torch.from_numpy(x.copy()).to(torch.bfloat16)
+    back = from_bf16(to_bf16(x))
+    assert np.array_equal(back, expected.float().numpy(), equal_nan=True)
+    for low, high in x[:500].reshape(-1, 2):
+        pair = unpack_bf16(pack_bf16(low, high))
+        assert np.array_equal(pair, from_bf16(to_bf16([low, high])), equal_nan=True)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_shuffle_does_not_order_memory_and_a_warp_barrier_does(ordered):
+    @cuda.jit
+    def k(out):
+        tile, lane = cuda.shared.array(32, float32), cuda.threadIdx.x
+        tile[lane] = lane
+        if ordered: cuda.syncwarp()
+        else: cuda.shfl_sync(0xFFFFFFFF, lane, 0)
+        out[lane] = tile[31 - lane]
+    if ordered: assert np.array_equal(simulate(k[1, 32], X[:32].copy())[0], X[:32][::-1])
+    else: refused(k[1, 32], X[:32].copy(), match="race")
