@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['start_of', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'START', 'first_turn', 'Plan', 'check_plan', 'Place',
            'Source', 'copy_pieces', 'in_turn', 'planned_steps', 'row_writer', 'rows_writer',
-           'sgemm_beyond_cublas_kernel', 'turn_cycles', 'merge_cycles', 'choose', 'workspace', 'count_multiprocessors',
-           'prepare', 'sgemm_beyond_cublas']
+           'sgemm_beyond_cublas_kernel', 'choose', 'workspace', 'count_multiprocessors', 'prepare',
+           'sgemm_beyond_cublas']
 
 # %% ../nbs/13_beyond_cublas.ipynb #97f15e1d
 from functools import cache, lru_cache
@@ -372,25 +372,12 @@ def sgemm_beyond_cublas_kernel(
             cuda.syncthreads()
     return sgemm_beyond_cublas_kernel
 
-# %% ../nbs/13_beyond_cublas.ipynb #d883e41a
+# %% ../nbs/13_beyond_cublas.ipynb #ed2b0790
 MEDIUM = LARGE._replace(bn=128, wm=32)
 SMALL = LARGE._replace(bm=64, bn=128, wm=32)
 TINY = SMALL._replace(bn=64, wn=32, wniter=1)
 TILES = LARGE, MEDIUM, SMALL, TINY
 START = 12000  # cycles before a block's turns and after them, launch and results included
-
-def turn_cycles(
-    tile,  # a `WarpTile`
-) -> float:
-    "Cycles of a turn, if the multiprocessor has nothing else to do: an estimate."
-    ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 in a cycle
-    return 1.1 * ffma + 200                   # other instructions, conflicts; and the barrier
-
-def merge_cycles(
-    tile,  # a `WarpTile`
-) -> float:
-    "Cycles to add another block's part of a tile: an estimate."
-    return 1000 + tile.bm * tile.bn / 6
 
 @lru_cache(1000)
 def choose(
@@ -407,7 +394,10 @@ def choose(
         busiest = count // blocks * turns + cdiv(shared * turns, blocks)
         neighbours = cdiv(blocks, multiprocessors)  # blocks on the same multiprocessor
         others = cdiv(blocks, shared) - 1 if shared else 0  # blocks whose part is to be added
-        return START + neighbours * busiest * turn_cycles(tile) + others * merge_cycles(tile)
+        ffma = tile.bm * tile.bn * tile.bk / 128  # cycles of a turn: a multiprocessor does 128
+        turn = 1.1 * ffma + 200                   # other instructions, conflicts; the barrier
+        merge = 1000 + tile.bm * tile.bn / 6      # to add another block's part
+        return START + neighbours * busiest * turn + others * merge
     def numbers(tile):
         count, places = count_tiles(tile), multiprocessors * tile.launch_bounds[1]
         parts = range(1, places // count + 1)

@@ -7,7 +7,7 @@ __all__ = ['GLOBAL', 'SHARED', 'cp_async', 'cp_async_commit_group', 'cp_async_wa
            'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array', 'pack_bf16',
            'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair']
 
-# %% ../nbs/tool_ptx.ipynb #2e038e0f
+# %% ../nbs/tool_ptx.ipynb #a3bdf17b
 import sys
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
@@ -15,6 +15,7 @@ import numpy as np
 from numba import config, types
 from numba.core.errors import TypingError
 from . import simulator
+from .util import from_bf16, to_bf16
 try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
 from .vector import _load_vector, _store_vector, _vector_pointer, element_pointer
@@ -41,13 +42,16 @@ def cp_async_wait_group(
     "Wait until all but the latest `pending` groups of the running thread have landed."
     simulator.cp_async_wait_group(pending, sys._getframe(1))
 
-# %% ../nbs/tool_ptx.ipynb #0cad337e
-def _assembly(builder, text, constraints="", args=()):
-    "Put inline PTX without a result where the builder stands."
+# %% ../nbs/tool_ptx.ipynb #1475f52b
+def _assembly(builder, text, constraints="", args=(), results=(), pure=False):
+    "Put inline PTX where the builder stands: values of `results`. `pure`: only they matter."
     from llvmlite import ir
-    kind = ir.FunctionType(ir.VoidType(), [arg.type for arg in args])
-    clobbers = ",".join(filter(None, (constraints, "~{memory}")))
-    builder.call(ir.InlineAsm(kind, text, clobbers, side_effect=True), args)
+    several = len(results) > 1
+    result = ir.LiteralStructType(results) if several else (*results, ir.VoidType())[0]
+    kind = ir.FunctionType(result, [arg.type for arg in args])
+    clobbers = constraints if pure else ",".join(filter(None, (constraints, "~{memory}")))
+    call = builder.call(ir.InlineAsm(kind, text, clobbers, side_effect=not pure), args)
+    return [builder.extract_value(call, i) for i in range(len(results))] if several else [call]
 
 GLOBAL, SHARED = 1, 3  # LLVM's numbers of the GPU's memories
 
@@ -348,25 +352,18 @@ def _compile_tuples():
 
 if not config.ENABLE_CUDASIM: _compile_tuples()
 
-# %% ../nbs/tool_ptx.ipynb #443529c5
+# %% ../nbs/tool_ptx.ipynb #a8026d5f
 def pack_bf16(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to bfloat16 (to nearest, ties to even). PTX: cvt.rn.bf16x2.f32."
-    return np.uint32(_round(low)) | np.uint32(_round(high)) << np.uint32(16)
-
-def _round(x):
-    "The bits of a float32 as bfloat16."
-    bits = int(np.float32(x).view(np.uint32))
-    if np.isnan(x): return 0x7FFF
-    return bits + 0x7FFF + (bits >> 16 & 1) >> 16
+    return to_bf16([low, high]).view(np.uint32)[0]
 
 def unpack_bf16(
     bits,  # uint32: two bfloat16
 ) -> tuple:
     "Two float32: the low half and the high half."
-    bits = np.uint32(bits)
-    return (bits << np.uint32(16)).view(np.float32), (bits & np.uint32(0xFFFF0000)).view(np.float32)
+    return tuple(from_bf16(np.array([bits], np.uint32).view(np.uint16)))
 
 def ldmatrix(
     array,      # uint16 in shared memory
@@ -411,11 +408,9 @@ def add_mma(
 def _warp_product(factors):
     "What each lane's sums grow by: (32, 4·r·c) float64."
     def halves(numbers):
-        bits = np.array(numbers, np.uint32)
-        both = np.stack([bits << 16, bits & 0xFFFF0000], -1)  # low, high
-        return np.ascontiguousarray(both).view(np.float32).astype(np.float64)
+        return from_bf16(np.array(numbers, np.uint32).view(np.uint16)).astype(float)
     x, y = (halves([factors[lane][i] for lane in range(32)]) for i in range(2))
-    r, c = x.shape[1] // 4, y.shape[1] // 2
+    r, c = x.shape[1] // 8, y.shape[1] // 4
     x = x.reshape(8, 4, r, 2, 2, 2)  # lane // 4, lane % 4, matrix, right half, lower half, number
     y = y.reshape(8, 4, c, 2, 2)     # lane // 4, lane % 4, matrix, lower half, number
     left = x.transpose(2, 4, 0, 3, 1, 5).reshape(16 * r, 16)
@@ -433,23 +428,17 @@ def store_pair(
     array.store(index, (np.uint16(pair & np.uint32(0xFFFF)), np.uint16(pair >> np.uint32(16))),
                 sys._getframe(1))
 
-# %% ../nbs/tool_ptx.ipynb #a5b63985
+# %% ../nbs/tool_ptx.ipynb #a070b75c
 def _compile_tensor_cores():
     from llvmlite import ir
     from numba.core import cgutils
     word, number = ir.IntType(32), ir.FloatType()
 
-    def several(builder, kinds, text, constraints, args, side_effect):
-        "Inline PTX with several results."
-        kind = ir.FunctionType(ir.LiteralStructType(kinds), [arg.type for arg in args])
-        call = builder.call(ir.InlineAsm(kind, text, constraints, side_effect=side_effect), args)
-        return [builder.extract_value(call, i) for i in range(len(kinds))]
-
     @intrinsic
     def pack(typing_context, low, high):
         def generate(context, builder, signature, args):
-            kind = ir.FunctionType(word, [number, number])
-            return builder.call(ir.InlineAsm(kind, "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f"), args)
+            text = "cvt.rn.bf16x2.f32 $0, $2, $1;"
+            return _assembly(builder, text, "=r,f,f", args, [word], True)[0]
         return types.uint32(types.float32, types.float32), generate
 
     @intrinsic
@@ -471,8 +460,7 @@ def _compile_tensor_cores():
             for group in range(groups):
                 text = (f"ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{$0, $1, $2, $3}}, "
                         f"[$4+{first + apart * group}];")
-                found += several(builder, [word] * 4, text, "=r,=r,=r,=r,r,~{memory}", [address],
-                                 True)
+                found += _assembly(builder, text, "=r,=r,=r,=r,r", [address], [word] * 4)
             return context.make_tuple(builder, signature.return_type, found)
         result = types.UniTuple(types.uint32, 4 * groups)
         return result(array, at, offset, step, count, transpose), generate
@@ -487,8 +475,8 @@ def _compile_tensor_cores():
             for i, j in _places(len(xs) // 4, columns, 1):
                 at = 4 * (i * columns + j)
                 args = [*xs[4 * i:4 * i + 4], *ys[2 * j:2 * j + 2], *sums[at:at + 4]]
-                sums[at:at + 4] = several(builder, [number] * 4, text,
-                                          "=f,=f,=f,=f,r,r,r,r,r,r,0,1,2,3", args, False)
+                sums[at:at + 4] = _assembly(builder, text, "=f,=f,=f,=f,r,r,r,r,r,r,0,1,2,3", args,
+                                            [number] * 4, True)
             return context.make_tuple(builder, signature.return_type, sums)
         return acc(acc, x, y), generate
 

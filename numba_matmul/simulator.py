@@ -426,7 +426,7 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             return operation(array, *args)
         return atomic
 
-# %% ../nbs/tool_simulator.ipynb #555f0f80
+# %% ../nbs/tool_simulator.ipynb #0d493a97
 FULL_WARP = 0xFFFFFFFF
 
 class StrictModule(kernelapi.FakeCUDAModule):
@@ -467,18 +467,18 @@ class StrictModule(kernelapi.FakeCUDAModule):
         votes = self._votes(mask, value, sys._getframe(1))
         return sum(1 << lane for lane, vote in votes.items() if vote)
 
-    def _votes(self, mask, value, frame):
-        return getcurrent().wait(frame, _present(mask), value, orders=False)
+    def _votes(self, mask, value, frame): return exchange(value, frame, _present(mask))
     def _shuffle(self, mask, value, lane, frame):
         return self._votes(mask, value, frame).get(lane, value)
 
 def exchange(
-    value,       # what the running lane gives
-    frame=None,  # Python frame of the kernel; the caller's if None
-) -> dict:       # lane → value
-    """Wait until all lanes of the warp are here, and see what each gave. All get the same dict.
+    value,           # what the running lane gives
+    frame=None,      # Python frame of the kernel; the caller's if None
+    mask=FULL_WARP,  # the lanes that take part
+) -> dict:           # lane → value
+    """Wait until all lanes of the mask are here, and see what each gave. All get the same dict.
     It is no barrier for memory."""
-    return getcurrent().wait(frame or sys._getframe(1), FULL_WARP, value, orders=False)
+    return getcurrent().wait(frame or sys._getframe(1), mask, value, orders=False)
 
 def _present(mask):
     "The lanes of `mask` that the running thread's warp has."
