@@ -107,7 +107,7 @@ def measure(
                       cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel,
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)
 
-# %% ../nbs/90_ladder.ipynb #f9ef0ec8
+# %% ../nbs/90_ladder.ipynb #8ba0ce2c
 def _nvidia_smi(*fields):
     "What nvidia-smi says of the GPU that torch uses."
     import torch
@@ -140,15 +140,17 @@ def _version(package):
 FP32_LANES = {"7.0": 64, "7.5": 64, "8.0": 64}  # a multiprocessor; 128 elsewhere
 
 METHOD = ("Device time by torch.profiler: median of the runs and distance between the quartiles, "
-          "after warm-up, in turn with torch.matmul (TF32 off) in the same process; normally "
-          "distributed random data; each result compared with float64 before it is timed.")
+          "after warm-up, alternating with torch.matmul (TF32 off) in the same process, each first "
+          "in half of the runs; normally distributed random data; each result compared with "
+          "float64 before it is timed.")
 
 def machine():
     "The GPU, its driver and the software, as a result card names them."
     import torch
     gpu = torch.cuda.get_device_properties(0)
     driver, top_clock = _nvidia_smi("driver_version", "clocks.max.sm")
-    packages = "torch", "numba", "numba-cuda", "numpy", "cuda-bindings", "llvmlite"
+    packages = ("torch", "numba", "numba-cuda", "numpy", "cuda-bindings", "llvmlite",
+                "nvidia-nvjitlink")
     versions = {package: v for package in packages if (v := _version(package))}
     capability = f"{gpu.major}.{gpu.minor}"
     lanes = gpu.multi_processor_count * FP32_LANES.get(capability, 128)
