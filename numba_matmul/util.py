@@ -84,7 +84,7 @@ def cdiv(
         raise ValueError(f"cdiv needs tuples of one length, not {len(a)} and {len(b)}")
     return tuple(-(-x // y) for x, y in zip(a, b))
 
-# %% ../nbs/00_util.ipynb #10b26cde
+# %% ../nbs/00_util.ipynb #25e2e0bd
 @dataclass
 class Gemm:
     "The arguments of one matrix product, checked: Numba device arrays, alpha and beta in float32."
@@ -102,16 +102,15 @@ class Gemm:
 
 def _describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
 
-def _device_array(name, x, dtype):
+def _device_array(name, x, dtype, gpu):
     "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
     def refuse(kind, given, needed): raise kind(f"{name} is {given}; needed is {needed}")
     is_tensor = _is_torch(x)
     if is_tensor and not x.is_cuda:
         refuse(TypeError, f"a torch tensor on {x.device}",
                f"an array on the device: pass to_d({name}) or {name}.cuda()")
-    if is_tensor and x.device.index != cuda.get_current_device().id:
-        refuse(ValueError, f"on {x.device}",
-               f"an array on the current GPU, cuda:{cuda.get_current_device().id}")
+    if is_tensor and x.device.index != gpu:
+        refuse(ValueError, f"on {x.device}", f"an array on the current GPU, cuda:{gpu}")
     if not is_tensor and not getattr(x, "__cuda_ndarray__", False):
         refuse(TypeError, f"a host object ({_describe(x)})",
                f"an array on the device: pass to_d({name})")
@@ -161,7 +160,8 @@ def gemm_args(
     dtype=np.float32,  # what all three must be
 ) -> Gemm:
     "Check the arguments of C ← alpha·A·B + beta·C, make `c` if None; `TypeError` or `ValueError`."
-    a_d, b_d = _device_array("a", a, dtype), _device_array("b", b, dtype)
+    gpu = 0 if config.ENABLE_CUDASIM else cuda.get_current_device().id
+    a_d, b_d = _device_array("a", a, dtype, gpu), _device_array("b", b, dtype, gpu)
     (m, k), n = a.shape, b.shape[1]
     if b.shape[0] != k:
         raise ValueError(f"a is {m}×{k} and b is {b.shape[0]}×{n}: "
@@ -169,12 +169,13 @@ def gemm_args(
     if c is None and beta != 0:
         raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
     result = array_like(a, (m, n)) if c is None else c
-    c_d = _device_array("c", result, dtype)
+    c_d = _device_array("c", result, dtype, gpu)
     if tuple(c_d.shape) != (m, n):
         raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
                          f"the product of {m}×{k} and {k}×{n} is {m}×{n}")
-    for name, other in ("a", a_d), ("b", b_d):
-        (c_first, c_end), (first, end) = _span(c_d), _span(other)
+    spans = [_span(x) for x in (a_d, b_d, c_d)]
+    c_first, c_end = spans[2]
+    for name, (first, end) in zip("ab", spans):
         if max(c_first, first) < min(c_end, end):
             raise ValueError(f"c overlaps {name} in memory, so writing c would change {name} "
                              "while it is read: pass another c")
@@ -182,7 +183,7 @@ def gemm_args(
         if not isinstance(factor, Real):
             raise TypeError(f"{name} is {factor!r}; needed is a number")
     alpha, beta = np.float32(alpha), np.float32(beta)
-    starts = [_span(x)[0] for x in (a_d, b_d, c_d)]
+    starts = [first for first, _ in spans]
     starts += [x.shape[1] * x.dtype.itemsize for x in (a_d, b_d)]  # the second row
     aligned = all(start % 16 == 0 for start in starts)
     return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), aligned,
