@@ -6,16 +6,18 @@
 __all__ = ['TARGETS', 'INSTRUCTION', 'KB', 'MULTIPROCESSORS', 'CompileError', 'gpu_target', 'Instruction', 'collides',
            'register_reads', 'MachineCode', 'compare', 'machine_code', 'Multiprocessor', 'Occupancy', 'occupancy']
 
-# %% ../nbs/tool_compiler.ipynb #034fcfe3
+# %% ../nbs/tool_compiler.ipynb #780253a2
 import hashlib
 import json
+import linecache
 import os
+import pickle
 import re
 import subprocess
 import sys
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from numba import cuda
 from .simulator import TWO_BODIES, ChildError, Pickler, in_child, launch_of
 from .util import Markdown
 
-# %% ../nbs/tool_compiler.ipynb #88ad51bc
+# %% ../nbs/tool_compiler.ipynb #2c8d5d1e
 class CompileError(RuntimeError):
     "A kernel that the compiler refuses, or a compiler that is not there."
 
@@ -55,7 +57,12 @@ def _explain(error):
     places = [i for i, line in enumerate(lines) if line.startswith("line ")]
     return "\n".join(lines[:places[1]] if len(places) > 1 else lines)  # it repeats itself
 
-def _compile(kernel, signature, capability, ptx=False):
+@lru_cache(4)
+def _loaded(task):
+    "In a child: a pickled kernel, the same one for each target, so that its functions are ready."
+    return pickle.loads(task)
+
+def _compile(task, sources, signature, capability, ptx=False):
     "In a child in real mode: the machine code of a kernel as a launch would make it, or its PTX."
     from types import SimpleNamespace
     from numba.cuda import codegen, dispatcher
@@ -63,6 +70,8 @@ def _compile(kernel, signature, capability, ptx=False):
     from numba.cuda.cudadrv.driver import _have_nvjitlink
     if not _have_nvjitlink():
         raise CompileError("nvJitLink was not found: install the extra cu13 or cu12")
+    for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
+    kernel = _loaded(task)
     full = (*capability, "a" if capability >= (9, 0) else "")
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: cc or full
@@ -218,7 +227,7 @@ def compare(
     table = [("", *names), ("---", *("--:",) * len(codes)), *rows]
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table))
 
-# %% ../nbs/tool_compiler.ipynb #85d28a80
+# %% ../nbs/tool_compiler.ipynb #64017a3e
 def _cache_file(task, *key):
     "Where the answer to a task is kept."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
@@ -234,8 +243,8 @@ def _cache_file(task, *key):
 
 def _compiled(kernel, signature, target, ptx=False):
     "What `_compile` returns, from a child."
-    capability = TARGETS[target]
-    try: return in_child(_compile, kernel, signature, capability, ptx, simulator=False, keep=True)
+    task = (*Pickler.dumps(kernel), signature, TARGETS[target], ptx)
+    try: return in_child(_compile, *task, simulator=False, keep=True)
     except ChildError as e:
         raise CompileError(str(e).removeprefix("CompileError: ")) from None
 

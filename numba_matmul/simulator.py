@@ -10,7 +10,7 @@ __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'DYNAMIC_SHARED_LIMI
            'cp_async_wait_group', 'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate',
            'Message', 'diagnose', 'Launch', 'launch_of']
 
-# %% ../nbs/tool_simulator.ipynb #70db53b6
+# %% ../nbs/tool_simulator.ipynb #29bda396
 import copy
 import dis
 import inspect
@@ -38,7 +38,7 @@ import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from greenlet import getcurrent, greenlet
 from numba import config, cuda
-from .util import gpu_name
+from .util import dtype_of, gpu_name, rounded
 from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
@@ -795,7 +795,7 @@ def diagnose(
     except (SimulatorError, ChildError) as e: return Message(e)
     return Message("No mistake found.")
 
-# %% ../nbs/tool_simulator.ipynb #9fe444dd
+# %% ../nbs/tool_simulator.ipynb #66cd01f9
 @dataclass
 class Launch:
     "What a host function asks the GPU to do."
@@ -835,14 +835,14 @@ def launch_of(
     fn,     # host function (a, b), or a number on the ladder
     shape,  # m, n, k
 ) -> Launch:
-    "The kernel that a host function launches for float32 matrices of this shape."
+    "The kernel that a host function launches for matrices of this shape."
     if isinstance(fn, int):
         from numba_matmul.ladder import KERNELS
         if fn not in KERNELS:
             raise ValueError(f"there is no kernel {fn}; there are {', '.join(map(str, KERNELS))}")
         fn = KERNELS[fn].fn
     m, n, k = shape
-    a, b = np.random.randn(m, k).astype(np.float32), np.random.randn(k, n).astype(np.float32)
+    a, b = (rounded(np.random.randn(*size), dtype_of(fn)) for size in ((m, k), (k, n)))
     noted = in_child(_note_launches, fn, (a, b), simulator=True)
     if len(noted) != 1:
         raise ValueError(f"{fn.__name__} launches {len(noted)} kernels for {m}×{n}×{k}, not one")
