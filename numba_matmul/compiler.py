@@ -142,7 +142,7 @@ def _main_loop(instructions):
         return ffma, loads, -len(body) if ffma else len(body)
     return instructions[slice(*max(inner, key=weight))] if inner else []
 
-# %% ../nbs/tool_compiler.ipynb #ddebf86d
+# %% ../nbs/tool_compiler.ipynb #3e17e7a3
 def collides(
     read,  # registers that an instruction reads
 ) -> bool:
@@ -222,8 +222,8 @@ def compare(
             ("stack, bytes a thread", *(code.stack_bytes for code in codes)),
             ("loads and stores of local memory (spills)", *(code.spills for code in codes)),
             ("**main loop**, instructions", *(len(code.main_loop) for code in codes)),
-            *((f"· {kind}", *(code.mix.get(kind, 0) for code in codes)) for kind in kinds),
-            ("FFMA share", *(f"{code.ffma_share:.0%}" for code in codes))]
+            *((f"· {kind}", *(code.mix.get(kind, 0) for code in codes)) for kind in kinds)]
+    if "FFMA" in kinds: rows.append(("FFMA share", *(f"{code.ffma_share:.0%}" for code in codes)))
     table = [("", *names), ("---", *("--:",) * len(codes)), *rows]
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table))
 

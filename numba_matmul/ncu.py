@@ -19,7 +19,7 @@ from pathlib import Path
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .util import COLORS, Markdown, card_row, load_cards
 
-# %% ../nbs/tool_ncu.ipynb #eedb8615
+# %% ../nbs/tool_ncu.ipynb #bb417c31
 class NcuError(RuntimeError):
     "Nsight Compute could not do what was asked; the message says what to do."
 
@@ -54,7 +54,8 @@ LOOK_AT = {  # what the lessons tell you to look at, in Nsight Compute's words â
     "Bank Conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "Stall MIO Throttle": STALLS["mio_throttle"], "Stall Barrier": STALLS["barrier"],
     "Stall Long Scoreboard": STALLS["long_scoreboard"],
-    "Stall Dispatch": STALLS["dispatch_stall"]}
+    "Stall Dispatch": STALLS["dispatch_stall"],
+    "Stall Math Pipe Throttle": STALLS["math_pipe_throttle"]}
 REMEDIES = {
     "ERR_NVGPUCTRPERM": ("reading the counters needs permission: run it as root (sudo, with the "
                          "full path of ncu), or have the administrator load the driver with "

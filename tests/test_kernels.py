@@ -5,19 +5,23 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k13_beyond_cublas
+from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k13_beyond_cublas, k14_tensor_cores
 from numba_matmul.k04_1d_blocktiling import Tile, check_tile
 from numba_matmul.k09_autotuning import GroupTile, configurations
 from numba_matmul.k10_warptiling import WarpTile
 from numba_matmul.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
+from numba_matmul.k14_tensor_cores import MmaTile
 from numba_matmul.ladder import KERNELS, TUNABLE
-from numba_matmul.util import assert_matmul_correct, to_d, to_h
+from numba_matmul.util import assert_matmul_correct, rounded, to_d, to_h
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
 
 
-def random(*shape): return np.random.randn(*shape).astype(np.float32)
+def random(*shape, dtype="float32"): return rounded(np.random.randn(*shape), dtype)
+
+
+def nan_like(x): return rounded(np.full(x.shape, np.nan), "float32" if x.dtype == np.float32 else "bfloat16")
 
 
 @kernels
@@ -30,43 +34,43 @@ def random(*shape): return np.random.randn(*shape).astype(np.float32)
 @example(m=3, n=3, k=2, alpha=0.0, beta=2.0**-126)
 @given(m=st.integers(0, 40), n=st.integers(0, 40), k=st.integers(0, 30), alpha=factor, beta=factor)
 def test_any_size(kernel, m, n, k, alpha, beta):
-    a, b, before = random(m, k), random(k, n), random(m, n)
-    if alpha == 0: a[:], b[:] = np.nan, np.nan  # must not be read
-    c = to_d(before if beta else np.full_like(before, np.nan))
+    a, b, before = (random(*shape, dtype=kernel.dtype) for shape in ((m, k), (k, n), (m, n)))
+    if alpha == 0: a, b = nan_like(a), nan_like(b)  # must not be read
+    c = to_d(before if beta else nan_like(before))
     assert kernel(to_d(a), to_d(b), c, alpha, beta) is c
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
 
 @kernels
 def test_makes_its_own_result(kernel):
-    a, b = to_d(random(5, 6)), to_d(random(6, 7))
+    a, b = good(kernel, 5, 6, 7)
     c = kernel(a, b)
-    assert type(c) is type(a) and c.shape == (5, 7) and c.dtype == np.float32
+    assert type(c) is type(a) and c.shape == (5, 7) and c.dtype == a.dtype
     assert_matmul_correct(a, b, c)
 
 
 @kernels
 def test_a_block_of_rows_is_a_matrix(kernel):
-    whole, b = to_d(random(9, 5)), to_d(random(5, 4))
+    whole, b = good(kernel, 9, 5, 4)
     assert_matmul_correct(to_h(whole)[3:8], b, kernel(whole[3:8], b))
 
 
-def good(): return to_d(random(4, 6)), to_d(random(6, 5))
+def good(kernel, m=4, k=6, n=5): return tuple(to_d(random(*shape, dtype=kernel.dtype)) for shape in ((m, k), (k, n)))
 
 
 REFUSED = {
     "shapes that do not fit": (lambda a, b: (a, a), ValueError, ["4×6", "as many columns"]),
-    "host array": (lambda a, b: (random(4, 6), b), TypeError, ["numpy.ndarray", "to_d(a)"]),
+    "host array": (lambda a, b: (to_h(a), b), TypeError, ["numpy.ndarray", "to_d(a)"]),
     "list": (lambda a, b: (a, [[1.0]]), TypeError, ["builtins.list", "to_d(b)"]),
-    "float64": (lambda a, b: (to_d(np.ones((4, 6))), b), TypeError, ["float64", "astype(np.float32)"]),
-    "some columns of a matrix": (lambda a, b: (to_d(random(4, 12))[:, :6], b), ValueError, ["not row-major", "to_d(a)"]),
-    "every other row": (lambda a, b: (a, to_d(random(12, 5))[::2]), ValueError, ["b is not row-major"]),
-    "one dimension": (lambda a, b: (to_d(random(6)), b), ValueError, ["1 dimensions", "(6,)"]),
-    "c of another shape": (lambda a, b: (a, b, to_d(random(5, 4))), ValueError, ["5×4", "4×5"]),
+    "float64": (lambda a, b: (to_d(np.ones((4, 6))), b), TypeError, ["float64", "pass to_d("]),
+    "some columns of a matrix": (lambda a, b: (to_d(np.hstack([to_h(a)] * 2))[:, :6], b), ValueError, ["not row-major", "to_d(a)"]),
+    "every other row": (lambda a, b: (a, to_d(np.vstack([to_h(b)] * 2))[::2]), ValueError, ["b is not row-major"]),
+    "one dimension": (lambda a, b: (to_d(to_h(a)[0]), b), ValueError, ["1 dimensions", "(6,)"]),
+    "c of another shape": (lambda a, b: (a, b, to_d(to_h(b)[:5, :4])), ValueError, ["5×4", "4×5"]),
     "c of another dtype": (lambda a, b: (a, b, to_d(np.zeros((4, 5), np.int32))), TypeError, ["c is int32"]),
     "beta without c": (lambda a, b: (a, b, None, 1.0, 2.0), ValueError, ["beta is 2.0", "pass the c"]),
     "a factor that is no number": (lambda a, b: (a, b, None, "2"), TypeError, ["alpha is '2'"]),
-    "c is a": (lambda a, b: (to_d(random(4, 4)),) * 3, ValueError, ["overlaps a"]),
+    "c is a": (lambda a, b: (to_d(to_h(a)[:, :4]),) * 3, ValueError, ["overlaps a"]),
 }
 
 
@@ -74,15 +78,21 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_wrong_arguments_are_refused(kernel, case):
     arguments, error, texts = REFUSED[case]
-    with pytest.raises(error) as caught: kernel(*arguments(*good()))
+    with pytest.raises(error) as caught: kernel(*arguments(*good(kernel)))
     for text in texts: assert text in str(caught.value)
 
 
 @kernels
 def test_c_may_not_overlap_a_part_of_b(kernel):
-    whole = to_d(random(12, 5))
-    with pytest.raises(ValueError, match="overlaps b"): kernel(to_d(random(6, 6)), whole[:6], whole[4:10])
-    kernel(to_d(random(6, 6)), whole[:6], whole[6:])  # neighbours are fine
+    a, whole = to_d(random(6, 6, dtype=kernel.dtype)), to_d(random(12, 5, dtype=kernel.dtype))
+    with pytest.raises(ValueError, match="overlaps b"): kernel(a, whole[:6], whole[4:10])
+    kernel(a, whole[:6], whole[6:])  # neighbours are fine
+
+
+def test_the_type_of_a_matrix_is_that_of_the_kernel():
+    for kernel, wrong, text in ((KERNELS[1], "bfloat16", "needed is float32"), (KERNELS[14], "float32", "to_d(to_bf16(a))")):
+        with pytest.raises(TypeError) as caught: kernel(*(to_d(random(4, 4, dtype=wrong)) for _ in "ab"))
+        assert text in str(caught.value)
 
 
 def tiles(rules, kind=Tile, threads=32, **sizes):
@@ -114,11 +124,13 @@ TILED = {  # host function → small tiles and options to try it with
                             [dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, split=False),
                              *(dict(blocks=3, plan=plan) for plan in (Plan(1, 1, 0, 0, 0, 0), Plan(0, 2, 1, 0, 1, 2), Plan(2, 1, 0, 1, 0, 5)))]),
 }
-BY_NAME = {kernel.name: kernel.fn for kernel in KERNELS.values()}
+TILED["hgemm_tensor_cores"] = (tiles(k14_tensor_cores.RULES, MmaTile, 128, bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32),
+                                     wn=(16, 32), stages=(2, 3, 4), pad=(0, 8), group=(1, 2)), [{}, dict(copies_first=True)])
+BY_NAME = {kernel.name: kernel for kernel in KERNELS.values()}
 
 
 def test_every_kernel_with_tiles_is_tried_with_small_ones():
-    assert set(TILED) == {name for name, fn in BY_NAME.items() if "tile" in signature(fn).parameters}
+    assert set(TILED) == {name for name, kernel in BY_NAME.items() if "tile" in signature(kernel.fn).parameters}
     assert all(len(found) >= 5 for found, _ in TILED.values())
 
 
@@ -133,10 +145,11 @@ def test_every_tile_that_the_rules_let_through_works(name, data, alpha, beta):
     m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
     k = min(k, 50_000 // max(1, m * n))  # the simulator's time
     skips = [data.draw(st.integers(0, 4)) for _ in "abc"]
-    a, b, before = random(m, k), random(k, n), random(m, n)
-    if alpha == 0: a[:], b[:] = np.nan, np.nan
-    def view(x, skip): return to_d(np.concatenate([random(skip), x.ravel()]))[skip:].reshape(x.shape)
-    c = view(before if beta else np.full_like(before, np.nan), skips[2])
+    dtype = BY_NAME[name].dtype
+    a, b, before = (random(*shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
+    if alpha == 0: a, b = nan_like(a), nan_like(b)
+    def view(x, skip): return to_d(np.concatenate([random(skip, dtype=dtype), x.ravel()]))[skip:].reshape(x.shape)
+    c = view(before if beta else nan_like(before), skips[2])
     BY_NAME[name](view(a, skips[0]), view(b, skips[1]), c, alpha, beta, tile=tile, **options)
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
@@ -152,14 +165,17 @@ def test_every_tile_that_the_rules_let_through_works(name, data, alpha, beta):
     ("sgemm_vectorized", Tile(128, 128, 6, 8, 8), "bk must be a multiple of 4"),
     ("sgemm_bank_conflicts_linearize", Tile(128, 128, 0, 8, 8), "bk must be at least 1"),
     ("sgemm_bank_conflicts_padding", Tile(24, 16, 4, 4, 4), "B's tile must be a whole number of passes"),
+    ("hgemm_tensor_cores", MmaTile(256, 256, 64, 64, 64, 4), "227 KB"),
+    ("hgemm_tensor_cores", MmaTile(64, 64, 16, 32, 32, 3), "at least 32"),
+    ("hgemm_tensor_cores", MmaTile(32, 32, 32, 8, 32, 3), "multiples of 16"),
 ])
 def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
-    with pytest.raises(ValueError) as caught: BY_NAME[name](*good(), tile=tile)
+    with pytest.raises(ValueError) as caught: BY_NAME[name](*good(BY_NAME[name]), tile=tile)
     assert text in str(caught.value) and str(tile) in str(caught.value)
 
 
 def test_a_padding_that_would_break_wide_loads_is_refused():
-    with pytest.raises(ValueError, match="pad_a"): BY_NAME["sgemm_bank_conflicts_padding"](*good(), pad_a=5)
+    with pytest.raises(ValueError, match="pad_a"): BY_NAME["sgemm_bank_conflicts_padding"](*good(KERNELS[8]), pad_a=5)
 
 
 @pytest.mark.parametrize("number", TUNABLE)
@@ -191,4 +207,4 @@ def test_each_tile_that_may_be_chosen_works(tile, n):
 
 @pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(late=4), Plan(hidden=2)])
 def test_a_plan_that_cannot_work_is_refused(plan):
-    with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(), plan=plan)
+    with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(KERNELS[13]), plan=plan)

@@ -122,7 +122,7 @@ def launch_all(numbers):
     "Launch these kernels of the ladder, and those made here, once each, for the profiler."
     m, n, k = SHAPE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-    for number in numbers: KERNELS[number](a, b)
+    for number in numbers: KERNELS[number](*(x.to(getattr(torch, KERNELS[number].dtype)) for x in (a, b)))
     x, out = torch.randn(NUMBERS, device="cuda"), torch.empty(32, device="cuda")
     for kernel in MADE.values(): kernel[1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(out))
     torch.cuda.synchronize()

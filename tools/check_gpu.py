@@ -18,15 +18,16 @@ from numba import config, cuda
 from numba_matmul.ladder import KERNELS
 from numba_matmul.util import assert_matmul_correct, gpu_name, progress, write_card
 
-GUARD, GUARD_VALUE = 64, 12345.0
+GUARD, GUARD_VALUE = 64, 12288.0  # one that bfloat16 has, too
 CASES = 1000  # over all kernels
 TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
+SANITIZED = (256, 256, 128), (37, 36, 40)  # m, n, k: one that fits all tiles, and one that fits none
 
 
-def framed(rows, columns, fill):
+def framed(rows, columns, fill, dtype):
     "A matrix inside a larger buffer, at a random element offset: the buffer, the matrix, and its first element's place."
     first = GUARD + random.randrange(8)
-    buffer = torch.full((first + rows * columns + GUARD,), fill, device="cuda")
+    buffer = torch.full((first + rows * columns + GUARD,), fill, device="cuda", dtype=dtype)
     return buffer, buffer[first:first + rows * columns].view(rows, columns), first
 
 
@@ -36,12 +37,14 @@ def random_case(kernel):
                for _ in range(3))
     alpha, beta = random.choice((0.0, 1.0, -0.5, random.gauss(0, 1))), random.choice((0.0, 1.0, random.gauss(0, 1)))
     case = f"{kernel.name} m={m} n={n} k={k} alpha={alpha} beta={beta}"
-    (_, a, _), (_, b, _), (buffer, c, first) = framed(m, k, torch.nan), framed(k, n, torch.nan), framed(m, n, GUARD_VALUE)
+    dtype = getattr(torch, kernel.dtype)
+    (_, a, _), (_, b, _), (buffer, c, first) = framed(m, k, torch.nan, dtype), framed(k, n, torch.nan, dtype), framed(m, n, GUARD_VALUE, dtype)
     a.normal_(), b.normal_(), c.normal_()
     if beta == 0: c.fill_(torch.nan)
     if alpha == 0: a.fill_(torch.nan)
     before = c.clone()
-    arrays = [cuda.as_cuda_array(x) for x in (a, b, c)] if random.random() < 0.5 and min(m, n, k) else (a, b, c)
+    kept = torch.uint16 if dtype == torch.bfloat16 else dtype
+    arrays = [cuda.as_cuda_array(x.view(kept)) for x in (a, b, c)] if random.random() < 0.5 and min(m, n, k) else (a, b, c)
     kernel(*arrays, alpha, beta)
     if m and n: assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
     bands = torch.cat((buffer[:first], buffer[first + m * n:]))
@@ -51,17 +54,19 @@ def random_case(kernel):
 
 def large_case(kernel, m, n, k):
     "A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in strips."
-    a, b, c = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda"), torch.full((m, n), torch.nan, device="cuda")
+    dtype = getattr(torch, kernel.dtype)
+    a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
+    a.normal_(), b.normal_(), c.fill_(torch.nan)
     kernel(a, b, c)
     rows = max(1, 2**28 // n)
     for i in range(0, m, rows): assert_matmul_correct(a[i:i + rows], b, c[i:i + rows])
 
 
-def sanitize(kernel, size):
+def sanitize(kernel, shape):
     "Number of errors that each tool of compute-sanitizer finds in one small product."
     counts = {}
     for tool in TOOLS:
-        run = subprocess.run(["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), str(size)],
+        run = subprocess.run(["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), *map(str, shape)],
                              capture_output=True, text=True)
         line = next((x for x in reversed(run.stdout.splitlines()) if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
         if line is None or run.returncode: sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
@@ -70,9 +75,10 @@ def sanitize(kernel, size):
     return counts
 
 
-def once(number, size):
+def once(number, m, n, k):
     "One product, for compute-sanitizer."
-    a, b = torch.randn(size, size + 3, device="cuda"), torch.randn(size + 3, size - 1, device="cuda")
+    dtype = getattr(torch, KERNELS[number].dtype)
+    a, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n)))
     assert_matmul_correct(a, b, KERNELS[number](a, b))
 
 
@@ -93,7 +99,7 @@ def main():
             torch.cuda.empty_cache()
     found = {}
     if shutil.which("compute-sanitizer"):
-        runs = [(kernel, size) for kernel in KERNELS.values() for size in (128, 37)]
+        runs = [(kernel, shape) for kernel in KERNELS.values() for shape in SANITIZED]
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
             for counts in progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer"):
                 for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + errors
