@@ -1,6 +1,4 @@
-"""One launch of kernel 14 for Nsight Compute.
-
-Look at: Stall Math Pipe Throttle, Stall Barrier."""
+"One launch of kernel 14 for Nsight Compute. Look at: Stall Math Pipe Throttle, Stall Barrier."
 from util import rounded, to_d
 import numpy as np
 from numba import config
