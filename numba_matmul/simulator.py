@@ -5,12 +5,12 @@
 # %% auto #0
 __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'DYNAMIC_SHARED_LIMIT', 'get_item', 'set_item', 'FULL_WARP',
            'MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID', 'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction',
-           'Thread', 'Block', 'Element', 'Access', 'SharedArray', 'LocalArray', 'LocalMemory', 'SharedMemory',
-           'GlobalArray', 'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group',
+           'Thread', 'Block', 'Element', 'Elements', 'Access', 'SharedArray', 'LocalArray', 'LocalMemory',
+           'SharedMemory', 'GlobalArray', 'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group',
            'cp_async_wait_group', 'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate',
            'Message', 'diagnose', 'Launch', 'launch_of']
 
-# %% ../nbs/tool_simulator.ipynb #29bda396
+# %% ../nbs/tool_simulator.ipynb #676a754e
 import copy
 import dis
 import inspect
@@ -37,7 +37,7 @@ import cloudpickle
 import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from greenlet import getcurrent, greenlet
-from numba import config, cuda
+from numba import config, cuda, types
 from .util import dtype_of, gpu_name, rounded
 from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
@@ -176,7 +176,7 @@ class Block:
         else: why = "The lanes that the warp barrier names never all reach it."
         raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}")
 
-# %% ../nbs/tool_simulator.ipynb #dbf1aa38
+# %% ../nbs/tool_simulator.ipynb #a87c2677
 class Element:
     "What is known of one element of shared memory."
     __slots__ = "write", "reads", "copying"
@@ -195,6 +195,12 @@ class Element:
         elif len(same_warp) == 0 and self.reads[0].thread.warp == self.reads[1].thread.warp:
             self.reads[1] = new  # two warps give away more than two threads of one
 
+class Elements(dict):
+    "Notes by number of the element, made when they are needed."
+    def __missing__(self, number):
+        self[number] = made = Element()
+        return made
+
 class Access:
     "One access: who, where, after how many barriers."
     __slots__ = "thread", "code", "line", "barriers", "warp_barriers", "atomic"
@@ -209,6 +215,9 @@ class Access:
                 and not new.thread.ordered_after(self.thread, self.barriers, self.warp_barriers))
 
 def _refuse_negative(index):
+    try:
+        if (min(index) if type(index) is tuple else index) >= 0: return
+    except TypeError: pass  # with a slice
     for i in index if type(index) is tuple else (index,):
         if type(i) is not slice and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
@@ -312,7 +321,7 @@ class SharedArray:
         raise SimulatorError(f"race: {self._label(index)} was {done} by {before.thread} "
                              f"at {where}, and is {doing} by {now.thread} with no barrier between")
 
-# %% ../nbs/tool_simulator.ipynb #b62e2826
+# %% ../nbs/tool_simulator.ipynb #d548f5fe
 STATIC_SHARED_LIMIT = 48 * 1024    # bytes a block, on every target
 DYNAMIC_SHARED_LIMIT = 227 * 1024  # bytes a block that opts in, on sm_90
 
@@ -325,10 +334,10 @@ def _poisoned(shape, dtype):
 class LocalArray(np.ndarray):
     "A thread's own array: refuses negative indices."
     def __getitem__(self, index):
-        if type(index) in (tuple, slice) or index < 0: _refuse_negative(index)
+        if type(index) is tuple or type(index) is slice or index < 0: _refuse_negative(index)
         return get_item(self, index)
     def __setitem__(self, index, value):
-        if type(index) in (tuple, slice) or index < 0: _refuse_negative(index)
+        if type(index) is tuple or type(index) is slice or index < 0: _refuse_negative(index)
         set_item(self, index, value)
 
 get_item, set_item = np.ndarray.__getitem__, np.ndarray.__setitem__  # looked up once: a hot path
@@ -341,7 +350,7 @@ class SharedMemory:
     def __init__(self, dynamic_bytes):
         self.arrays, self.static_bytes = {}, 0
         self.dynamic = _poisoned(dynamic_bytes, np.uint8)
-        self.dynamic_elements = [Element() for _ in range(dynamic_bytes)]
+        self.dynamic_elements = Elements()
 
     def array(self, shape, dtype, alignment=None):
         frame = sys._getframe(1)
@@ -359,8 +368,7 @@ class SharedMemory:
                                  f"and may declare {STATIC_SHARED_LIMIT} (more only as dynamic "
                                  "shared memory, the fourth launch parameter)")
         ids = np.arange(data.size).reshape(data.shape)
-        elements = [Element() for _ in range(data.size)]
-        return SharedArray(name, data, ids, elements, base, data.itemsize)
+        return SharedArray(name, data, ids, Elements(), base, data.itemsize)
 
     def _dynamic(self, dtype):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
@@ -545,7 +553,7 @@ def cp_async_wait_group(
         target.note_write(at, access)
         target.data[at] = value
 
-# %% ../nbs/tool_simulator.ipynb #5225b0dd
+# %% ../nbs/tool_simulator.ipynb #ed18345c
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache",
                "launch_bounds", "lto", "shared_memory_carveout", "fastmath", "max_registers",
@@ -626,6 +634,12 @@ def _of_the_running_kernel(name):
     if running is None: raise AttributeError(f"cuda.{name} exists only inside a running kernel")
     return getattr(running, name)
 
+def _cast(kind, *args):
+    "`uint32(x)` in a kernel, and all its kin: Numba's own way is long."
+    if len(args) == 1 and not isinstance(args[0], types.Type):
+        return kind.cast_python_value(args[0])
+    return types.Type.__call__(kind, *args)
+
 def install():
     "Make the simulator strict. Kernels decorated from now on are checked."
     if not config.ENABLE_CUDASIM:
@@ -633,6 +647,7 @@ def install():
                            "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
+    types.Number.__call__ = _cast
 
 # %% ../nbs/tool_simulator.ipynb #9979dd66
 def skip_cells():
