@@ -216,13 +216,14 @@ def sgemm_vectorized_kernel(
         write_tile(c, acc, row0 + thread_row, col0 + thread_col, alpha, beta)
     return sgemm_vectorized_kernel
 
-# %% ../nbs/06_vectorized.ipynb #16f4845d
+# %% ../nbs/06_vectorized.ipynb #f74cf698
 def launch_options(
     g,     # what `gemm_args` returned
     tile,  # has `fits`
 ):
     "The options of a factory that follow from the matrices."
-    return dict(guarded=not tile.fits(g), width=4 if g.aligned else 1, read_c=g.beta != 0)
+    width = 16 // g.a.dtype.itemsize if g.aligned else 1  # numbers of an access
+    return dict(guarded=not tile.fits(g), width=width, read_c=g.beta != 0)
 
 def sgemm_vectorized(
     a,          # (m, k) float32 device array, row-major

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['tile_place', 'RULES', 'TILE', 'NEEDS', 'grouped', 'MmaTile', 'Source', 'bf16_copier', 'mma_steps', 'Target',
-           'pair_writer', 'row_of_matrices_writer', 'matrices_writer', 'hgemm_tensor_cores_kernel',
+           'pair_writer', 'write_nothing', 'row_of_matrices_writer', 'matrices_writer', 'hgemm_tensor_cores_kernel',
            'hgemm_tensor_cores']
 
-# %% ../nbs/14_tensor_cores.ipynb #4a980a2c
+# %% ../nbs/14_tensor_cores.ipynb #740a41a5
 from functools import cache
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 from .util import cdiv, gemm_args, need_capability, with_shared_memory
 from numba import cuda, int64, uint16, uint32, uint64
 from .k04_1d_blocktiling import Tile, check_tile
+from .k06_vectorized import launch_options
 from .ptx import (add_mma, cp_async, cp_async_commit_group, cp_async_wait_group,
                               ldmatrix, pack_bf16, shared_address, store_pair, unpack_bf16)
 
@@ -176,7 +177,7 @@ def mma_steps(
         return add_mma(acc, x, y), next_x, next_y
     return steps
 
-# %% ../nbs/14_tensor_cores.ipynb #6438fc61
+# %% ../nbs/14_tensor_cores.ipynb #f2b3ceaf
 class Target(NamedTuple):
     "Where results go."
     array: object  # C, flat
@@ -212,16 +213,16 @@ def pair_writer(
                 if both: c[at + uint64(1)] = uint16(pair >> uint32(16))
     return write
 
+@cuda.jit(device=True)
+def write_nothing(to, row, col, sums): pass
+
 @cache
 def row_of_matrices_writer(
     count,  # matrices of 16×8 side by side
     write,  # see `pair_writer`
 ):
     "A device function: write what a lane has of them."
-    if not count:
-        @cuda.jit(device=True)
-        def nothing(to, row, col, sums): pass
-        return nothing
+    if not count: return write_nothing
     before, at, right = row_of_matrices_writer(count - 1, write), 4 * (count - 1), 8 * (count - 1)
 
     @cuda.jit(device=True)
@@ -242,10 +243,7 @@ def matrices_writer(
     write,  # see `pair_writer`
 ):
     "A device function: write all that a lane has."
-    if not count:
-        @cuda.jit(device=True)
-        def nothing(to, row, col, sums): pass
-        return nothing
+    if not count: return write_nothing
     before, write_row = matrices_writer(count - 1, cols, write), row_of_matrices_writer(cols, write)
     first, last, below = 4 * cols * (count - 1), 4 * cols * count, 16 * (count - 1)
 
@@ -347,7 +345,7 @@ def hgemm_tensor_cores_kernel(
               col0 + warp_col + lane % 4 * 2, acc)
     return hgemm_tensor_cores_kernel
 
-# %% ../nbs/14_tensor_cores.ipynb #675d8d46
+# %% ../nbs/14_tensor_cores.ipynb #e76c489e
 NEEDS = 8, 0  # compute capability
 
 def hgemm_tensor_cores(
@@ -363,8 +361,7 @@ def hgemm_tensor_cores(
     Raises `TypeError`, `ValueError`, or `RuntimeError` on an older GPU."""
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     need_capability(NEEDS, "bfloat16 on tensor cores")
-    follow = dict(guarded=not tile.fits(g), width=8 if g.aligned else 1, read_c=g.beta != 0)
-    kernel = hgemm_tensor_cores_kernel(tile, **follow | options)
+    kernel = hgemm_tensor_cores_kernel(tile, **launch_options(g, tile) | options)
     blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if blocks:
         launch = with_shared_memory(kernel, blocks, tile.threads, g.stream, tile.shared_bytes)
