@@ -331,6 +331,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'numba_matmul.simulator.Atomics': ('tool_simulator.html#atomics', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.Atomics.__getattribute__': ( 'tool_simulator.html#atomics.__getattribute__',
                                                                                              'numba_matmul/simulator.py'),
+                                        'numba_matmul.simulator.Atomics.__init__': ( 'tool_simulator.html#atomics.__init__',
+                                                                                     'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.Block': ('tool_simulator.html#block', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.Block.__init__': ( 'tool_simulator.html#block.__init__',
                                                                                    'numba_matmul/simulator.py'),

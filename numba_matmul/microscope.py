@@ -139,9 +139,10 @@ def _watch(launch, args, blocks):
     by_block = {block: list(found.values()) for block, found in sites.items()}
     return by_block, {name: dict(count) for name, count in reads.items()}, shapes
 
-# %% ../nbs/tool_microscope.ipynb #41033d2c
-def _sorts(grid):
+# %% ../nbs/tool_microscope.ipynb #ea5905c7
+def _sorts(kernel, grid):
     "One block of each sort, and how many of that sort there are."
+    if "atomic" in kernel.__code__.co_names: return {block: 1 for block in np.ndindex(*grid)}
     axes = [[(0, 1), (1, n - 2), (n - 1, 1)] if n > 2 else [(i, 1) for i in range(n)] for n in grid]
     return {(x, y, z): a * b * c for x, a in axes[0] for y, b in axes[1] for z, c in axes[2]}
 
@@ -229,7 +230,7 @@ class View:
 def microscope(
     fn,           # host function, number on the ladder, or configured kernel: kernel[grid, block]
     *args,        # for a function: the shape (m, n, k); for a kernel: its arguments
-    blocks=None,  # block indices (x, y, z) to simulate; one of each sort if None
+    blocks=None,  # block indices (x, y, z) to simulate; None: one of each sort, all with atomics
     timeout=300,  # seconds
 ) -> View:
     "What each warp of some blocks asks of memory. `SimulatorError` at a mistake of the kernel."
@@ -237,11 +238,12 @@ def microscope(
         launch = launch_of(fn, *args)
         configured, args, grid = launch.configured, launch.args, launch.grid
     else: configured, grid = fn, getattr(fn, "grid_dim", None) or getattr(fn, "griddim", None)
-    name = getattr(configured, "dispatcher", configured).py_func.__name__
+    kernel = getattr(configured, "dispatcher", configured).py_func
+    name = kernel.__name__
     if grid is None: raise ValueError(f"{name} needs a configuration: {name}[grid, block]")
     if any(not arg.flags.c_contiguous for arg in args if isinstance(arg, np.ndarray)):
         raise ValueError("the microscope needs row-major arrays: a view has other addresses")
-    counts = _sorts(grid) if blocks is None else {tuple(block): 1 for block in blocks}
+    counts = _sorts(kernel, grid) if blocks is None else {tuple(block): 1 for block in blocks}
     if not counts or any(not all(0 <= i < n for i, n in zip(block, grid)) for block in counts):
         raise ValueError(f"blocks are (x, y, z) within the grid {tuple(grid)}, and at least one")
     sites, reads, shapes = in_child(_watch, configured, args, list(counts), simulator=True,

@@ -192,6 +192,8 @@ def test_the_parts_of_a_launch_add_up_to_all_of_it():
 def test_a_kernel_that_races_or_hangs_is_named():
     @cuda.jit
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
+    waiting = microscope(13, (64, 64, 64))  # parts of sums go from one block to another
+    assert len(waiting.counts) == launch_of(13, (64, 64, 64)).grid[0] > 1
     with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"): microscope(past_the_end[1, 8], np.zeros(8, np.float32))
     with pytest.raises(ValueError, match="it touches out, x"): microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
 

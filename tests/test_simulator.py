@@ -432,3 +432,12 @@ def test_a_shuffle_does_not_order_memory_and_a_warp_barrier_does(ordered):
         out[lane] = tile[31 - lane]
     if ordered: assert np.array_equal(simulate(k[1, 32], X[:32].copy())[0], X[:32][::-1])
     else: refused(k[1, 32], X[:32].copy(), match="race")
+
+
+def test_a_thread_that_waits_for_a_later_block_is_refused():
+    @cuda.jit
+    def k(flags):
+        if cuda.blockIdx.x == 0:
+            while cuda.atomic.add(flags, 0, 0) == 0: pass
+        else: cuda.atomic.exch(flags, 0, 1)
+    refused(k[2, 1], np.zeros(1, np.int32), match=r"atomic.add gives the same")

@@ -17,7 +17,7 @@ from numba_matmul.microscope import LINE, WORD, microscope
 from numba_matmul.ncu import COPIES, COUNTERS, SHAPE, ncu
 from numba_matmul.ptx import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.simulator import launch_of
-from numba_matmul.util import gpu_card, gpu_name, progress, write_card
+from numba_matmul.util import gpu_card, gpu_name, progress, with_shared_memory, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
@@ -142,6 +142,8 @@ def from_driver(number):
     threads = int(np.prod(launch.block))
     types, _ = normalize_signature(launch.signature)
     compiled = launch.kernel.compile(types)
+    configured = with_shared_memory(launch.kernel, launch.grid, launch.block, 0, launch.dynamic_bytes)
+    for callback in configured.pre_launch_callbacks: callback(compiled, configured)
     blocks = cuda.current_context().get_active_blocks_per_multiprocessor(compiled._codelibrary.get_cufunc(), threads, launch.dynamic_bytes)
     theory = occupancy(threads, code.registers, code.shared_bytes + launch.dynamic_bytes, gpu_target())
     return {"registers": (code.registers, compiled.regs_per_thread), "blocks on a multiprocessor": (theory.blocks, blocks)}
