@@ -74,7 +74,7 @@ gpu-ncu: setup
 	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results"
 
 gpu-check: setup
-	$(PY) tools/check_gpu.py
+	$(PY) tools/check_gpu.py $(KERNELS)
 	@echo "To commit: nbs/results"
 
 clean:

@@ -86,7 +86,7 @@ def _compile(task, sources, signature, capability, ptx=False):
     except Exception as e: raise CompileError(f"{kernel.py_func.__name__}: {_explain(e)}") from None
     return library.get_asm_str(cc=full) if ptx else library.get_cubin(cc=full).code
 
-# %% ../nbs/tool_compiler.ipynb #abb0afff
+# %% ../nbs/tool_compiler.ipynb #26bd050c
 INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
 
 @dataclass
@@ -126,7 +126,7 @@ def _instructions(sass):
     return found
 
 def _main_loop(instructions):
-    "The innermost loop with the most FFMA; of equals one that loads. (Without FFMA: the longest.)"
+    "The innermost loop that multiplies most; of equals one that loads. (If none does: the longest.)"
     labels = {x.label: i for i, x in enumerate(instructions) if x.label}
     loops = []
     for end, x in enumerate(instructions):
@@ -134,12 +134,14 @@ def _main_loop(instructions):
         start = labels.get(target[1], end) if target else end
         if start < end: loops.append((start, end + 1))
     def holds(loop, other): return loop != other and loop[0] <= other[0] and other[1] <= loop[1]
+    def products(loop):
+        return sum(x.opcode.startswith(("FFMA", "HMMA", "HGMMA")) for x in instructions[slice(*loop)])
+    loops = [loop for loop in loops if products(loop)] or loops
     inner = [loop for loop in loops if not any(holds(loop, other) for other in loops)]
     def weight(loop):
-        body = instructions[slice(*loop)]
-        ffma = sum(x.opcode.startswith("FFMA") for x in body)
+        body, count = instructions[slice(*loop)], products(loop)
         loads = any(x.kind.startswith(("LDG ", "LDGSTS ")) for x in body)
-        return ffma, loads, -len(body) if ffma else len(body)
+        return count, loads, -len(body) if count else len(body)
     return instructions[slice(*max(inner, key=weight))] if inner else []
 
 # %% ../nbs/tool_compiler.ipynb #3e17e7a3

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['KERNELS', 'OTHERS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'DTYPES', 'PICTURE', 'PARTS', 'Kernel', 'check',
-           'measure', 'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'by_dtype', 'panels',
-           'draw_panels', 'readme_ladder', 'readme_colab', 'readme_text', 'picture_svg', 'write_readme', 'main']
+           'measure', 'nvidia_smi', 'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'by_dtype',
+           'panels', 'draw_panels', 'readme_ladder', 'readme_colab', 'readme_text', 'picture_svg', 'write_readme',
+           'main']
 
-# %% ../nbs/90_ladder.ipynb #e19b6cf8
+# %% ../nbs/90_ladder.ipynb #b2abf6ca
 import io
 import json
 import re
@@ -21,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
 
-from .util import (COLORS, card_folder, card_row, check_matmul, gpu_card, load_cards,
+from .util import (COLORS, card_folder, card_row, cdiv, check_matmul, gpu_card, load_cards,
                                measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
@@ -34,7 +35,7 @@ from .k06_vectorized import sgemm_vectorized
 from .k07_bank_conflicts_linearize import sgemm_bank_conflicts_linearize
 from .k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from . import (k09_autotuning, k10_warptiling, k11_double_buffering, k12_async_copy,
-                          k14_tensor_cores)
+                          k14_tensor_cores, k15_tma_wgmma)
 from .k09_autotuning import (autotune, candidates, sgemm_autotuned, spilling,
                                          tuned_tile, write_tuning)
 from .k10_warptiling import sgemm_warptiling
@@ -42,10 +43,12 @@ from .k11_double_buffering import sgemm_double_buffering
 from .k12_async_copy import sgemm_async_copy
 from .k13_beyond_cublas import sgemm_beyond_cublas
 from .k14_tensor_cores import hgemm_tensor_cores
+from .k15_tma_wgmma import hgemm_tma_wgmma
+from .k16_warp_specialized import hgemm_warp_specialized
 from .simulator import SimulatorError
 from .triton_sgemm import sgemm_triton
 
-# %% ../nbs/90_ladder.ipynb #f85e0d7d
+# %% ../nbs/90_ladder.ipynb #9d988f1b
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -54,7 +57,9 @@ class Kernel:
     title: str
     dtype: str   # of A, B and C
     fn: object   # the host function
-    needs: tuple = (0, 0)  # compute capability
+    needs: tuple = (0, 0)   # compute capability
+    multiple: int = 1       # k and n must be multiples of it, else kernel 14 does the work
+    simulated: bool = True  # does the simulator know its instructions?
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
@@ -79,20 +84,26 @@ KERNELS = {kernel.number: kernel for kernel in (
            k12_async_copy.NEEDS),
     Kernel(14, "hgemm_tensor_cores", "Tensor cores", "bfloat16", hgemm_tensor_cores,
            k14_tensor_cores.NEEDS),
+    Kernel(15, "hgemm_tma_wgmma", "TMA and wgmma", "bfloat16", hgemm_tma_wgmma,
+           k15_tma_wgmma.NEEDS, multiple=8, simulated=False),
+    Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
+           k15_tma_wgmma.NEEDS, multiple=8, simulated=False),
 )}
 OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison", "float32", sgemm_triton),)
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
 
-# %% ../nbs/90_ladder.ipynb #940f1a4f
+# %% ../nbs/90_ladder.ipynb #de4cedc1
 ODD_SHAPE = 37, 41, 19  # m, n, k of the check in the simulator
 
 def check(
     kernel,           # a `Kernel`
-    shape=ODD_SHAPE,  # m, n, k
+    shape=ODD_SHAPE,  # m, n, k, the last two rounded up to what the kernel needs
 ) -> float:           # relative error, Frobenius norm
     "Check a kernel on random data, with alpha and beta; `AssertionError` if it is wrong."
-    check_matmul(kernel, *shape, alpha=0.5, beta=-1.5)
-    return check_matmul(kernel, *shape)
+    m, n, k = shape
+    n, k = (cdiv(size, kernel.multiple) * kernel.multiple for size in (n, k))
+    check_matmul(kernel, m, n, k, alpha=0.5, beta=-1.5)
+    return check_matmul(kernel, m, n, k)
 
 def measure(
     kernel,   # a `Kernel`
@@ -111,8 +122,8 @@ def measure(
                       cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel,
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)
 
-# %% ../nbs/90_ladder.ipynb #8ba0ce2c
-def _nvidia_smi(*fields):
+# %% ../nbs/90_ladder.ipynb #ca33c5f0
+def nvidia_smi(*fields):
     "What nvidia-smi says of the GPU that torch uses."
     import torch
     gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
@@ -123,7 +134,7 @@ def _nvidia_smi(*fields):
 
 def clocks():
     "The clocks of the GPU now, in MHz."
-    sm, memory = _nvidia_smi("clocks.sm", "clocks.mem")
+    sm, memory = nvidia_smi("clocks.sm", "clocks.mem")
     return dict(sm_mhz=float(sm), memory_mhz=float(memory))
 
 def copy_speed():
@@ -152,7 +163,7 @@ def machine():
     "The GPU, its driver and the software, as a result card names them."
     import torch
     gpu = torch.cuda.get_device_properties(0)
-    driver, top_clock = _nvidia_smi("driver_version", "clocks.max.sm")
+    driver, top_clock = nvidia_smi("driver_version", "clocks.max.sm")
     packages = ("torch", "numba", "numba-cuda", "numpy", "cuda-bindings", "llvmlite",
                 "nvidia-nvjitlink")
     versions = {package: v for package in packages if (v := _version(package))}
@@ -330,7 +341,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #19510f6d
+# %% ../nbs/90_ladder.ipynb #48b164b5
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -365,7 +376,7 @@ def _on_gpu(kernels, shapes, runs, card_path):
     if find_spec("triton"): kernels += OTHERS
     else: print("sgemm_triton is left out: Triton is not installed")
     card, before = machine(), clocks()
-    jobs = [(kernel, shape) for shape in shapes for kernel in kernels]
+    jobs = [(kernel, shape) for shape in shapes for kernel in kernels if _fits(kernel, shape)]
     rows = [measure(kernel, shape, runs) for kernel, shape in progress(jobs, "kernels")]
     print(f"{card['gpu']}, driver {card['driver']}, CUDA {card['cuda']}\n{table(rows)}")
     for row in rows:
@@ -377,6 +388,14 @@ def _on_gpu(kernels, shapes, runs, card_path):
         path = write_card(card | measured, None if card_path == "card" else card_path)
         print(f"Written: {path}")
     return rows, card["gpu"]
+
+def _fits(kernel, shape):
+    "Can the kernel multiply these matrices by itself? If not, say so in a line."
+    m, n, k = shape
+    if n % kernel.multiple == k % kernel.multiple == 0: return True
+    print(f"{kernel.name} is left out at {m}×{n}×{k}: n and k must be multiples of "
+          f"{kernel.multiple}, else hgemm_tensor_cores does the work")
+    return False
 
 def _able(kernels, capability):
     "The kernels that a GPU of this compute capability can run, and a line for each other one."
@@ -391,7 +410,10 @@ def _in_simulator(kernels, shapes, card_path):
     if card_path: _refuse("--json keeps measured speeds, and there is no GPU here")
     cards, wrong = load_cards(), set()
     card = cards[0] if cards else dict(gpu="no GPU", date="", speed=[])
-    for kernel in progress(kernels, "kernels"):
+    for kernel in kernels:
+        if not kernel.simulated:
+            print(f"{kernel.name} is not checked: the simulator does not know its instructions")
+    for kernel in progress([kernel for kernel in kernels if kernel.simulated], "kernels"):
         try: check(kernel)
         except (AssertionError, SimulatorError) as e:
             wrong.add(kernel)
@@ -401,7 +423,7 @@ def _in_simulator(kernels, shapes, card_path):
     for (m, n, k), kernel in product(shapes, kernels):
         row = dict(kernel=kernel.number, name=kernel.name, m=m, n=n, k=k)
         if kernel not in wrong: row |= recorded.get((kernel.number, m, n, k), {})
-        row["passed"] = kernel not in wrong
+        row["passed"] = kernel not in wrong if kernel.simulated else None
         rows.append(row)
     for shape, other in product(shapes, OTHERS):  # can't be checked here
         row = recorded.get((other.number, *shape))

@@ -5,7 +5,10 @@
 # %% auto #0
 __all__ = ['GLOBAL', 'SHARED', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'shared_address', 'global_address',
            'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array', 'pack_bf16',
-           'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair']
+           'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair', 'mbarrier_init', 'fence_mbarriers', 'mbarrier_expect',
+           'mbarrier_arrive', 'mbarrier_wait', 'prefetch_map', 'tma_load', 'add_wgmma', 'wgmma_wait', 'pack_sums',
+           'stmatrix', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'named_barrier',
+           'fewer_registers', 'more_registers']
 
 # %% ../nbs/tool_ptx.ipynb #a3bdf17b
 import sys
@@ -428,7 +431,13 @@ def store_pair(
     array.store(index, (np.uint16(pair & np.uint32(0xFFFF)), np.uint16(pair >> np.uint32(16))),
                 sys._getframe(1))
 
-# %% ../nbs/tool_ptx.ipynb #a070b75c
+# %% ../nbs/tool_ptx.ipynb #345ac1e5
+def _pack(builder, low, high):
+    "Put the rounding of two float32 where the builder stands."
+    from llvmlite import ir
+    text = "cvt.rn.bf16x2.f32 $0, $2, $1;"
+    return _assembly(builder, text, "=r,f,f", [low, high], [ir.IntType(32)], True)[0]
+
 def _compile_tensor_cores():
     from llvmlite import ir
     from numba.core import cgutils
@@ -437,8 +446,7 @@ def _compile_tensor_cores():
     @intrinsic
     def pack(typing_context, low, high):
         def generate(context, builder, signature, args):
-            text = "cvt.rn.bf16x2.f32 $0, $2, $1;"
-            return _assembly(builder, text, "=r,f,f", args, [word], True)[0]
+            return _pack(builder, *args)
         return types.uint32(types.float32, types.float32), generate
 
     @intrinsic
@@ -500,3 +508,263 @@ def _compile_tensor_cores():
             array, address, offset, step, count, transpose)
 
 if not config.ENABLE_CUDASIM: _compile_tensor_cores()
+
+# %% ../nbs/tool_ptx.ipynb #7282aeef
+def _only_compiled():
+    name = sys._getframe(1).f_code.co_name
+    raise simulator.SimulatorError(f"{name} is for GPUs of compute capability 9.0; "
+                                   "the simulator does not know it")
+
+def mbarrier_init(
+    barrier,  # address of 8 bytes in shared memory, see `shared_address`
+    count,    # arrivals that end a phase
+):
+    "Make a barrier, by one thread. PTX ISA, mbarrier.init."
+    _only_compiled()
+
+def fence_mbarriers():
+    "Let copies see barriers just made. PTX ISA, fence.mbarrier_init."
+    _only_compiled()
+
+def mbarrier_expect(
+    barrier,  # address
+    size,     # bytes that copies are going to bring
+):
+    "Arrive, and let the phase end only after so many bytes. PTX ISA, mbarrier.arrive.expect_tx."
+    _only_compiled()
+
+def mbarrier_arrive(
+    barrier,  # address
+):
+    "Arrive. PTX ISA, mbarrier.arrive."
+    _only_compiled()
+
+def mbarrier_wait(
+    barrier,  # address
+    parity,   # 0 for the first phase, then 1, 0, …; 1 at a new barrier does not wait
+):
+    "Wait for the end of a phase. PTX ISA, mbarrier.try_wait.parity."
+    _only_compiled()
+
+def prefetch_map(
+    tensor_map,  # address of the 128 bytes that describe matrix and box
+):
+    "Have a tensor map at hand before it is used. PTX ISA, prefetch.tensormap."
+    _only_compiled()
+
+def tma_load(
+    target,       # address in shared memory
+    tensor_map,   # address of the 128 bytes that describe matrix and box
+    barrier,      # address; it counts the bytes
+    column, row,  # of the box's first element; what lies outside of the matrix comes as zeros
+):
+    "Start to copy a box of a matrix to shared memory, by one thread. PTX ISA, cp.async.bulk.tensor."
+    _only_compiled()
+
+def add_wgmma(
+    acc,             # sums, a tuple of n/2 float32
+    a, b,            # descriptors of 64×16 and 16×n, uint64
+    step_a, step_b,  # what to add to them for the next 16 of k, literals
+    steps,           # how many times 16, a literal
+    transpose_b,     # 1: B's tile has rows of k; 0: rows of n; a literal
+    pending,         # how many such calls may still be at work on return, a literal
+) -> tuple:
+    """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
+    `wgmma_wait`. PTX ISA, Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async."""
+    _only_compiled()
+
+def wgmma_wait(
+    acc,  # what `add_wgmma` returned
+) -> tuple:
+    "Wait for all products. PTX ISA, wgmma.wait_group."
+    _only_compiled()
+
+# %% ../nbs/tool_ptx.ipynb #760ccec4
+def pack_sums(
+    acc,    # tuple of float32
+    alpha,  # factor, float32
+) -> tuple: # half as many uint32
+    "Pairs of alpha·`acc`, see `pack_bf16`."
+    _only_compiled()
+
+def stmatrix(
+    address,  # of the row that this lane points at
+    flip,     # the bits of its swizzle, see lesson 15
+    packed,   # tuple of uint32
+    first,    # the first of them to store, a literal
+    count,    # groups of 16 columns, four of `packed` each; a literal
+):
+    "Matrices of 8×8 to shared memory, the way back of `ldmatrix`. PTX ISA, stmatrix."
+    _only_compiled()
+
+def fence_async():
+    "Let copies see what threads have stored to shared memory. PTX ISA, fence.proxy.async."
+    _only_compiled()
+
+def tma_store(
+    tensor_map,   # address of the 128 bytes that describe matrix and box
+    source,       # address in shared memory
+    column, row,  # of the box's first element; nothing is written outside of the matrix
+):
+    "Start to copy a box from shared memory to a matrix. PTX ISA, cp.async.bulk.tensor."
+    _only_compiled()
+
+def tma_commit_group():
+    "Close the thread's open group of stores. PTX ISA, cp.async.bulk.commit_group."
+    _only_compiled()
+
+def tma_wait_read(
+    pending,  # a literal
+):
+    "Wait until all but `pending` groups are read from shared memory. PTX ISA, cp.async.bulk.wait_group."
+    _only_compiled()
+
+def named_barrier(
+    number,   # 1 to 15; 0 is that of `syncthreads`
+    threads,  # how many meet there, a multiple of 32
+):
+    "A barrier for some warps of a block. PTX ISA, barrier.sync."
+    _only_compiled()
+
+def fewer_registers(
+    count,  # for a thread from now on, a literal; a multiple of 8
+):
+    "A warpgroup gives registers back. PTX ISA, setmaxnreg.dec."
+    _only_compiled()
+
+def more_registers(
+    count,  # for a thread from now on, a literal; a multiple of 8
+):
+    "A warpgroup takes registers that others have given back. PTX ISA, setmaxnreg.inc."
+    _only_compiled()
+
+# %% ../nbs/tool_ptx.ipynb #c4cbfb88
+def _compile_hopper():
+    from llvmlite import ir
+    from numba.core import cgutils
+    word, number = ir.IntType(32), ir.FloatType()
+    small, large = types.uint32, types.uint64
+
+    def instruction(text, *wanted):
+        "An intrinsic: numbers of the `wanted` types → a line of PTX; `None` stands for a literal."
+        letters = ",".join({small: "r", large: "l", None: "n"}[kind] for kind in wanted)
+        def body(*kinds):
+            literals = [kind for kind, want in zip(kinds, wanted) if want is None]
+            if not all(isinstance(kind, types.IntegerLiteral) for kind in literals): return
+            def generate(context, builder, signature, args):
+                def value(arg, kind, want):
+                    if want is None: return word(kind.literal_value)
+                    return context.cast(builder, arg, kind, want)
+                values = [value(*given) for given in zip(args, signature.args, wanted)]
+                _assembly(builder, text, letters, values)
+                return context.get_dummy_value()
+            return types.void(*(want or kind for kind, want in zip(kinds, wanted))), generate
+        return intrinsic([  # which wants to know how many arguments there are
+            lambda context: body(), lambda context, a: body(a), lambda context, a, b: body(a, b),
+            None, lambda context, a, b, c, d: body(a, b, c, d),
+            lambda context, a, b, c, d, e: body(a, b, c, d, e)][len(wanted)])
+
+    init = instruction("mbarrier.init.shared::cta.b64 [$0], $1;", small, small)
+    fence_made = instruction("fence.mbarrier_init.release.cluster;")
+    expect = instruction("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", small, small)
+    arrive = instruction("mbarrier.arrive.shared::cta.b64 _, [$0];", small)
+    wait_parity = instruction(
+        "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
+        "@done bra end; bra again; end: }", small, small)
+    prefetch = instruction("prefetch.tensormap [$0];", large)
+    load = instruction("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::"
+                       "complete_tx::bytes [$0], [$1, {$3, $4}], [$2];",
+                       small, large, small, small, small)
+    fence = instruction("fence.proxy.async.shared::cta;")
+    store = instruction("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group "
+                        "[$0, {$2, $3}], [$1];", large, small, small, small)
+    commit = instruction("cp.async.bulk.commit_group;")
+    wait_read = instruction("cp.async.bulk.wait_group.read $0;", None)
+    meet = instruction("bar.sync $0, $1;", small, small)
+    fewer = instruction("setmaxnreg.dec.sync.aligned.u32 $0;", None)
+    more = instruction("setmaxnreg.inc.sync.aligned.u32 $0;", None)
+
+    def with_sums(builder, text, sums, others=()):
+        "Assembly that changes `sums`, its first operands; `others` come behind twice as many."
+        count = len(sums)
+        letters = ["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others)
+        return _assembly(builder, text, ",".join(letters), [*sums, *others], [number] * count)
+
+    @intrinsic
+    def multiply(typing_context, acc, a, b, step_a, step_b, steps, transpose_b, pending):
+        literals = step_a, step_b, steps, transpose_b, pending
+        if not all(isinstance(x, types.IntegerLiteral) for x in literals): return
+        next_a, next_b, times, turned, left = (x.literal_value for x in literals)
+        count = len(acc)
+        def generate(context, builder, signature, args):
+            sums = ", ".join(f"${i}" for i in range(count))
+            lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+            for step in range(times):
+                lines += [f"add.s64 a, ${2 * count}, {step * next_a};",
+                          f"add.s64 b, ${2 * count + 1}, {step * next_b};",
+                          f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.bf16.bf16 "
+                          f"{{{sums}}}, a, b, 1, 1, 1, 0, {turned};"]
+            lines += ["wgmma.commit_group.sync.aligned;",
+                      f"wgmma.wait_group.sync.aligned {left};", "}"]
+            found = with_sums(builder, " ".join(lines), cgutils.unpack_tuple(builder, args[0]),
+                              args[1:3])
+            return context.make_tuple(builder, signature.return_type, found)
+        return acc(acc, large, large, *literals), generate
+
+    @intrinsic
+    def wait_products(typing_context, acc):
+        def generate(context, builder, signature, args):
+            found = with_sums(builder, "wgmma.wait_group.sync.aligned 0;",
+                              cgutils.unpack_tuple(builder, args[0]))
+            return context.make_tuple(builder, signature.return_type, found)
+        return acc(acc), generate
+
+    @intrinsic
+    def pack(typing_context, acc, alpha):
+        def generate(context, builder, signature, args):
+            sums = [builder.fmul(x, args[1]) for x in cgutils.unpack_tuple(builder, args[0])]
+            pairs = [_pack(builder, *sums[i:i + 2]) for i in range(0, len(sums), 2)]
+            return context.make_tuple(builder, signature.return_type, pairs)
+        return types.UniTuple(small, len(acc) // 2)(acc, types.float32), generate
+
+    @intrinsic
+    def store_matrices(typing_context, address, flip, packed, first, count):
+        if not all(isinstance(x, types.IntegerLiteral) for x in (first, count)): return
+        def generate(context, builder, signature, args):
+            values = cgutils.unpack_tuple(builder, args[2])[first.literal_value:]
+            for group in range(count.literal_value):
+                here = builder.add(args[0], builder.xor(args[1], word(32 * group)))
+                _assembly(builder, "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], "
+                          "{$1, $2, $3, $4};", "r,r,r,r,r", [here, *values[4 * group:4 * group + 4]])
+            return context.get_dummy_value()
+        return types.void(small, small, packed, first, count), generate
+
+    def teach(function, body): overload(function, target="cuda", prefer_literal=True)(body)
+    teach(mbarrier_init, lambda barrier, count: lambda barrier, count: init(barrier, count))
+    teach(fence_mbarriers, lambda: lambda: fence_made())
+    teach(mbarrier_expect, lambda barrier, size: lambda barrier, size: expect(barrier, size))
+    teach(mbarrier_arrive, lambda barrier: lambda barrier: arrive(barrier))
+    teach(mbarrier_wait, lambda barrier, parity: lambda barrier, parity:
+          wait_parity(barrier, parity))
+    teach(prefetch_map, lambda tensor_map: lambda tensor_map: prefetch(tensor_map))
+    teach(tma_load, lambda target, tensor_map, barrier, column, row:
+          lambda target, tensor_map, barrier, column, row:
+          load(target, tensor_map, barrier, column, row))
+    teach(add_wgmma, lambda acc, a, b, step_a, step_b, steps, transpose_b, pending:
+          lambda acc, a, b, step_a, step_b, steps, transpose_b, pending:
+          multiply(acc, a, b, step_a, step_b, steps, transpose_b, pending))
+    teach(wgmma_wait, lambda acc: lambda acc: wait_products(acc))
+    teach(pack_sums, lambda acc, alpha: lambda acc, alpha: pack(acc, alpha))
+    teach(stmatrix, lambda address, flip, packed, first, count:
+          lambda address, flip, packed, first, count:
+          store_matrices(address, flip, packed, first, count))
+    teach(fence_async, lambda: lambda: fence())
+    teach(tma_store, lambda tensor_map, source, column, row:
+          lambda tensor_map, source, column, row: store(tensor_map, source, column, row))
+    teach(tma_commit_group, lambda: lambda: commit())
+    teach(tma_wait_read, lambda pending: lambda pending: wait_read(pending))
+    teach(named_barrier, lambda number, threads: lambda number, threads: meet(number, threads))
+    teach(fewer_registers, lambda count: lambda count: fewer(count))
+    teach(more_registers, lambda count: lambda count: more(count))
+
+if not config.ENABLE_CUDASIM: _compile_hopper()

@@ -12,15 +12,21 @@ if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", a
 
 from numba import cuda, float32, uint32
 
-from numba_matmul import compiler
+from numba_matmul import compiler, k16_warp_specialized
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
 from numba_matmul.k13_beyond_cublas import LARGE, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import _copy_parts, microscope, sectors, wavefronts
 from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
 from numba_matmul.simulator import SimulatorError, launch_of
-from numba_matmul.util import load_cards
+from numba_matmul.util import cdiv, load_cards
 from numba_matmul.vector import load4, store4
+
+
+def whole(shape, number):
+    "The shape, with n and k rounded up to what the kernel needs."
+    multiple = KERNELS[number].multiple
+    return shape[0], *(cdiv(size, multiple) * multiple for size in shape[1:])
 
 
 @cuda.jit
@@ -32,11 +38,11 @@ def simple(x, out):
 @pytest.mark.parametrize("shape", [(128, 128, 64), (132, 132, 36), (65, 63, 61)])  # it fits; it does not; and rows are not aligned
 @pytest.mark.parametrize("number", KERNELS)
 def test_no_kernel_of_the_ladder_spills(number, shape):
-    launch = launch_of(number, shape)
-    for target in "sm_80", "sm_89", "sm_90":
+    launch, kernel = launch_of(number, whole(shape, number)), KERNELS[number]
+    for target in ("sm_80", "sm_89", "sm_90") if kernel.simulated else ("sm_90",):
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0, code
-        multiply = "FFMA" if KERNELS[number].dtype == "float32" else "HMMA"
+        multiply = "FFMA" if kernel.dtype == "float32" else "HMMA" if kernel.simulated else "HGMMA"
         assert any(x.kind == multiply for x in code.instructions), code
 
 
@@ -47,15 +53,22 @@ def test_kernel_11_fetches_long_before_it_stores(shape):
     assert kinds.index("STS") - last_load > 250 and kinds.count("FFMA") >= 1024
 
 
-@pytest.mark.parametrize("number", (12, 13))
-def test_a_gpu_without_cp_async_cannot_have_it(number):
-    with pytest.raises(CompileError): machine_code(number, target="sm_75")
+@pytest.mark.parametrize("number,target", [(12, "sm_75"), (13, "sm_75"), (15, "sm_89"), (16, "sm_80")])
+def test_a_gpu_without_its_instructions_cannot_have_a_kernel(number, target):
+    with pytest.raises(CompileError): machine_code(number, target=target)
+
+
+@pytest.mark.parametrize("options", [dict(tile=tile) for tile in k16_warp_specialized.CYCLES] + [
+    dict(tile=k16_warp_specialized.LARGE, **change) for change in (dict(late=False), dict(read_c=True))])
+def test_no_tile_of_kernel_16_spills(options):
+    code = machine_code(partial(KERNELS[16].fn, **options))
+    assert code.spills == code.stack_bytes == 0 and code.mix["HGMMA"] == 4
 
 
 @pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if "tile" in signature(kernel.fn).parameters])
 def test_no_kernel_that_reads_c_spills(number):
     for shape in (128, 128, 64), (65, 63, 61):
-        launch = launch_of(partial(KERNELS[number].fn, read_c=True), shape)
+        launch = launch_of(partial(KERNELS[number].fn, read_c=True), whole(shape, number))
         code = machine_code(launch.kernel, launch.signature)
         assert code.spills == 0 and code.stack_bytes == 0, code
 

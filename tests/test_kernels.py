@@ -1,20 +1,25 @@
 "Every kernel: any size is right, and wrong arguments are refused."
+from functools import partial
 from inspect import signature
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k13_beyond_cublas, k14_tensor_cores
+from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k13_beyond_cublas, k14_tensor_cores, k15_tma_wgmma, k16_warp_specialized
 from numba_matmul.k04_1d_blocktiling import Tile, check_tile
 from numba_matmul.k09_autotuning import GroupTile, configurations
 from numba_matmul.k10_warptiling import WarpTile
 from numba_matmul.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
 from numba_matmul.k14_tensor_cores import MmaTile
+from numba_matmul.k15_tma_wgmma import WgmmaTile, hgemm_tma_wgmma_kernel
+from numba_matmul.k16_warp_specialized import hgemm_warp_specialized_kernel
 from numba_matmul.ladder import KERNELS, TUNABLE
-from numba_matmul.util import assert_matmul_correct, rounded, to_d, to_h
+from numba_matmul.simulator import SimulatorError, launch_of
+from numba_matmul.util import assert_matmul_correct, cdiv, rounded, to_d, to_h
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
+simulated = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.simulated], ids=lambda k: k.name)
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
 
 
@@ -24,7 +29,7 @@ def random(*shape, dtype="float32"): return rounded(np.random.randn(*shape), dty
 def nan_like(x): return rounded(np.full(x.shape, np.nan), "float32" if x.dtype == np.float32 else "bfloat16")
 
 
-@kernels
+@simulated
 @settings(deadline=None, max_examples=10)
 @example(m=0, n=5, k=3, alpha=1.0, beta=0.0)
 @example(m=5, n=0, k=3, alpha=1.0, beta=1.0)
@@ -130,7 +135,7 @@ BY_NAME = {kernel.name: kernel for kernel in KERNELS.values()}
 
 
 def test_every_kernel_with_tiles_is_tried_with_small_ones():
-    assert set(TILED) == {name for name, kernel in BY_NAME.items() if "tile" in signature(kernel.fn).parameters}
+    assert set(TILED) == {name for name, kernel in BY_NAME.items() if kernel.simulated and "tile" in signature(kernel.fn).parameters}
     assert all(len(found) >= 5 for found, _ in TILED.values())
 
 
@@ -209,3 +214,53 @@ def test_each_tile_that_may_be_chosen_works(tile, n):
 @pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(late=4), Plan(hidden=2)])
 def test_a_plan_that_cannot_work_is_refused(plan):
     with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(KERNELS[13]), plan=plan)
+
+
+HOPPER = pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if not kernel.simulated])
+
+
+@HOPPER
+def test_the_tma_copies_where_it_can_and_kernel_14_works_elsewhere(number):
+    def launched(shape, **options): return launch_of(partial(KERNELS[number].fn, **options), shape).kernel.py_func.__name__
+    own, other = f"{KERNELS[number].name}_kernel", "hgemm_tensor_cores_kernel"
+    assert [launched(shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
+    assert [launched(shape) for shape in ((8, 9, 8), (8, 8, 9), (8, 8, 0))] == [other] * 3
+    assert launched((8, 8, 8), alpha=0.0) == other
+
+
+@HOPPER
+def test_the_simulator_says_what_it_does_not_know(number):
+    with pytest.raises(SimulatorError, match="compute capability 9.0; the simulator does not know it"):
+        KERNELS[number](*good(KERNELS[number], 8, 8, 8))
+
+
+@HOPPER
+def test_a_view_that_begins_between_16_bytes_is_right(number):
+    whole, b = good(KERNELS[number], 3, 24, 8)
+    a = to_d(np.ravel(to_h(whole)))[4:52].reshape(2, 24)
+    assert_matmul_correct(to_h(a), b, KERNELS[number](a, b))
+
+
+@pytest.mark.parametrize("factory,tile,text", [
+    (hgemm_tma_wgmma_kernel, WgmmaTile(96, 128, 4), "multiple of 64"), (hgemm_tma_wgmma_kernel, WgmmaTile(128, 320, 3), "256 at most"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(256, 256, 2), "65,536 registers"), (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 5), "227 KB"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 1), "at least 2"), (hgemm_warp_specialized_kernel, WgmmaTile(192, 128, 4), "64 or 128"),
+    (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 7), "two boxes"), (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 4, 0), "group must be at least 1"),
+])
+def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
+    with pytest.raises(ValueError) as caught: factory(tile)
+    assert text in str(caught.value) and str(tile) in str(caught.value)
+
+
+@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), multiprocessors=st.integers(1, 150))
+def test_blocks_of_kernel_16_have_as_few_rounds_as_can_be(m, n, k, multiprocessors):
+    tile, blocks = k16_warp_specialized.choose(m, n, k, multiprocessors)
+    tiles = cdiv(m, tile.bm) * cdiv(n, tile.bn)
+    assert 1 <= blocks <= min(tiles, multiprocessors)
+    rounds = cdiv(tiles, blocks)
+    assert rounds == cdiv(tiles, multiprocessors) and (blocks == 1 or cdiv(tiles, blocks - 1) > rounds)
+
+
+def test_descriptors_have_the_bits_of_the_ptx_isa():
+    assert k15_tma_wgmma.OF_A == 1 << 16 | 64 << 32 | 1 << 62  # no leading distance; 1024 bytes; 128-byte swizzle
+    assert k15_tma_wgmma.OF_B == 512 << 16 | 64 << 32 | 1 << 62  # boxes of 8192 bytes

@@ -119,7 +119,13 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
     kernels = list(ladder_module.KERNELS.values())
     assert [kernel.number for kernel in ladder_module._able(kernels, (7, 5))] == list(range(1, 12))
     assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in capsys.readouterr().out
-    assert ladder_module._able(kernels, (8, 0)) == kernels
+    assert ladder_module._able(kernels, (8, 0)) == kernels[:14] and ladder_module._able(kernels, (9, 0)) == kernels
+
+
+def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
+    assert [number for number, kernel in ladder_module.KERNELS.items() if not ladder_module._fits(kernel, (7, 4097, 64))] == [15, 16]
+    assert "hgemm_tma_wgmma is left out at 7×4097×64: n and k must be multiples of 8" in capsys.readouterr().out
+    assert all(ladder_module._fits(kernel, (7, 4096, 64)) for kernel in ladder_module.KERNELS.values())
 
 
 WRONG = """
