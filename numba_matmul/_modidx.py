@@ -284,6 +284,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'numba_matmul.ladder._on_gpu': ('ladder.html#_on_gpu', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._refuse': ('ladder.html#_refuse', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._root': ('ladder.html#_root', 'numba_matmul/ladder.py'),
+                                     'numba_matmul.ladder._rows_beside': ('ladder.html#_rows_beside', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._shapes': ('ladder.html#_shapes', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._tune': ('ladder.html#_tune', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._version': ('ladder.html#_version', 'numba_matmul/ladder.py'),

@@ -130,7 +130,7 @@ def first_turns(
         return acc, at, before
     return turns_and_boxes
 
-# %% ../nbs/16_warp_specialized.ipynb #34b32e90
+# %% ../nbs/16_warp_specialized.ipynb #8b737d70
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128,
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
@@ -147,7 +147,7 @@ def shared_bytes(tile):
 @cache
 def hgemm_warp_specialized_kernel(
     tile=LARGE,    # a `WgmmaTile` that keeps `RULES`
-    guarded=True,  # may m or n not be multiples of the tile? (Matters where beta is not 0.)
+    guarded=True,  # may m or n not be multiples of the tile? Of meaning where C is read
     read_c=True,   # is beta not 0?
     late=True,     # do results leave while the next tile is multiplied?
 ):
@@ -239,7 +239,7 @@ def hgemm_warp_specialized_kernel(
             if desk.leads: tma_wait_read(0)  # shared memory must stay until it is read
     return hgemm_warp_specialized_kernel
 
-# %% ../nbs/16_warp_specialized.ipynb #db0be07c
+# %% ../nbs/16_warp_specialized.ipynb #3495ecbc
 CYCLES = {LARGE: 1024, MEDIUM: 560, SMALL: 350}  # of a turn
 START = 7000  # cycles of a launch, with the first tile's copy and the last one's results
 
@@ -272,7 +272,8 @@ def hgemm_warp_specialized(
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     if not tma_can(g): return hgemm_tensor_cores(a, b, c, alpha, beta)
     tile, chosen = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES))
-    follow = dict(guarded=not tile.fits(g), read_c=g.beta != 0)
+    read_c = bool(g.beta != 0)  # else the TMA writes C, and needs no guard
+    follow = dict(guarded=read_c and not tile.fits(g), read_c=read_c)
     kernel = hgemm_warp_specialized_kernel(tile, **follow | options)
     launch = with_shared_memory(kernel, blocks or chosen, 128 * (tile.warpgroups + 1), g.stream,
                                 shared_bytes(tile))

@@ -341,7 +341,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #48b164b5
+# %% ../nbs/90_ladder.ipynb #ffaedbab
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -384,10 +384,18 @@ def _on_gpu(kernels, shapes, runs, card_path):
             print(f"{row['name']} {row['m']}×{row['n']}×{row['k']}: {row['message']}")
     if card_path and not all(row["passed"] for row in rows): print("No card: a check failed.")
     elif card_path:
-        measured = dict(clocks=dict(before=before, after=clocks()), speed=rows)
+        kept = _rows_beside(rows, card) if card_path == "card" else []
+        measured = dict(clocks=dict(before=before, after=clocks()), speed=rows + kept)
         path = write_card(card | measured, None if card_path == "card" else card_path)
         print(f"Written: {path}")
     return rows, card["gpu"]
+
+def _rows_beside(rows, card):
+    "What this GPU's card has besides, if it was measured today with the same software."
+    def run(row): return row["kernel"], row["m"], row["n"], row["k"]
+    earlier, new = gpu_card(), {run(row) for row in rows}
+    if any(earlier.get(name) != card[name] for name in ("date", "driver", "versions")): return []
+    return [row for row in earlier["speed"] if run(row) not in new]
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."

@@ -173,3 +173,13 @@ def test_plot_is_written(tmp_path):
 def test_profiling_scripts_run_alone(script):
     done = python(None, str(script))
     assert done.returncode == 0, done.stderr
+
+
+def test_rows_of_another_day_or_another_software_leave_the_card(monkeypatch):
+    rows = [dict(kernel=number, m=size, n=8, k=8) for number in (1, 2) for size in (8, 16)]
+    now = dict(date="2026-01-02", driver="1", versions=dict(numba="1"))
+    for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), []), (now | dict(versions=dict(numba="2")), [])):
+        monkeypatch.setattr(ladder_module, "gpu_card", lambda: card | dict(speed=rows))
+        assert ladder_module._rows_beside([dict(rows[0], ms=1.0)], now) == kept
+    monkeypatch.setattr(ladder_module, "gpu_card", dict)
+    assert ladder_module._rows_beside(rows, now) == []
