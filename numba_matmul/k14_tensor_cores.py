@@ -34,7 +34,7 @@ def grouped(
 
 tile_place = cuda.jit(grouped, device=True)
 
-# %% ../nbs/14_tensor_cores.ipynb #d1b9bf01
+# %% ../nbs/14_tensor_cores.ipynb #6b7215a2
 class MmaTile(NamedTuple):
     "What a block computes on tensor cores, and each warp of it."
     bm: int      # rows of the block's tile of C
@@ -59,12 +59,12 @@ class MmaTile(NamedTuple):
 
     @property
     def pitch(self):
-        "From a row of A's or B's tile to the next."
+        "From a row of A's or B's tile to the next, in numbers of 2 bytes."
         return self.bk + self.pad, self.bn + self.pad
 
     @property
     def slot(self):
-        "From one tile of the ring to the next."
+        "From one tile of the ring to the next, in numbers."
         return self.bm * self.pitch[0] + self.bk * self.pitch[1]
 
     @property
@@ -131,7 +131,7 @@ def bf16_copier(
             start += by
     return copy
 
-# %% ../nbs/14_tensor_cores.ipynb #b59ab622
+# %% ../nbs/14_tensor_cores.ipynb #6926d144
 @cache
 def mma_steps(
     count,         # steps, one after the other
@@ -153,7 +153,8 @@ def mma_steps(
         return no_steps
     before = mma_steps(count - 1, tile, copy_a, copy_b, copies_first)
     (rows, cols), (pitch_a, pitch_b) = tile.shape, tile.pitch
-    offset_a, offset_b, step_a, pairs = 32 * count, 32 * count * pitch_b, 32 * pitch_a, cols // 2
+    offset_a, offset_b = 32 * count, 32 * count * pitch_b  # bytes: 16 numbers, 16 rows further on
+    step_a, pairs = 32 * pitch_a, cols // 2
     copies = count == 1 and not copies_first
 
     @cuda.jit(device=True)

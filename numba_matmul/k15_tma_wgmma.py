@@ -20,7 +20,7 @@ from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer,
 from .ptx import (add_wgmma, fence_mbarriers, global_address, mbarrier_expect,
                               mbarrier_init, mbarrier_wait, shared_address, tma_load, wgmma_wait)
 
-# %% ../nbs/15_tma_wgmma.ipynb #b3bc7aa0
+# %% ../nbs/15_tma_wgmma.ipynb #d2b527f8
 ROW = 128         # bytes of a row of the swizzle's pattern: 64 numbers
 BOX = 64 * ROW    # a box of 64 rows
 BK = 64           # columns of A's tile, rows of B's
@@ -33,10 +33,10 @@ def descriptor(
     swizzle_128 = 1
     return np.uint64(leading >> 4 << 16 | stride >> 4 << 32 | swizzle_128 << 62)
 
-OF_A = descriptor(16, 8 * ROW)
+OF_A = descriptor(16, 8 * ROW)  # leading is not looked at
 OF_B = descriptor(BOX, 8 * ROW)
 
-# %% ../nbs/15_tma_wgmma.ipynb #3c95f079
+# %% ../nbs/15_tma_wgmma.ipynb #bbcd91e4
 class WgmmaTile(NamedTuple):
     "What a block computes with wgmma."
     bm: int       # rows of the block's tile of C: 64 for each warpgroup
@@ -62,7 +62,7 @@ class WgmmaTile(NamedTuple):
 
     @property
     def shared_bytes(self):
-        "The ring, two mbarriers for each slot, and room to begin at a multiple of 1024."
+        "The ring, two mbarriers a slot (lesson 16 needs both), and room to begin at a multiple of 1024."
         return self.stages * (self.slot + 16) + 1024
 
     fits = Tile.fits
@@ -174,10 +174,10 @@ def tile_multiplier(
         return add_wgmma(acc, a, b, NEXT_A, NEXT_B, steps, 1, 1)
     return multiply
 
-# %% ../nbs/15_tma_wgmma.ipynb #d84fb1d0
+# %% ../nbs/15_tma_wgmma.ipynb #baf7fc5f
 @cuda.jit(device=True)
 def ring_start(shared):
-    "Address of the first 1024 bytes of the swizzle's pattern in shared memory."
+    "The first address of shared memory that is a multiple of 1024."
     return uint32(uint32(shared_address(shared, uint64(0)) + uint32(1023)) & uint32(0xFFFFFC00))
 
 @cache

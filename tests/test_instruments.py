@@ -35,11 +35,12 @@ def simple(x, out):
     if i < out.size: out[i] = x[i] + x[i]
 
 
-@pytest.mark.parametrize("shape", [(128, 128, 64), (132, 132, 36), (65, 63, 61)])  # it fits; it does not; and rows are not aligned
+@pytest.mark.parametrize("shape,older", [((128, 128, 64), "sm_80"), ((132, 132, 36), "sm_89"), ((65, 63, 61), "sm_80")])
 @pytest.mark.parametrize("number", KERNELS)
-def test_no_kernel_of_the_ladder_spills(number, shape):
+def test_no_kernel_of_the_ladder_spills(number, shape, older):
+    "Sizes that fit, that do not, and whose rows are not aligned."
     launch, kernel = launch_of(number, whole(shape, number)), KERNELS[number]
-    for target in ("sm_80", "sm_89", "sm_90") if kernel.simulated else ("sm_90",):
+    for target in (older, "sm_90") if kernel.simulated else ("sm_90",):
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0, code
         multiply = "FFMA" if kernel.dtype == "float32" else "HMMA" if kernel.simulated else "HGMMA"
@@ -246,6 +247,9 @@ def test_predictions_agree_with_what_was_counted():
     numbers = {kernel.name: number for number, kernel in KERNELS.items()}
     for row in rows:
         if row["predicted"] == pytest.approx(row["counted"], rel=0.01): continue
+        if row["kernel"] == "hgemm_tensor_cores" and row["counter"] in ("global load sectors", "shared copy wavefronts"):
+            assert row["predicted"] < row["counted"]  # copies into padded rows: the lesson tells it
+            continue
         assert row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"]), row
 
 
