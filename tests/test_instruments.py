@@ -35,12 +35,12 @@ def simple(x, out):
     if i < out.size: out[i] = x[i] + x[i]
 
 
-@pytest.mark.parametrize("shape,older", [((128, 128, 64), "sm_80"), ((132, 132, 36), "sm_89"), ((65, 63, 61), "sm_80")])
+@pytest.mark.parametrize("shape,targets", [((128, 128, 64), ["sm_90"]), ((132, 132, 36), ["sm_89", "sm_90"]), ((65, 63, 61), ["sm_80", "sm_90"])])
 @pytest.mark.parametrize("number", KERNELS)
-def test_no_kernel_of_the_ladder_spills(number, shape, older):
+def test_no_kernel_of_the_ladder_spills(number, shape, targets):
     "Sizes that fit, that do not, and whose rows are not aligned."
     launch, kernel = launch_of(number, whole(shape, number)), KERNELS[number]
-    for target in (older, "sm_90") if kernel.simulated else ("sm_90",):
+    for target in targets if kernel.simulated else targets[-1:]:
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0, code
         multiply = "FFMA" if kernel.dtype == "float32" else "HMMA" if kernel.simulated else "HGMMA"
@@ -68,10 +68,10 @@ def test_no_tile_of_kernel_16_spills(options):
 
 @pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if "tile" in signature(kernel.fn).parameters])
 def test_no_kernel_that_reads_c_spills(number):
-    for shape in (128, 128, 64), (65, 63, 61):
-        launch = launch_of(partial(KERNELS[number].fn, read_c=True), whole(shape, number))
-        code = machine_code(launch.kernel, launch.signature)
-        assert code.spills == 0 and code.stack_bytes == 0, code
+    "With the guard, which needs registers, too."
+    launch = launch_of(partial(KERNELS[number].fn, read_c=True), whole((65, 63, 61), number))
+    code = machine_code(launch.kernel, launch.signature)
+    assert code.spills == 0 and code.stack_bytes == 0, code
 
 
 @pytest.mark.parametrize("options", [{}, dict(guarded=True, width=1, read_c=True)])

@@ -119,7 +119,7 @@ TILED = {  # host function → small tiles and options to try it with
     "sgemm_vectorized": (WIDE, [{}]),
     "sgemm_bank_conflicts_linearize": (WIDE, [{}]),
     "sgemm_bank_conflicts_padding": (WIDE, [{}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4)]),
-    "sgemm_autotuned": (tiles(TUNABLE[9].RULES, GroupTile, 256, bm=(64, 128), bn=(64, 128), bk=(8, 16), tm=(4, 8), tn=(4, 8),
+    "sgemm_autotuned": (tiles(TUNABLE[9].RULES, GroupTile, 256, bm=(64,), bn=(64, 128), bk=(8, 16), tm=(4, 8), tn=(4, 8),
                               pad_a=(0, 4), unroll=(1, 4, 8)), [{}]),
     **{KERNELS[number].name: (tiles(TUNABLE[number].RULES, WarpTile, 64, bm=(16, 32, 64), bn=(16, 32, 64), bk=(4, 8, 16), wm=(16, 32, 64),
                                     wn=(16, 32, 64), wniter=(1, 2, 4), tm=(4, 8), tn=(4, 8), pad_a=(0, 4), unroll=(1, 4, 8), zigzag=(0, 1),
