@@ -36,7 +36,7 @@ def descriptor(
 OF_A = descriptor(16, 8 * ROW)  # leading is not looked at
 OF_B = descriptor(BOX, 8 * ROW)
 
-# %% ../nbs/15_tma_wgmma.ipynb #bbcd91e4
+# %% ../nbs/15_tma_wgmma.ipynb #e407cafc
 class WgmmaTile(NamedTuple):
     "What a block computes with wgmma."
     bm: int       # rows of the block's tile of C: 64 for each warpgroup
@@ -50,6 +50,9 @@ class WgmmaTile(NamedTuple):
     def warpgroups(self): return self.bm // 64
 
     @property
+    def threads(self): return 128 * self.warpgroups
+
+    @property
     def results(self): return self.bn // 2
 
     @property
@@ -58,7 +61,7 @@ class WgmmaTile(NamedTuple):
     @property
     def slot(self):
         "Bytes of both tiles."
-        return self.bm * ROW + self.bn * ROW
+        return self.bytes_a + self.bn * ROW
 
     @property
     def shared_bytes(self):
@@ -71,7 +74,7 @@ RULES = {
     "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
     "bn must be a multiple of 64, 256 at most": lambda t: t.bn % 64 == 0 and t.bn <= 256,
     "the sums and 40 numbers more for each thread must fit into 65,536 registers":
-        lambda t: t.warpgroups * 128 * (t.results + 40) <= 65536,
+        lambda t: t.threads * (t.results + 40) <= 65536,
     "stages must be at least 2": lambda t: t.stages >= 2,
     "the ring must fit into 227 KB": lambda t: t.shared_bytes <= 227 * 1024,
 }
@@ -174,7 +177,7 @@ def tile_multiplier(
         return add_wgmma(acc, a, b, NEXT_A, NEXT_B, steps, 1, 1)
     return multiply
 
-# %% ../nbs/15_tma_wgmma.ipynb #baf7fc5f
+# %% ../nbs/15_tma_wgmma.ipynb #afcc882b
 @cuda.jit(device=True)
 def ring_start(shared):
     "The first address of shared memory that is a multiple of 1024."
@@ -189,11 +192,11 @@ def hgemm_tma_wgmma_kernel(
     "Kernel 15 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
     bm, bn, stages, group = tile
-    threads, slot, ahead, zeros = 2 * bm, tile.slot, stages - 1, (np.float32(0),) * tile.results
+    slot, ahead, zeros = tile.slot, stages - 1, (np.float32(0),) * tile.results
     fetch, multiply, next_place = tile_fetcher(tile), tile_multiplier(tile), place_after(stages)
     write = row_of_matrices_writer(bn // 8, pair_writer(guarded, 8, read_c))
 
-    @cuda.jit(lineinfo=True, launch_bounds=(threads, 1))
+    @cuda.jit(lineinfo=True, launch_bounds=(tile.threads, 1))
     def hgemm_tma_wgmma_kernel(
         map_a,  # tensor map of A, boxes of bm rows
         map_b,  # tensor map of B, boxes of 64 rows
@@ -232,7 +235,7 @@ def hgemm_tma_wgmma_kernel(
               int64(col) + lane % 4 * 2, acc)
     return hgemm_tma_wgmma_kernel
 
-# %% ../nbs/15_tma_wgmma.ipynb #81fbbce3
+# %% ../nbs/15_tma_wgmma.ipynb #f8b6499f
 NEEDS = 9, 0  # compute capability
 
 def tma_can(
@@ -267,7 +270,7 @@ def hgemm_tma_wgmma(
     if not tma_can(g): return hgemm_tensor_cores(a, b, c, alpha, beta)
     follow = dict(guarded=not tile.fits(g), read_c=g.beta != 0)
     kernel = hgemm_tma_wgmma_kernel(tile, **follow | options)
-    launch = with_shared_memory(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), 2 * tile.bm,
+    launch = with_shared_memory(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
                                 g.stream, tile.shared_bytes)
     launch(map_of(g.a, tile.bm), map_of(g.b, BK), g.c.ravel(), np.int64(g.m), np.int64(g.n),
            np.int64(g.k), g.alpha, g.beta)

@@ -48,7 +48,7 @@ from .k16_warp_specialized import hgemm_warp_specialized
 from .simulator import SimulatorError
 from .triton_sgemm import sgemm_triton
 
-# %% ../nbs/90_ladder.ipynb #9d988f1b
+# %% ../nbs/90_ladder.ipynb #ea5dbbbe
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -62,6 +62,10 @@ class Kernel:
     simulated: bool = True  # does the simulator know its instructions?
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
+
+    def fitted(self, m, n, k):
+        "The shape with n and k rounded up to multiples of `multiple`."
+        return m, *(cdiv(size, self.multiple) * self.multiple for size in (n, k))
 
 KERNELS = {kernel.number: kernel for kernel in (
     Kernel(1, "sgemm_naive", "Naive", "float32", sgemm_naive),
@@ -92,7 +96,7 @@ KERNELS = {kernel.number: kernel for kernel in (
 OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison", "float32", sgemm_triton),)
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
 
-# %% ../nbs/90_ladder.ipynb #de4cedc1
+# %% ../nbs/90_ladder.ipynb #93ad7256
 ODD_SHAPE = 37, 41, 19  # m, n, k of the check in the simulator
 
 def check(
@@ -100,10 +104,9 @@ def check(
     shape=ODD_SHAPE,  # m, n, k, the last two rounded up to what the kernel needs
 ) -> float:           # relative error, Frobenius norm
     "Check a kernel on random data, with alpha and beta; `AssertionError` if it is wrong."
-    m, n, k = shape
-    n, k = (cdiv(size, kernel.multiple) * kernel.multiple for size in (n, k))
-    check_matmul(kernel, m, n, k, alpha=0.5, beta=-1.5)
-    return check_matmul(kernel, m, n, k)
+    shape = kernel.fitted(*shape)
+    check_matmul(kernel, *shape, alpha=0.5, beta=-1.5)
+    return check_matmul(kernel, *shape)
 
 def measure(
     kernel,   # a `Kernel`
@@ -341,7 +344,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #ffaedbab
+# %% ../nbs/90_ladder.ipynb #4c2189f9
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -399,9 +402,8 @@ def _rows_beside(rows, card):
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."
-    m, n, k = shape
-    if n % kernel.multiple == k % kernel.multiple == 0: return True
-    print(f"{kernel.name} is left out at {m}×{n}×{k}: n and k must be multiples of "
+    if kernel.fitted(*shape) == tuple(shape): return True
+    print(f"{kernel.name} is left out at {'×'.join(map(str, shape))}: n and k must be multiples of "
           f"{kernel.multiple}, else hgemm_tensor_cores does the work")
     return False
 

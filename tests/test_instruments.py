@@ -19,14 +19,8 @@ from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import _copy_parts, microscope, sectors, wavefronts
 from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
 from numba_matmul.simulator import SimulatorError, launch_of
-from numba_matmul.util import cdiv, load_cards
+from numba_matmul.util import load_cards
 from numba_matmul.vector import load4, store4
-
-
-def whole(shape, number):
-    "The shape, with n and k rounded up to what the kernel needs."
-    multiple = KERNELS[number].multiple
-    return shape[0], *(cdiv(size, multiple) * multiple for size in shape[1:])
 
 
 @cuda.jit
@@ -39,7 +33,7 @@ def simple(x, out):
 @pytest.mark.parametrize("number", KERNELS)
 def test_no_kernel_of_the_ladder_spills(number, shape, targets):
     "Sizes that fit, that do not, and whose rows are not aligned."
-    launch, kernel = launch_of(number, whole(shape, number)), KERNELS[number]
+    launch, kernel = launch_of(number, KERNELS[number].fitted(*shape)), KERNELS[number]
     for target in targets if kernel.simulated else targets[-1:]:
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0, code
@@ -69,7 +63,7 @@ def test_no_tile_of_kernel_16_spills(options):
 @pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if "tile" in signature(kernel.fn).parameters])
 def test_no_kernel_that_reads_c_spills(number):
     "With the guard, which needs registers, too."
-    launch = launch_of(partial(KERNELS[number].fn, read_c=True), whole((65, 63, 61), number))
+    launch = launch_of(partial(KERNELS[number].fn, read_c=True), KERNELS[number].fitted(65, 63, 61))
     code = machine_code(launch.kernel, launch.signature)
     assert code.spills == 0 and code.stack_bytes == 0, code
 

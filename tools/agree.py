@@ -151,10 +151,11 @@ def from_driver(number):
 
 def main(numbers):
     if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
-    kernels = [*(number for number in numbers if KERNELS[number].simulated), *MADE]
+    simulated = [number for number in numbers if KERNELS[number].simulated]
+    kernels = [*simulated, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
     counters = COUNTERS | (COPIES if HAS_COPIES else {})
-    counted = ncu(__file__, "--launch", *(kernel for kernel in kernels if kernel in KERNELS), kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names),
+    counted = ncu(__file__, "--launch", *simulated, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names),
                   counters=counters)
     rows, metrics = [], {metric: counter for counter, metric in counters.items()}
     with ThreadPoolExecutor(4) as pool: totals = list(progress(pool.map(predicted, kernels), "kernels"))
@@ -171,8 +172,8 @@ def main(numbers):
             rows.append(dict(kernel=KERNELS[number].name, counter=counter, predicted=by_tool, counted=int(by_driver)))
             print(rows[-1], flush=True)
     gpu, order = gpu_name(), [kernel.name for kernel in KERNELS.values()] + list(MADE)
-    earlier = gpu_card().get("ncu", [])
-    rows += [row for row in earlier if row["kernel"] in order and row["kernel"] not in {new["kernel"] for new in rows}]
+    earlier, new = gpu_card().get("ncu", []), {row["kernel"] for row in rows}
+    rows += [row for row in earlier if row["kernel"] in order and row["kernel"] not in new]
     path = write_card(dict(gpu=gpu, ncu=sorted(rows, key=lambda row: order.index(row["kernel"]))))
     print(f"Written: {path.name}")
 

@@ -17,7 +17,7 @@ import torch
 from numba import config, cuda
 
 from numba_matmul.ladder import KERNELS
-from numba_matmul.util import assert_matmul_correct, cdiv, gpu_name, progress, write_card
+from numba_matmul.util import assert_matmul_correct, gpu_name, progress, write_card
 
 GUARD, GUARD_VALUE = 64, 12288.0  # one that bfloat16 has, too
 CASES = 1000  # over all kernels
@@ -37,8 +37,8 @@ def random_case(kernel):
     "One random product: sizes, factors, kind of array, addresses. Returns what it was; raises `AssertionError` if it is wrong."
     m, n, k = (random.choice((random.randrange(0, 8), random.randrange(0, 150), random.choice((32, 64, 128, 256, 255, 257)), random.randrange(0, 700)))
                for _ in range(3))
-    step = kernel.multiple if random.random() < 0.75 else 1  # else another kernel may do the work
-    n, k = (cdiv(size, step) * step for size in (n, k))
+    step = 1  # then another kernel may do the work
+    if random.random() < 0.75: step, (m, n, k) = kernel.multiple, kernel.fitted(m, n, k)
     alpha, beta = random.choice((0.0, 1.0, -0.5, random.gauss(0, 1))), random.choice((0.0, 1.0, random.gauss(0, 1)))
     case = f"{kernel.name} m={m} n={n} k={k} alpha={alpha} beta={beta}"
     dtype = getattr(torch, kernel.dtype)
@@ -67,7 +67,7 @@ def many_launches(kernel, m, n, k):
 
 def large_case(kernel, m, n, k):
     "A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in strips."
-    n, k = (cdiv(size, kernel.multiple) * kernel.multiple for size in (n, k))
+    m, n, k = kernel.fitted(m, n, k)
     dtype = getattr(torch, kernel.dtype)
     a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
     a.normal_(), b.normal_(), c.fill_(torch.nan)
@@ -78,10 +78,9 @@ def large_case(kernel, m, n, k):
 
 def sanitize(kernel, shape):
     "Number of errors that each tool of compute-sanitizer finds in one small product."
-    (m, n, k), counts = shape, {}
-    n, k = (cdiv(size, kernel.multiple) * kernel.multiple for size in (n, k))
+    counts, shape = {}, kernel.fitted(*shape)
     for tool in TOOLS:
-        run = subprocess.run(["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), str(m), str(n), str(k)],
+        run = subprocess.run(["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), *map(str, shape)],
                              capture_output=True, text=True)
         line = next((x for x in reversed(run.stdout.splitlines()) if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
         if line is None or run.returncode: sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
