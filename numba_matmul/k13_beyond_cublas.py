@@ -8,12 +8,12 @@ __all__ = ['start_of', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'ST
            'sgemm_beyond_cublas_kernel', 'choose', 'workspace', 'count_multiprocessors', 'prepare',
            'sgemm_beyond_cublas']
 
-# %% ../nbs/13_beyond_cublas.ipynb #97f15e1d
+# %% ../nbs/13_beyond_cublas.ipynb #43285e5a
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from .util import cdiv, gemm_args, gpu_card, need_capability
+from .util import cdiv, current_gpu, gemm_args, gpu_card, need_capability
 from numba import config, cuda, float32, int32, int64, uint32, uint64
 from .k04_1d_blocktiling import check_tile
 from .k06_vectorized import four_writer, launch_options
@@ -372,7 +372,7 @@ def sgemm_beyond_cublas_kernel(
             cuda.syncthreads()
     return sgemm_beyond_cublas_kernel
 
-# %% ../nbs/13_beyond_cublas.ipynb #ed2b0790
+# %% ../nbs/13_beyond_cublas.ipynb #bef87539
 MEDIUM = LARGE._replace(bn=128, wm=32)
 SMALL = LARGE._replace(bm=64, bn=128, wm=32)
 TINY = SMALL._replace(bn=64, wn=32, wniter=1)
@@ -417,7 +417,7 @@ def workspace(
 def count_multiprocessors():
     "How many the GPU has; in the simulator, that of the first result card."
     if config.ENABLE_CUDASIM: return gpu_card().get("multiprocessors", 4)
-    return cuda.get_current_device().MULTIPROCESSOR_COUNT
+    return current_gpu().MULTIPROCESSOR_COUNT
 
 def prepare(
     g,            # what `gemm_args` returned, not empty
@@ -430,7 +430,7 @@ def prepare(
     tile, chosen = choose(g.m, g.n, k, count_multiprocessors(), (tile,) if tile else TILES)
     kernel = sgemm_beyond_cublas_kernel(tile, **launch_options(g, tile) | options)
     blocks = blocks or chosen
-    device = 0 if config.ENABLE_CUDASIM else cuda.get_current_device().id
+    device = 0 if config.ENABLE_CUDASIM else current_gpu().id
     def room(needed): return 1 << (needed - 1).bit_length()  # few sizes, so that few are kept
     floats = room(blocks * tile.bm * tile.bn)
     parts, flags = workspace(floats, room(blocks), device, int(g.stream))

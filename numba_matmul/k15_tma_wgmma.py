@@ -7,12 +7,13 @@ __all__ = ['ROW', 'BOX', 'BK', 'OF_A', 'OF_B', 'RULES', 'TILE', 'NEXT_A', 'NEXT_
            'tensor_map', 'Maps', 'Place', 'place_after', 'tile_fetcher', 'tile_multiplier', 'ring_start',
            'hgemm_tma_wgmma_kernel', 'tma_can', 'map_of', 'hgemm_tma_wgmma']
 
-# %% ../nbs/15_tma_wgmma.ipynb #8d82cfd6
+# %% ../nbs/15_tma_wgmma.ipynb #886def30
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from .util import cdiv, gemm_args, need_capability, with_shared_memory
+from .util import (cdiv, current_gpu, gemm_args, need_capability,
+                               with_shared_memory)
 from numba import config, cuda, int64, uint16, uint32, uint64
 from .k04_1d_blocktiling import Tile, check_tile
 from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer,
@@ -151,16 +152,17 @@ def tile_fetcher(
                      uint32(col + uint32(64 * box)), k0)
     return fetch
 
-# %% ../nbs/15_tma_wgmma.ipynb #a421a395
+# %% ../nbs/15_tma_wgmma.ipynb #01bd7edc
 NEXT_A = 32 >> 4          # from one 16 of k to the next, in units of 16 bytes
 NEXT_B = 16 * ROW >> 4
 
 @cache
 def tile_multiplier(
-    tile,  # a `WgmmaTile`
+    tile,   # a `WgmmaTile`
+    fresh,  # do the sums begin at zero?
 ):
     "A device function: wait for a turn's tiles, and start to multiply them, by a warpgroup."
-    slot, start_b, steps = tile.slot, tile.bytes_a, BK // 16
+    slot, start_b, steps, anew = tile.slot, tile.bytes_a, BK // 16, int(fresh)
 
     @cuda.jit(device=True)
     def multiply(
@@ -174,10 +176,10 @@ def tile_multiplier(
         here = uint32(ring + at.slot * uint32(slot))
         a = OF_A | uint64(uint32(here + mine * uint32(BOX)) >> uint32(4))
         b = OF_B | uint64(uint32(here + uint32(start_b)) >> uint32(4))
-        return add_wgmma(acc, a, b, NEXT_A, NEXT_B, steps, 1, 1)
+        return add_wgmma(acc, a, b, NEXT_A, NEXT_B, steps, 1, 1, anew)
     return multiply
 
-# %% ../nbs/15_tma_wgmma.ipynb #afcc882b
+# %% ../nbs/15_tma_wgmma.ipynb #9f2f574d
 @cuda.jit(device=True)
 def ring_start(shared):
     "The first address of shared memory that is a multiple of 1024."
@@ -193,7 +195,7 @@ def hgemm_tma_wgmma_kernel(
     check_tile(tile, RULES)
     bm, bn, stages, group = tile
     slot, ahead, zeros = tile.slot, stages - 1, (np.float32(0),) * tile.results
-    fetch, multiply, next_place = tile_fetcher(tile), tile_multiplier(tile), place_after(stages)
+    fetch, multiply, next_place = tile_fetcher(tile), tile_multiplier(tile, False), place_after(stages)
     write = row_of_matrices_writer(bn // 8, pair_writer(guarded, 8, read_c))
 
     @cuda.jit(lineinfo=True, launch_bounds=(tile.threads, 1))
@@ -235,7 +237,7 @@ def hgemm_tma_wgmma_kernel(
               int64(col) + lane % 4 * 2, acc)
     return hgemm_tma_wgmma_kernel
 
-# %% ../nbs/15_tma_wgmma.ipynb #f8b6499f
+# %% ../nbs/15_tma_wgmma.ipynb #0461d394
 NEEDS = 9, 0  # compute capability
 
 def tma_can(
@@ -250,8 +252,7 @@ def map_of(
 ):
     "`tensor_map` of a matrix."
     if config.ENABLE_CUDASIM: return tensor_map(0, *x.shape, box_rows, 0)
-    return tensor_map(x.device_ctypes_pointer.value, *x.shape, box_rows,
-                      cuda.get_current_device().id)
+    return tensor_map(x.device_ctypes_pointer.value, *x.shape, box_rows, current_gpu().id)
 
 def hgemm_tma_wgmma(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'Results', 'Desk',
-           'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'with_producer',
-           'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose', 'hgemm_warp_specialized']
+           'box_sender', 'box_filler', 'fill_nothing', 'last_sender', 'send_nothing', 'boxes_sender', 'Ring',
+           'consumer_turn', 'first_turns', 'with_producer', 'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose',
+           'hgemm_warp_specialized']
 
 # %% ../nbs/16_warp_specialized.ipynb #5c22ced3
 from functools import cache, lru_cache
@@ -26,7 +27,7 @@ from .ptx import (fence_async, fence_mbarriers, fewer_registers, global_address,
                               named_barrier, pack_sums, prefetch_map, stmatrix,
                               tma_commit_group, tma_store, tma_wait_read, wgmma_wait)
 
-# %% ../nbs/16_warp_specialized.ipynb #a1c459b4
+# %% ../nbs/16_warp_specialized.ipynb #42737a44
 class Results(NamedTuple):
     "A tile's results on their way out."
     packed: tuple  # see `pack_sums`
@@ -63,6 +64,44 @@ def box_sender(
             tma_commit_group()
     return send
 
+@cache
+def box_filler(
+    count,  # boxes
+    step,   # bytes from one to the next
+):
+    "A device function: put the first `count` boxes of `Results` into shared memory, by a warpgroup."
+    if not count: return fill_nothing
+    before, at, first = box_filler(count - 1, step), step * (count - 1), 16 * (count - 1)
+
+    @cuda.jit(device=True)
+    def fill(packed, mine, flip):
+        before(packed, mine, flip)
+        stmatrix(uint32(mine + uint32(at)), flip, packed, first, 4)
+    return fill
+
+@cuda.jit(device=True)
+def fill_nothing(packed, mine, flip): pass
+
+@cache
+def last_sender(
+    tile,  # a `WgmmaTile`
+):
+    "A device function: send all boxes of a block's last tile at once, by a warpgroup."
+    boxes, slot = tile.bn // 64, tile.slot
+    fill = box_filler(boxes, slot)
+
+    @cuda.jit(device=True)
+    def send(results, desk, home):  # home: the warpgroup's part of A's tile in the first slot
+        fill(results.packed, uint32(home + uint32(desk.mine - desk.boxes)), desk.flip)
+        fence_async()
+        named_barrier(desk.barrier, uint32(128))
+        if desk.leads and results.there:
+            for i in range(boxes):
+                tma_store(desk.map_c, uint32(home + uint32(slot * i)),
+                          uint32(results.col + uint32(64 * i)), results.row)
+            tma_commit_group()
+    return send
+
 @cuda.jit(device=True)
 def send_nothing(results, desk): pass
 
@@ -80,7 +119,7 @@ def boxes_sender(
         send(results, desk)
     return send_all
 
-# %% ../nbs/16_warp_specialized.ipynb #4f7e5521
+# %% ../nbs/16_warp_specialized.ipynb #6b9d3ff0
 class Ring(NamedTuple):
     "Addresses in shared memory."
     start: int
@@ -89,10 +128,11 @@ class Ring(NamedTuple):
 
 @cache
 def consumer_turn(
-    tile,  # a `WgmmaTile`
+    tile,         # a `WgmmaTile`
+    fresh=False,  # do the sums begin at zero?
 ):
     "A device function: one turn of a consumer. Returns the sums, its next place and this slot."
-    multiply, next_place = tile_multiplier(tile), place_after(tile.stages)
+    multiply, next_place = tile_multiplier(tile, fresh), place_after(tile.stages)
 
     @cuda.jit(device=True)
     def turn(
@@ -113,26 +153,28 @@ def consumer_turn(
 def first_turns(
     count,  # turns
     tile,   # a `WgmmaTile`
+    sends,  # does each send a box of the last tile?
 ):
-    "A device function: the first `count` turns of a tile; each sends a box of the last tile."
+    "A device function: the first `count` turns of a tile."
     if not count:
         @cuda.jit(device=True)
         def no_turns(acc, ring, at, before, turns, mine, results, desk): return acc, at, before
         return no_turns
-    earlier, turn, send = first_turns(count - 1, tile), consumer_turn(tile), box_sender(count - 1)
-    done, busy = count - 1, count > 1
+    earlier, turn = first_turns(count - 1, tile, sends), consumer_turn(tile, fresh=count == 1)
+    send, done, busy = box_sender(count - 1) if sends else send_nothing, count - 1, count > 1
 
     @cuda.jit(device=True)
     def turns_and_boxes(acc, ring, at, before, turns, mine, results, desk):
         acc, at, before = earlier(acc, ring, at, before, turns, mine, results, desk)
-        if done < turns: acc, at, before = turn(acc, ring, at, before, busy, mine, desk.leads)
+        if not busy or done < turns: acc, at, before = turn(acc, ring, at, before, busy, mine, desk.leads)
         send(results, desk)
         return acc, at, before
     return turns_and_boxes
 
-# %% ../nbs/16_warp_specialized.ipynb #0c44b71d
+# %% ../nbs/16_warp_specialized.ipynb #763395d4
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128,
+    "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64,
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}
 LARGE = WgmmaTile(bm=128, bn=256, stages=4)
@@ -153,6 +195,7 @@ def hgemm_warp_specialized_kernel(
     tile=LARGE,    # a `WgmmaTile` that keeps `RULES`
     guarded=True,  # may m or n not be multiples of the tile? Of meaning where C is read
     read_c=True,   # is beta not 0?
+    scaled=True,   # is alpha not 1?
     late=True,     # do results leave while the next tile is multiplied?
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
@@ -160,12 +203,14 @@ def hgemm_warp_specialized_kernel(
     bm, bn, stages, group = tile
     consumers, boxes, zeros = tile.warpgroups, bn // 64, (np.float32(0),) * tile.results
     slot, nothing = tile.slot, (np.uint32(0),) * (tile.results // 2)
-    early = boxes if late and not read_c else 0  # turns that send a box
+    sends = late and not read_c
+    early = boxes if sends else 1  # turns before the loop
     fetch, next_place, turn = tile_fetcher(tile), place_after(stages), consumer_turn(tile)
-    first, send_all = first_turns(early, tile), boxes_sender(boxes)
+    first, send_all = first_turns(early, tile, sends), boxes_sender(boxes)
+    send_last = last_sender(tile)
     write = row_of_matrices_writer(bn // 8, pair_writer(guarded, 8, read_c))
     few, many = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
-    send_now, send_last = not read_c and not late, not read_c and late
+    send_now, one = not read_c and not late, np.float32(1)
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def hgemm_warp_specialized_kernel(
@@ -222,29 +267,29 @@ def hgemm_warp_specialized_kernel(
             at, before = Place(uint32(0), uint32(0)), uint32(0)
             while number < tiles:
                 acc, at, before = first(zeros, ring, at, before, turns, mine, results, desk)
-                done = uint32(early)
-                while done < turns:
-                    acc, at, before = turn(acc, ring, at, before, done > 0, mine, desk.leads)
-                    done = uint32(done + uint32(1))
-                acc = wgmma_wait(acc)
-                if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
-
+                # only now, while products are at work: between two tiles nothing hides it
                 tile_row, tile_col = tile_place(number, rows, cols, uint32(group))
                 row = uint32(tile_row * uint32(bm) + mine * uint32(64))
                 col = uint32(tile_col * uint32(bn))
+                done = uint32(early)
+                while done < turns:
+                    acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
+                    done = uint32(done + uint32(1))
+                acc = wgmma_wait(acc)
+                if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
                 if read_c:
                     write(Target(c, m, n, alpha, beta),
                           int64(row) + thread % 128 // 32 * 16 + lane // 4,
                           int64(col) + lane % 4 * 2, acc)
-                else: results = Results(pack_sums(acc, alpha), row, col, True)
+                else: results = Results(pack_sums(acc, alpha if scaled else one), row, col, True)
                 if send_now: send_all(results, desk)
                 number = uint32(number + step)
-            if send_last: send_all(results, desk)
+            if sends: send_last(results, desk, uint32(start + mine * uint32(BOX)))
             if desk.leads: tma_wait_read(0)  # shared memory must stay until it is read
     return hgemm_warp_specialized_kernel
 
-# %% ../nbs/16_warp_specialized.ipynb #c8c864b3
-CYCLES = {LARGE: 1024, MEDIUM: 546, SMALL: 350}  # of a turn, from timings; products: 1024, 512, 256
+# %% ../nbs/16_warp_specialized.ipynb #9b2d21a2
+CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, measured below; products: 1024, 512, 256
 
 @lru_cache(1000)
 def choose(
@@ -270,13 +315,14 @@ def hgemm_warp_specialized(
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
     float32. Where rows are not multiples of 16 bytes, or begin in between, `hgemm_tensor_cores`
-    does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
+    does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU. In a CUDA graph:
+    call it once with these matrices before the capture, which makes their tensor maps."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     if not tma_can(g): return hgemm_tensor_cores(a, b, c, alpha, beta)
     tile, chosen = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES))
     read_c = bool(g.beta != 0)  # else the TMA writes C, and needs no guard
-    follow = dict(guarded=read_c and not tile.fits(g), read_c=read_c)
+    follow = dict(guarded=read_c and not tile.fits(g), read_c=read_c, scaled=bool(g.alpha != 1))
     kernel = hgemm_warp_specialized_kernel(tile, **follow | options)
     launch = with_shared_memory(kernel, blocks or chosen, with_producer(tile), g.stream,
                                 shared_bytes(tile))

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['KERNELS', 'OTHERS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'DTYPES', 'PICTURE', 'PARTS', 'Kernel', 'check',
-           'measure', 'nvidia_smi', 'clocks', 'copy_speed', 'machine', 'table', 'plot_rows', 'rows_at', 'by_dtype',
-           'panels', 'draw_panels', 'readme_ladder', 'readme_colab', 'readme_text', 'picture_svg', 'write_readme',
-           'main']
+           'measure', 'nvidia_smi_command', 'nvidia_smi', 'clocks', 'copy_speed', 'machine', 'table', 'plot_rows',
+           'rows_at', 'by_dtype', 'panels', 'draw_panels', 'readme_ladder', 'readme_colab', 'readme_text',
+           'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #b2abf6ca
+# %% ../nbs/90_ladder.ipynb #398239c7
 import io
 import json
 import re
@@ -22,8 +22,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
 
-from .util import (COLORS, card_folder, card_row, cdiv, check_matmul, gpu_card, load_cards,
-                               measure_runtime, progress, write_card)
+from .util import (COLORS, card_folder, card_row, cdiv, check_matmul, current_gpu,
+                               gpu_card, load_cards, measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
 from .k01_naive import sgemm_naive
@@ -125,14 +125,17 @@ def measure(
                       cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel,
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)
 
-# %% ../nbs/90_ladder.ipynb #ca33c5f0
-def nvidia_smi(*fields):
-    "What nvidia-smi says of the GPU that torch uses."
+# %% ../nbs/90_ladder.ipynb #7b110a3b
+def nvidia_smi_command(*fields):
+    "The command that asks nvidia-smi for `fields` of the GPU that torch uses."
     import torch
     gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    command = ["nvidia-smi", "-i", gpu, f"--query-gpu={','.join(fields)}",
-               "--format=csv,noheader,nounits"]
-    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    return ["nvidia-smi", "-i", gpu, f"--query-gpu={','.join(fields)}",
+            "--format=csv,noheader,nounits"]
+
+def nvidia_smi(*fields):
+    "What nvidia-smi says of it."
+    out = subprocess.run(nvidia_smi_command(*fields), capture_output=True, text=True, check=True)
     return [value.strip() for value in out.stdout.splitlines()[0].split(",")]
 
 def clocks():
@@ -344,7 +347,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #4c2189f9
+# %% ../nbs/90_ladder.ipynb #e430ab49
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -375,7 +378,7 @@ def _check_memory(shapes):
 
 def _on_gpu(kernels, shapes, runs, card_path):
     _check_memory(shapes)
-    kernels = _able(kernels, cuda.get_current_device().compute_capability)
+    kernels = _able(kernels, current_gpu().compute_capability)
     if find_spec("triton"): kernels += OTHERS
     else: print("sgemm_triton is left out: Triton is not installed")
     card, before = machine(), clocks()

@@ -17,7 +17,7 @@ from .util import COLORS
 
 SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes a bank and cycle
 
-# %% ../nbs/tool_microscope.ipynb #63a6531f
+# %% ../nbs/tool_microscope.ipynb #95347c37
 def sectors(
     starts,  # first byte that each lane wants
     size,    # bytes that each lane wants
@@ -32,20 +32,33 @@ def wavefronts(
     "Passes that shared memory needs for a request."
     return sum(_busiest(part.values(), size) for part in _parts(starts, size))
 
-def _copy_parts(starts, sources, size):
-    "An asynchronous copy, wavefront by wavefront; `sources`: lane → byte, or nothing if zeros land."
+def _copy_parts(starts, sources):
+    """An asynchronous copy of 4 bytes a lane, wavefront by wavefront.
+    `sources`: lane → byte, or nothing if zeros land."""
     parts, lines, free = defaultdict(dict), {}, Counter()
     for lane, start in starts.items():
         source = sources[lane]
         line = source if source is None else source // LINE
-        if size > WORD:
-            kept = line, source if source is None else start - source
-            parts[lines.setdefault(kept, len(lines))][lane] = start
-        else:
-            busy = ("bank", start // WORD % BANKS), (line, lane if source is None else source)
-            turn = max(lines.setdefault(line, len(lines)), *(free[x] for x in busy))
-            parts[turn][lane] = start
-            for x in busy: free[x] = turn + 1
+        busy = ("bank", start // WORD % BANKS), (line, lane if source is None else source)
+        turn = max(lines.setdefault(line, len(lines)), *(free[x] for x in busy))
+        parts[turn][lane] = start
+        for x in busy: free[x] = turn + 1
+    return list(parts.values())
+
+def _wide_copy_parts(starts, sources):
+    "The same with 16 bytes a lane."
+    parts, lines = defaultdict(dict), {}
+    for lane, start in starts.items():
+        lines[lane] = (source := sources[lane]) is not None and (source // LINE, start // LINE)
+    together = Counter(lines.values())
+    for lane, start in starts.items():
+        source, group, turn = sources[lane], (lines[lane],), 0
+        if lines[lane]:
+            if together[lines[lane]] < LINE // 16: group += start - source,
+            def split(other): return ((sources[other] // SECTOR == source // SECTOR)
+                                      != (starts[other] // SECTOR == start // SECTOR))
+            while any(map(split, parts[*group, turn])): turn += 1
+        parts[*group, turn][lane] = start
     return list(parts.values())
 
 def _parts(starts, size):
@@ -61,7 +74,8 @@ def _served(sample, operation, size):
     "The parts of a request to shared memory."
     starts = {lane: byte for lane, (byte, *_) in sample.items()}
     if operation != "copy": return _parts(starts, size)
-    return _copy_parts(starts, {lane: source for lane, (*_, source) in sample.items()}, size)
+    sources = {lane: source for lane, (*_, source) in sample.items()}
+    return (_wide_copy_parts if size > WORD else _copy_parts)(starts, sources)
 
 def _joined(first, second):
     "Two parts of a warp go together if each lane wants what its neighbour, or next but one, wants."

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['GLOBAL', 'SHARED', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'shared_address', 'global_address',
            'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array', 'pack_bf16',
-           'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair', 'mbarrier_init', 'fence_mbarriers', 'mbarrier_expect',
-           'mbarrier_arrive', 'mbarrier_wait', 'prefetch_map', 'tma_load', 'add_wgmma', 'wgmma_wait', 'pack_sums',
-           'stmatrix', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'named_barrier',
+           'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair', 'move_eight', 'mbarrier_init', 'fence_mbarriers',
+           'mbarrier_expect', 'mbarrier_arrive', 'mbarrier_wait', 'prefetch_map', 'tma_load', 'add_wgmma', 'wgmma_wait',
+           'pack_sums', 'stmatrix', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'named_barrier',
            'fewer_registers', 'more_registers']
 
 # %% ../nbs/tool_ptx.ipynb #a3bdf17b
@@ -355,7 +355,7 @@ def _compile_tuples():
 
 if not config.ENABLE_CUDASIM: _compile_tuples()
 
-# %% ../nbs/tool_ptx.ipynb #a8026d5f
+# %% ../nbs/tool_ptx.ipynb #0149bd76
 def pack_bf16(
     low, high,  # float32
 ) -> int:       # uint32
@@ -373,6 +373,7 @@ def ldmatrix(
     address,    # of the row that this lane points at, see `shared_address`; aligned to 16 bytes
     offset,     # bytes to add, a literal
     step,       # bytes from one group of four matrices to the next, a literal
+    flip,       # 1: `step` changes bits (xor); 0: it is added; a literal
     count,      # of such groups, a literal
     transpose,  # 1: each lane gets two neighbours of a column; 0: of a row; a literal
 ) -> tuple:     # 4·count uint32
@@ -383,7 +384,8 @@ def ldmatrix(
     rows = simulator.exchange(int(address), frame)
     for group in range(count):
         for matrix in range(4):
-            row = rows[8 * matrix + lane // 4] + offset + step * group
+            row = rows[8 * matrix + lane // 4] + offset
+            row = row ^ step * group if flip else row + step * group
             if row % 16: raise simulator.SimulatorError(f"a row starts at byte {row}, "
                                                         "which is not a multiple of 16")
             low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)
@@ -431,7 +433,17 @@ def store_pair(
     array.store(index, (np.uint16(pair & np.uint32(0xFFFF)), np.uint16(pair >> np.uint32(16))),
                 sys._getframe(1))
 
-# %% ../nbs/tool_ptx.ipynb #345ac1e5
+def move_eight(
+    target,        # uint16, flat
+    target_index,  # of the first number: an unsigned integer, a multiple of 8
+    source,        # uint16, flat
+    source_index,
+):
+    "Eight neighbours from one array to another: one load and one store of 16 bytes."
+    frame = sys._getframe(1)
+    target.store(target_index, source.load(source_index, 8, frame), frame)
+
+# %% ../nbs/tool_ptx.ipynb #e27aaa79
 def _pack(builder, low, high):
     "Put the rounding of two float32 where the builder stands."
     from llvmlite import ir
@@ -458,20 +470,22 @@ def _compile_tensor_cores():
         return types.UniTuple(types.float32, 2)(types.uint32), generate
 
     @intrinsic
-    def load(typing_context, array, at, offset, step, count, transpose):
-        literals = offset, step, count, transpose
+    def load(typing_context, array, at, offset, step, flip, count, transpose):
+        literals = offset, step, flip, count, transpose
         if not all(isinstance(x, types.IntegerLiteral) for x in literals): return
-        first, apart, groups, turned = (x.literal_value for x in literals)
+        first, apart, flipped, groups, turned = (x.literal_value for x in literals)
         kind = ".trans" if turned else ""
         def generate(context, builder, signature, args):
             address, found = context.cast(builder, args[1], signature.args[1], types.uint32), []
+            start = builder.add(address, word(first))
             for group in range(groups):
-                text = (f"ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{$0, $1, $2, $3}}, "
-                        f"[$4+{first + apart * group}];")
-                found += _assembly(builder, text, "=r,=r,=r,=r,r", [address], [word] * 4)
+                move = builder.xor if flipped else builder.add
+                text = f"ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
+                found += _assembly(builder, text, "=r,=r,=r,=r,r",
+                                   [move(start, word(apart * group))], [word] * 4)
             return context.make_tuple(builder, signature.return_type, found)
         result = types.UniTuple(types.uint32, 4 * groups)
-        return result(array, at, offset, step, count, transpose), generate
+        return result(array, at, offset, step, flip, count, transpose), generate
 
     @intrinsic
     def multiply(typing_context, acc, x, y):
@@ -496,6 +510,22 @@ def _compile_tensor_cores():
             return context.get_dummy_value()
         return types.void(array, index, types.uint32), generate
 
+    @intrinsic
+    def move(typing_context, target, at, source, start):
+        def generate(context, builder, signature, args):
+            four, kinds = ir.VectorType(word, 4).as_pointer(), signature.args
+            to, start_at = (builder.bitcast(element_pointer(context, builder, kinds[i], args[i],
+                                                            kinds[i + 1], args[i + 1]), four)
+                            for i in (0, 2))
+            value = builder.load(start_at)
+            value.align = builder.store(value, to).align = 16
+            return context.get_dummy_value()
+        return types.void(target, at, source, start), generate
+
+    overload(move_eight, target="cuda")(
+        lambda target, target_index, source, source_index:
+        lambda target, target_index, source, source_index: move(target, target_index, source,
+                                                                source_index))
     overload(pack_bf16, target="cuda")(lambda low, high: lambda low, high: pack(low, high))
     overload(unpack_bf16, target="cuda")(lambda bits: lambda bits: unpack(bits))
     overload(add_mma, target="cuda")(lambda acc, x, y: lambda acc, x, y: multiply(acc, x, y))
@@ -503,13 +533,13 @@ def _compile_tensor_cores():
         lambda array, index, pair: lambda array, index, pair: store(array, index, pair))
 
     @overload(ldmatrix, target="cuda", prefer_literal=True)
-    def _ldmatrix(array, address, offset, step, count, transpose):
-        return lambda array, address, offset, step, count, transpose: load(
-            array, address, offset, step, count, transpose)
+    def _ldmatrix(array, address, offset, step, flip, count, transpose):
+        return lambda array, address, offset, step, flip, count, transpose: load(
+            array, address, offset, step, flip, count, transpose)
 
 if not config.ENABLE_CUDASIM: _compile_tensor_cores()
 
-# %% ../nbs/tool_ptx.ipynb #7282aeef
+# %% ../nbs/tool_ptx.ipynb #40f36d90
 def _only_compiled():
     name = sys._getframe(1).f_code.co_name
     raise simulator.SimulatorError(f"{name} is for GPUs of compute capability 9.0; "
@@ -568,6 +598,7 @@ def add_wgmma(
     steps,           # how many times 16, a literal
     transpose_b,     # 1: B's tile has rows of k; 0: rows of n; a literal
     pending,         # how many such calls may still be at work on return, a literal
+    fresh,           # 1: the sums begin at zero, whatever `acc` holds; a literal
 ) -> tuple:
     """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
     `wgmma_wait`. PTX ISA, Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async."""
@@ -579,7 +610,7 @@ def wgmma_wait(
     "Wait for all products. PTX ISA, wgmma.wait_group."
     _only_compiled()
 
-# %% ../nbs/tool_ptx.ipynb #760ccec4
+# %% ../nbs/tool_ptx.ipynb #c5ade7f2
 def pack_sums(
     acc,    # tuple of float32
     alpha,  # factor, float32
@@ -589,7 +620,7 @@ def pack_sums(
 
 def stmatrix(
     address,  # of the row that this lane points at
-    flip,     # the bits of its swizzle, see lesson 15
+    flip,     # the bits of its swizzle, see lesson 14
     packed,   # tuple of uint32
     first,    # the first of them to store, a literal
     count,    # groups of 16 columns, four of `packed` each; a literal
@@ -638,7 +669,7 @@ def more_registers(
     "A warpgroup takes registers that others have given back. PTX ISA, setmaxnreg.inc."
     _only_compiled()
 
-# %% ../nbs/tool_ptx.ipynb #c4cbfb88
+# %% ../nbs/tool_ptx.ipynb #77be010c
 def _compile_hopper():
     from llvmlite import ir
     from numba.core import cgutils
@@ -691,10 +722,10 @@ def _compile_hopper():
         return _assembly(builder, text, ",".join(letters), [*sums, *others], [number] * count)
 
     @intrinsic
-    def multiply(typing_context, acc, a, b, step_a, step_b, steps, transpose_b, pending):
-        literals = step_a, step_b, steps, transpose_b, pending
+    def multiply(typing_context, acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh):
+        literals = step_a, step_b, steps, transpose_b, pending, fresh
         if not all(isinstance(x, types.IntegerLiteral) for x in literals): return
-        next_a, next_b, times, turned, left = (x.literal_value for x in literals)
+        next_a, next_b, times, turned, left, anew = (x.literal_value for x in literals)
         count = len(acc)
         def generate(context, builder, signature, args):
             sums = ", ".join(f"${i}" for i in range(count))
@@ -703,11 +734,12 @@ def _compile_hopper():
                 lines += [f"add.s64 a, ${2 * count}, {step * next_a};",
                           f"add.s64 b, ${2 * count + 1}, {step * next_b};",
                           f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.bf16.bf16 "
-                          f"{{{sums}}}, a, b, 1, 1, 1, 0, {turned};"]
+                          f"{{{sums}}}, a, b, {int(not anew or step > 0)}, 1, 1, 0, {turned};"]
             lines += ["wgmma.commit_group.sync.aligned;",
                       f"wgmma.wait_group.sync.aligned {left};", "}"]
-            found = with_sums(builder, " ".join(lines), cgutils.unpack_tuple(builder, args[0]),
-                              args[1:3])
+            held = [ir.Constant(number, ir.Undefined)] * count if anew else cgutils.unpack_tuple(
+                builder, args[0])
+            found = with_sums(builder, " ".join(lines), held, args[1:3])
             return context.make_tuple(builder, signature.return_type, found)
         return acc(acc, large, large, *literals), generate
 
@@ -750,9 +782,9 @@ def _compile_hopper():
     teach(tma_load, lambda target, tensor_map, barrier, column, row:
           lambda target, tensor_map, barrier, column, row:
           load(target, tensor_map, barrier, column, row))
-    teach(add_wgmma, lambda acc, a, b, step_a, step_b, steps, transpose_b, pending:
-          lambda acc, a, b, step_a, step_b, steps, transpose_b, pending:
-          multiply(acc, a, b, step_a, step_b, steps, transpose_b, pending))
+    teach(add_wgmma, lambda acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh:
+          lambda acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh:
+          multiply(acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh))
     teach(wgmma_wait, lambda acc: lambda acc: wait_products(acc))
     teach(pack_sums, lambda acc, alpha: lambda acc, alpha: pack(acc, alpha))
     teach(stmatrix, lambda address, flip, packed, first, count:

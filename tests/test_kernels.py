@@ -130,7 +130,7 @@ TILED = {  # host function → small tiles and options to try it with
                              *(dict(blocks=3, plan=plan) for plan in (Plan(1, 1, 0, 0, 0, 0), Plan(0, 2, 1, 0, 1, 2), Plan(2, 1, 0, 1, 0, 5)))]),
 }
 TILED["hgemm_tensor_cores"] = (tiles(k14_tensor_cores.RULES, MmaTile, 128, bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32),
-                                     wn=(16, 32), stages=(2, 3, 4), pad=(0, 8), group=(1, 2)), [{}, dict(copies_first=True)])
+                                     wn=(16, 32), stages=(2, 3, 4), pad=(0, 8), swizzle=(0, 1), group=(1, 2)), [{}, dict(copies_first=True), dict(staged=False)])
 BY_NAME = {kernel.name: kernel for kernel in KERNELS.values()}
 
 

@@ -358,8 +358,8 @@ def test_a_write_under_ones_own_asynchronous_copy_is_refused():
     refused(k[1, 1], X, match="written while an asynchronous copy")
 
 
-def warp_product(rows, columns, sync=True, skew=0):
-    "A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as pairs."
+def warp_product(rows, columns, sync=True, skew=0, swizzle=0):
+    "A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as pairs. B may be swizzled."
     width, a_size = 8 * columns, 256 * rows
     zeros, shape, size = (np.float32(0),) * (4 * rows * columns), (2 * rows * columns, 2), a_size + 16 * width
     pairs = columns // 2
@@ -368,11 +368,12 @@ def warp_product(rows, columns, sync=True, skew=0):
     def k(a, b, c):
         tile, sums, lane = cuda.shared.array(size, uint16, alignment=16), cuda.local.array(shape, float32), uint32(cuda.threadIdx.x)
         for i in range(lane, a_size, 32): tile[i] = a[i]
-        for i in range(lane, 16 * width, 32): tile[a_size + i] = b[i]
+        for i in range(lane, 16 * width, 32): tile[a_size + (i ^ i // width % 8 * 8 * swizzle)] = b[i]
         if sync: cuda.syncthreads()
         row, half = lane % 16, lane // 16 * 8
-        x = ldmatrix(tile, shared_address(tile, uint64(row * 16 + half + skew)), 0, 512, rows, 0)
-        y = ldmatrix(tile, shared_address(tile, uint64(a_size + row * width + half)), 0, 32, pairs, 1)
+        x = ldmatrix(tile, shared_address(tile, uint64(row * 16 + half + skew)), 0, 512, 0, rows, 0)
+        at_b = shared_address(tile, uint64(a_size + row * width + (half ^ row % 8 * 8 * swizzle)))
+        y = ldmatrix(tile, at_b, 0, 32, swizzle, pairs, 1)
         to_array(add_mma(zeros, x, y), sums, 2)
         for i in range(rows):
             for j in range(columns):
@@ -387,10 +388,10 @@ def bf16_pair(rows, columns):
     return to_bf16(np.random.randn(16 * rows, 16)), to_bf16(np.random.randn(16, 8 * columns))
 
 
-@pytest.mark.parametrize("rows,columns", [(1, 2), (2, 4), (4, 2)])
-def test_a_warp_multiplies_matrices(rows, columns):
+@pytest.mark.parametrize("rows,columns,swizzle", [(1, 2, 0), (2, 4, 0), (4, 2, 0), (2, 8, 1)])
+def test_a_warp_multiplies_matrices(rows, columns, swizzle):
     a, b = bf16_pair(rows, columns)
-    c = simulate(warp_product(rows, columns)[1, 32], a.ravel(), b.ravel(), np.zeros(128 * rows * columns, np.uint16))[2]
+    c = simulate(warp_product(rows, columns, swizzle=swizzle)[1, 32], a.ravel(), b.ravel(), np.zeros(128 * rows * columns, np.uint16))[2]
     right = from_bf16(a).astype(float) @ from_bf16(b).astype(float)
     assert np.array_equal(c.reshape(right.shape), to_bf16(right))
 

@@ -112,10 +112,29 @@ def copy_kernel(lines, width, row):
     return named(kernel, f"{name}_kernel")
 
 
+def copy_rows_kernel(lanes, row, swizzled):
+    "A warp copies 512 neighbouring bytes, 16 a lane: to rows of `lanes` pieces that begin `row` words apart, plain or swizzled."
+    name = f"copy_{lanes}_pieces_to_rows_{row}{'_swizzled' * swizzled}"
+    def kernel(x, out):
+        tile = cuda.shared.array(2048, float32, alignment=128)
+        lane = uint32(cuda.threadIdx.x)
+        at_row, piece = uint32(lane // uint32(lanes)), uint32(lane % uint32(lanes))
+        place = uint32(piece ^ at_row % uint32(8)) if swizzled else piece
+        at = uint64(at_row * uint32(row) + place * uint32(4))
+        for step in range(REPEAT):
+            cp_async(tile, at, x, uint64(lane * uint32(4)), 4, 4)
+            cp_async_commit_group()
+            cp_async_wait_group(0)
+            cuda.syncthreads()
+        out[lane] = tile[at]
+    return named(kernel, f"{name}_kernel")
+
+
 COPIED = ((1, 1, 0), (4, 1, 0), (4, 1, 132), (4, 1, 136), (4, 1, 128), (8, 1, 128), (32, 1, 0), (4, 4, 0), (32, 4, 0)) if HAS_COPIES else ()
+ROWS = ((8, 32, True), (8, 36, False), (8, 40, False), (8, 48, False), (16, 68, False), (4, 20, False), (2, 12, False), (1, 8, False)) if HAS_COPIES else ()
 MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
         for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)),
-                       *(copy_kernel(*case) for case in COPIED))}
+                       *(copy_kernel(*case) for case in COPIED), *(copy_rows_kernel(*case) for case in ROWS))}
 
 
 def launch_all(numbers):

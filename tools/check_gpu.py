@@ -24,6 +24,7 @@ CASES = 1000  # over all kernels
 REPEATS, REPEATED = 100, ((300, 520, 1000), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096))
 TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
 SANITIZED = (256, 256, 128), (37, 36, 40)  # m, n, k: one that fits all tiles, and one that fits none
+PATIENCE = 90  # seconds for a tool and a product
 
 
 def framed(rows, columns, fill, dtype, step):
@@ -77,11 +78,14 @@ def large_case(kernel, m, n, k):
 
 
 def sanitize(kernel, shape):
-    "Number of errors that each tool of compute-sanitizer finds in one small product."
+    "Number of errors that each tool of compute-sanitizer finds in one small product; None if it gives no answer."
     counts, shape = {}, kernel.fitted(*shape)
     for tool in TOOLS:
-        run = subprocess.run(["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), *map(str, shape)],
-                             capture_output=True, text=True)
+        command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), *map(str, shape)]
+        try: run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            counts[tool] = None
+            continue
         line = next((x for x in reversed(run.stdout.splitlines()) if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
         if line is None or run.returncode: sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
         counts[tool] = sum(int(word) for word in line.replace("(", " ").split() if word.isdigit())
@@ -115,16 +119,18 @@ def main(numbers):
             except AssertionError as e: failures.append(f"{kernel.name} {m}×{n}×{k}: {e}")
             big += 1
             torch.cuda.empty_cache()
-    found = {}
+    found, no_answer = {}, []
     if shutil.which("compute-sanitizer"):
         runs = [(kernel, shape) for kernel in kernels for shape in SANITIZED]
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
-            for counts in progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer"):
-                for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + errors
+            for (kernel, shape), counts in zip(runs, progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer")):
+                no_answer += [f"{tool} of {kernel.name} at {'×'.join(map(str, shape))}" for tool, errors in counts.items() if errors is None]
+                for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + (errors or 0)
     else: print("compute-sanitizer was not found: skipped")
     print(*failures, sep="\n")
-    result = dict(date=date.today().isoformat(), seed=seed, kernels=list(KERNELS), random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found)
-    print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}; {time.time() - start:.0f} s.")
+    result = dict(date=date.today().isoformat(), seed=seed, kernels=list(KERNELS), random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found,
+                  no_answer=no_answer)
+    print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}{', no answer from ' * bool(no_answer)}{', '.join(no_answer)}; {time.time() - start:.0f} s.")
     if not numbers: print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
     if failures or any(found.values()): sys.exit(1)
 
