@@ -75,7 +75,7 @@ gpu-ncu: setup
 
 gpu-check: setup
 	$(PY) tools/check_gpu.py $(KERNELS)
-	@echo "To commit: nbs/results"
+	@$(if $(KERNELS),:,echo "To commit: nbs/results")
 
 clean:
 	rm -rf .venv build *.egg-info profiles

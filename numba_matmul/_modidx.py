@@ -493,6 +493,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.Pickler.reducer_override': ( 'tool_simulator.html#pickler.reducer_override',
                                                                                              'numba_matmul/simulator.py'),
+                                        'numba_matmul.simulator.Pickler.remember': ( 'tool_simulator.html#pickler.remember',
+                                                                                     'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.SharedArray': ( 'tool_simulator.html#sharedarray',
                                                                                 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.SharedArray.__getitem__': ( 'tool_simulator.html#sharedarray.__getitem__',

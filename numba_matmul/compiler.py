@@ -6,10 +6,9 @@
 __all__ = ['TARGETS', 'INSTRUCTION', 'KB', 'MULTIPROCESSORS', 'CompileError', 'gpu_target', 'Instruction', 'collides',
            'register_reads', 'MachineCode', 'compare', 'machine_code', 'Multiprocessor', 'Occupancy', 'occupancy']
 
-# %% ../nbs/tool_compiler.ipynb #780253a2
+# %% ../nbs/tool_compiler.ipynb #7de642ca
 import hashlib
 import json
-import linecache
 import os
 import pickle
 import re
@@ -26,7 +25,7 @@ from numba import cuda
 from .simulator import TWO_BODIES, ChildError, Pickler, in_child, launch_of
 from .util import Markdown
 
-# %% ../nbs/tool_compiler.ipynb #2c8d5d1e
+# %% ../nbs/tool_compiler.ipynb #a8185b18
 class CompileError(RuntimeError):
     "A kernel that the compiler refuses, or a compiler that is not there."
 
@@ -70,7 +69,7 @@ def _compile(task, sources, signature, capability, ptx=False):
     from numba.cuda.cudadrv.driver import _have_nvjitlink
     if not _have_nvjitlink():
         raise CompileError("nvJitLink was not found: install the extra cu13 or cu12")
-    for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
+    Pickler.remember(sources)
     kernel = _loaded(task)
     full = (*capability, "a" if capability >= (9, 0) else "")
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)

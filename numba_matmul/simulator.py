@@ -672,7 +672,7 @@ def skip_cells():
         return [f"print('Skipped: this cell needs {missing[mark]}.')\n" for mark in marks] or lines
     shell.input_transformers_cleanup.append(skip)
 
-# %% ../nbs/tool_simulator.ipynb #3282b593
+# %% ../nbs/tool_simulator.ipynb #b5b06ece
 def _rebuild(fn, options, configuration):
     "A kernel or device function in this process's mode, and its launch if it had one."
     kernel = cuda.jit(**options)(fn)
@@ -710,6 +710,11 @@ class Pickler(cloudpickle.Pickler):
             if not os.path.exists(name): self.sources[name] = linecache.getlines(name)
         return super().reducer_override(obj)
 
+    @staticmethod
+    def remember(sources):
+        "In a child: let messages show these source lines."
+        for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
+
     @classmethod
     def dumps(cls, obj):
         "`obj` pickled, and the source lines that belong to it by file name."
@@ -718,7 +723,7 @@ class Pickler(cloudpickle.Pickler):
         pickler.dump(obj)
         return buffer.getvalue(), pickler.sources
 
-# %% ../nbs/tool_simulator.ipynb #ed8fcae1
+# %% ../nbs/tool_simulator.ipynb #d717b265
 def _child():
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to stderr."
     answer = os.fdopen(os.dup(1), "wb")
@@ -727,7 +732,7 @@ def _child():
         try: path, task, sources = pickle.load(sys.stdin.buffer)
         except EOFError: return
         sys.path[:] = path
-        for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
+        Pickler.remember(sources)
         try:
             fn, args = pickle.loads(task)
             result = "value", Pickler.dumps(fn(*args))[0]

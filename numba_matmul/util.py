@@ -290,14 +290,14 @@ def assert_matmul_correct(
     size = float(right.norm())
     return float(error.norm()) / size if size else 0.0
 
-# %% ../nbs/00_util.ipynb #cb0cde7e
+# %% ../nbs/00_util.ipynb #690b9785
 def dtype_of(
-    matmul,  # host function, kernel, `ladder.Kernel`, or a functools.partial of one
+    matmul,  # host function, kernel, `ladder.Kernel`, a functools.partial of one, or its name
 ) -> str:
     "The type of its matrices. As in BLAS the name says it: sgemm for float32, hgemm for bfloat16."
     if hasattr(matmul, "dtype"): return matmul.dtype
     fn = getattr(matmul, "func", matmul)
-    name = getattr(fn, "__name__", "")
+    name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")
     return "bfloat16" if name.startswith("hgemm") else "float32"
 
 def rounded(
@@ -470,7 +470,7 @@ def _check_in_simulator(name, call, bs, do_print, dtype):
         print(f"{name}: no GPU, so there is nothing to time; "
               f"instead it was checked at {m}×{n}×{k} in the simulator, and is right.")
 
-# %% ../nbs/00_util.ipynb #e121c13e
+# %% ../nbs/00_util.ipynb #2e391201
 def card_folder():
     "Where the result cards are: `nbs/results` beside the package."
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
@@ -525,7 +525,7 @@ def recorded(
         text = (f"On one {card['gpu']} ({card['date']}) `{row['name']}` takes "
                 f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
                 f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS")
-        if row["name"].startswith("hgemm"): text += " in bfloat16."
+        if dtype_of(row["name"]) == "bfloat16": text += " in bfloat16."
         else: text += f" and {100 * row['gflops'] / card['peak_gflops']:.1f} % of the peak."
         if other: text += f" It is {other['ms'] / row['ms']:.2f} times as fast as kernel {before}."
         sentences.append(text)
