@@ -26,13 +26,14 @@ setup: .venv/ready
 endif
 
 # The extra follows the driver: cu12 where it knows no CUDA 13, else cu13 (also without a GPU: the compiler tool uses it).
-.venv/ready: settings.ini setup.py constraints.txt
+.venv/ready: settings.ini setup.py constraints.txt compiler.txt
 	@echo "Setting up .venv (once; a few minutes)"
 	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
 	@test -x .venv/bin/python || python3 -m venv .venv
 	@extra=cu13; nvidia-smi 2>/dev/null | grep -q 'CUDA Version: 12' && extra=cu12; \
 	 grep -v -E "^(#|$$)$$([ $$extra = cu12 ] && echo '|^(cuda-|nvidia-)')" constraints.txt > .venv/constraints.txt; \
-	 .venv/bin/python -m pip install -q --disable-pip-version-check -c .venv/constraints.txt -e ".[dev,$$extra]"
+	 .venv/bin/python -m pip install -q --disable-pip-version-check -c .venv/constraints.txt -e ".[dev,$$extra]" || exit 1; \
+	 [ $$extra = cu12 ] || [ $$(uname) = Darwin ] || .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -r compiler.txt
 	@touch $@
 
 ladder: setup

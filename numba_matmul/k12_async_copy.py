@@ -107,10 +107,10 @@ def async_copiers(
                              uint64(b_from + s * n) + uint64(q), 1, inside)
     return copy_a, copy_b
 
-# %% ../nbs/12_async_copy.ipynb #4a5c8819
+# %% ../nbs/12_async_copy.ipynb #f0d185c6
 RULES = WARP_RULES | {
     "stages must be at least 3": lambda t: t.stages >= 3,  # 2 would be lesson 11 again
-    "the threads must fill whole columns of A's tile": lambda t: t.threads % t.bk == 0,
+    "the threads must fill whole rows of A's tile": lambda t: t.threads % t.bk == 0,
     "A's tile must be a whole number of passes of single floats":
         lambda t: t.threads and t.bm * t.bk % t.threads == 0,
     "unroll must be bk": lambda t: t.unroll == t.bk,  # the last step of a tile is another one

@@ -294,7 +294,7 @@ def part_mover(
                            ring, uint64(start + row * pitch + col))
     return move
 
-# %% ../nbs/14_tensor_cores.ipynb #90084779
+# %% ../nbs/14_tensor_cores.ipynb #7e44475e
 @cache
 def hgemm_tensor_cores_kernel(
     tile=TILE,           # an `MmaTile` that keeps `RULES`
@@ -329,7 +329,7 @@ def hgemm_tensor_cores_kernel(
         alpha,  # factor of A·B
         beta,   # factor of C
     ):
-        ring = cuda.shared.array(0, uint16, alignment=128)  # as large as the launch says
+        ring = cuda.shared.array(0, uint16, alignment=1024)  # as large as the launch says
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread // 32), uint32(thread % 32)
         tile_row, tile_col = tile_place(uint32(cuda.blockIdx.x), uint32((m + bm - 1) // bm),

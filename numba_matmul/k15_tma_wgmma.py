@@ -21,9 +21,9 @@ from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer,
 from .ptx import (add_wgmma, fence_mbarriers, global_address, mbarrier_expect,
                               mbarrier_init, mbarrier_wait, shared_address, tma_load, wgmma_wait)
 
-# %% ../nbs/15_tma_wgmma.ipynb #d2b527f8
+# %% ../nbs/15_tma_wgmma.ipynb #113534a9
 ROW = 128         # bytes of a row of the swizzle's pattern: 64 numbers
-BOX = 64 * ROW    # a box of 64 rows
+BOX = 64 * ROW    # bytes of 64 rows: a box of B, or a warpgroup's part of A's tile
 BK = 64           # columns of A's tile, rows of B's
 
 def descriptor(

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['KERNELS', 'OTHERS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 'DTYPES', 'PICTURE', 'PARTS', 'Kernel', 'check',
            'measure', 'nvidia_smi_command', 'nvidia_smi', 'clocks', 'copy_speed', 'machine', 'table', 'plot_rows',
-           'rows_at', 'by_dtype', 'panels', 'draw_panels', 'readme_ladder', 'readme_colab', 'readme_text',
-           'picture_svg', 'write_readme', 'main']
+           'rows_at', 'by_dtype', 'panels', 'draw_panels', 'readme_ladder', 'readme_speed', 'readme_colab',
+           'readme_text', 'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #398239c7
+# %% ../nbs/90_ladder.ipynb #0bb6e4fd
 import io
 import json
 import re
@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from itertools import product
 
 from .util import (COLORS, card_folder, card_row, cdiv, check_matmul, current_gpu,
-                               gpu_card, load_cards, measure_runtime, progress, write_card)
+                               dtype_of, gpu_card, load_cards, measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
 from .k01_naive import sgemm_naive
@@ -48,7 +48,7 @@ from .k16_warp_specialized import hgemm_warp_specialized
 from .simulator import SimulatorError
 from .triton_sgemm import sgemm_triton
 
-# %% ../nbs/90_ladder.ipynb #ea5dbbbe
+# %% ../nbs/90_ladder.ipynb #27ee9e65
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -93,7 +93,7 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
            k15_tma_wgmma.NEEDS, multiple=8, simulated=False),
 )}
-OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison", "float32", sgemm_triton),)
+OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison (float32)", "float32", sgemm_triton),)
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
 
 # %% ../nbs/90_ladder.ipynb #93ad7256
@@ -263,7 +263,7 @@ def draw_panels(
     for ax, (title, rows) in zip(axes.flat, panels): plot_rows(rows, title, ax)
     return fig
 
-# %% ../nbs/90_ladder.ipynb #7443d440
+# %% ../nbs/90_ladder.ipynb #114a1dfb
 PICTURE = "nbs/results/ladder.svg"
 
 def _root(): return card_folder().parent.parent
@@ -314,13 +314,26 @@ def readme_ladder() -> str:
     what = f"4096×4096×4096 in {DTYPES[0]}" + "".join(f", from lesson {text}" for text in others)
     return "\n".join([picture, "", f"{what}, on", "", *lines])
 
+def readme_speed() -> str:
+    "The generated part of the README that says how fast: the first and the last kernel of each type."
+    card = next(card for card in load_cards() if rows_at(card))
+    def told(rows):
+        first, last = ({row["kernel"]: row for row in rows}[f({row["kernel"] for row in rows} - {0})]
+                       for f in (min, max))
+        return (f"from {first['gflops']:,.0f} to {last['gflops']:,.0f} GFLOP/s in "
+                f"{dtype_of(last['name'])} ({last['percent']:.1f} % of cuBLAS)")
+    speeds = [told(rows) for rows in by_dtype(rows_at(card)).values()]
+    return f"At 4096×4096×4096 on one {card['gpu']}: {', and '.join(speeds)}."
+
 def readme_colab() -> str:
     "The generated part of the README on Colab: a first cell, for a copy of the repository."
     url, clone = _git_url(), ""
     if url: clone = f"!git clone -q {url} matmul\n"
-    return f'```\n{clone}%cd matmul/nbs\n!pip install -q -c ../constraints.txt -e "..[cu13]"\n```'
+    lines = ["%cd matmul/nbs", '!pip install -q -c ../constraints.txt -e "..[cu13]"',
+             "!pip install -q --no-deps -r ../compiler.txt"]
+    return "```\n" + clone + "\n".join(lines) + "\n```"
 
-PARTS = {"ladder": readme_ladder, "colab": readme_colab}
+PARTS = {"speed": readme_speed, "ladder": readme_ladder, "colab": readme_colab}
 
 def readme_text(text) -> str:
     "The README `text` with its generated parts made anew."

@@ -539,7 +539,7 @@ def _compile_tensor_cores():
 
 if not config.ENABLE_CUDASIM: _compile_tensor_cores()
 
-# %% ../nbs/tool_ptx.ipynb #40f36d90
+# %% ../nbs/tool_ptx.ipynb #a2111d8a
 def _only_compiled():
     name = sys._getframe(1).f_code.co_name
     raise simulator.SimulatorError(f"{name} is for GPUs of compute capability 9.0; "
@@ -596,7 +596,7 @@ def add_wgmma(
     a, b,            # descriptors of 64×16 and 16×n, uint64
     step_a, step_b,  # what to add to them for the next 16 of k, literals
     steps,           # how many times 16, a literal
-    transpose_b,     # 1: B's tile has rows of k; 0: rows of n; a literal
+    transpose_b,     # 1: neighbours in a row of B's tile lie along n; 0: along k; a literal
     pending,         # how many such calls may still be at work on return, a literal
     fresh,           # 1: the sums begin at zero, whatever `acc` holds; a literal
 ) -> tuple:
@@ -610,7 +610,7 @@ def wgmma_wait(
     "Wait for all products. PTX ISA, wgmma.wait_group."
     _only_compiled()
 
-# %% ../nbs/tool_ptx.ipynb #c5ade7f2
+# %% ../nbs/tool_ptx.ipynb #fc41454e
 def pack_sums(
     acc,    # tuple of float32
     alpha,  # factor, float32
@@ -654,7 +654,7 @@ def named_barrier(
     number,   # 1 to 15; 0 is that of `syncthreads`
     threads,  # how many meet there, a multiple of 32
 ):
-    "A barrier for some warps of a block. PTX ISA, barrier.sync."
+    "A barrier for some warps of a block, all lanes of each together. PTX ISA, bar.sync."
     _only_compiled()
 
 def fewer_registers(

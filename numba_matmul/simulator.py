@@ -176,24 +176,23 @@ class Block:
         else: why = "The lanes that the warp barrier names never all reach it."
         raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}")
 
-# %% ../nbs/tool_simulator.ipynb #a87c2677
+# %% ../nbs/tool_simulator.ipynb #57b92e4c
 class Element:
     "What is known of one element of shared memory."
-    __slots__ = "write", "reads", "copying"
-    def __init__(self): self.write, self.reads, self.copying = None, [], None
+    __slots__ = "write", "reads", "atomics", "copying"
+    def __init__(self): self.write, self.reads, self.atomics, self.copying = None, [], [], None
 
-    def add_read(self, new):
-        "Keep `new` unless the reads that are kept would give away every write that it would."
-        if not self.reads or self.reads[0].barriers < new.barriers:
-            self.reads = [new]
-            return
-        same_warp = [r for r in self.reads if r.thread.warp == new.thread.warp]
-        if same_warp and same_warp[0].warp_barriers < new.warp_barriers:
-            self.reads = [r for r in self.reads if r not in same_warp]  # new stands for them
-        elif any(r.thread is new.thread for r in same_warp): return
-        if len(self.reads) < 2: self.reads.append(new)
-        elif len(same_warp) == 0 and self.reads[0].thread.warp == self.reads[1].thread.warp:
-            self.reads[1] = new  # two warps give away more than two threads of one
+def _noted(accesses, new):
+    "`accesses` with `new`, unless those that are kept would give away every race that it would."
+    if not accesses or accesses[0].barriers < new.barriers: return [new]
+    same_warp = [a for a in accesses if a.thread.warp == new.thread.warp]
+    if same_warp and same_warp[0].warp_barriers < new.warp_barriers:
+        accesses = [a for a in accesses if a not in same_warp]  # new stands for them
+    elif any(a.thread is new.thread for a in same_warp): return accesses
+    if len(accesses) < 2: return [*accesses, new]
+    if len(same_warp) == 0 and accesses[0].thread.warp == accesses[1].thread.warp:
+        return [accesses[0], new]  # two warps give away more than two threads of one
+    return accesses
 
 class Elements(dict):
     "Notes by number of the element, made when they are needed."
@@ -238,7 +237,7 @@ def _shifted(index, offset):
 
 def _text(index): return ", ".join(str(i) for i in index) if type(index) is tuple else str(index)
 
-# %% ../nbs/tool_simulator.ipynb #23d693d1
+# %% ../nbs/tool_simulator.ipynb #7125edd7
 class SharedArray:
     "A shared array, or a view of one: `elements[ids[i]]` is the note on `data[i]`."
     def __init__(self, name, data, ids, elements, base, unit):
@@ -300,7 +299,10 @@ class SharedArray:
         if write is None:
             raise SimulatorError(f"{self._label(index)} is read before it was written")
         if write.races_with(access): self._race(index, write, "written", access, "read")
-        if not access.atomic: element.add_read(access)  # else noted as a write
+        if access.atomic: return  # noted as a write
+        for other in element.atomics:
+            if other.races_with(access): self._race(index, other, "written", access, "read")
+        element.reads = _noted(element.reads, access)
 
     def note_write(self, index, access):
         "Check a write by the running thread against what is known of the element, and note it."
@@ -312,6 +314,9 @@ class SharedArray:
             self._race(index, element.write, "written", access, "written")
         for read in element.reads:
             if read.races_with(access): self._race(index, read, "read", access, "written")
+        for other in element.atomics:
+            if other.races_with(access): self._race(index, other, "written", access, "written")
+        if access.atomic: element.atomics = _noted(element.atomics, access)
         element.write = access
 
     def _label(self, index): return f"{self.name}[{_text(index)}]"
@@ -384,7 +389,7 @@ def _name(frame):
         if assigned and "shared.array" in call: return target.strip()
     return "shared memory"
 
-# %% ../nbs/tool_simulator.ipynb #71138851
+# %% ../nbs/tool_simulator.ipynb #651d3698
 class GlobalArray(FakeWithinKernelCUDAArray):
     "A device array as a kernel sees it, or a view of one."
     def __init__(self, item, name, first_byte=None):
@@ -442,6 +447,7 @@ class Atomics(kernelapi.FakeCUDAAtomic):
                 array.note_read(index, access)
                 array.note_write(index, access)
                 array = array.data
+            if isinstance(array, GlobalArray): array = array._item  # the recorder need not see this
             answer = operation(array, *args)
             asked = getcurrent(), name, args, answer
             self._last, self._times = asked, self._times + 1 if asked == self._last else 0
@@ -512,19 +518,22 @@ def _present(mask):
     lanes = min(32, len(thread.block.threads) - 32 * thread.warp)
     return int(mask) & ((1 << lanes) - 1)
 
-# %% ../nbs/tool_simulator.ipynb #e72c16fa
+# %% ../nbs/tool_simulator.ipynb #3e989742
 def cp_async(
     target,        # shared array
     target_index,  # index of the first element to write
     source,        # global array
     source_index,  # index of the first element to read
-    count,         # 1, 2 or 4: neighbouring elements along the last axis, aligned to all of them
+    count,         # neighbouring elements along the last axis, 4 or 16 bytes; aligned to all of them
     inside=None,   # how many of them are read; zeros land in place of the others; all if None
     frame=None,    # Python frame of the kernel; the caller's if None
 ):
     "Start to copy `count` elements. They land when the running thread waits for their group."
     thread, frame = getcurrent(), frame or sys._getframe(1)
     inside = count if inside is None else int(inside)
+    if count * target.dtype.itemsize not in (4, 16):
+        raise SimulatorError(f"cp_async copies 4 or 16 bytes, not {count} elements of "
+                             f"{target.dtype.itemsize}")
     _refuse_negative(target_index)
     places = _neighbours(target, target_index, count)
     values = [target.dtype.type(0)] * count

@@ -68,6 +68,31 @@ def test_atomic_against_plain_access_is_a_race():
     refused(k[1, 4], np.zeros(4, np.int32), match="race: total")
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_thread_does_not_hide_the_atomic_operations_of_others(reads):
+    @cuda.jit
+    def k(out, reads, sync):
+        total = cuda.shared.array(1, int32)
+        i = cuda.threadIdx.x
+        if i == 0: total[0] = 0
+        cuda.syncthreads()
+        cuda.atomic.add(total, 0, 1)
+        if sync: cuda.syncthreads()
+        if i == 63:
+            if reads: out[0] = total[0]
+            else: total[0] = 5
+    refused(k[1, 64], np.zeros(1, np.int32), reads, False, match="race: total")
+    simulate(k[1, 64], np.zeros(1, np.int32), reads, True)
+
+
+def test_copies_are_of_4_or_16_bytes():
+    @cuda.jit
+    def k(x):
+        tile = cuda.shared.array(8, float32)
+        cp_async(tile, 0, x, 0, 2, 2)
+    refused(k[1, 1], X, match="4 or 16 bytes, not 2 elements of 4")
+
+
 def test_a_warp_barrier_orders_only_its_warp():
     @cuda.jit
     def k(x, out, reach):
