@@ -100,7 +100,7 @@ def test_a_second_card_adds_a_column_and_a_panel(two_cards):
     for card in two_cards:
         assert text.count(f"one {card['gpu']} ") == 1 and f"{card['gpu']}, GFLOP/s" in text and f"{card['gpu']}, 4096" in picture
     lines = {line.split("|")[2].split("]")[0].strip(" ["): line for line in text.splitlines() if line.startswith("|")}
-    assert lines["Asynchronous copies"].endswith("| – | – |") and "12,345" in lines["Triton, for comparison"]
+    assert lines["Asynchronous copies"].endswith("| – | – |") and "12,345" in lines["Triton, for comparison (float32)"]
     assert len({line.count("|") for line in lines.values()}) == 1
     assert "colab" not in text
 
