@@ -237,8 +237,8 @@ def hgemm_tma_wgmma_kernel(
               int64(col) + lane % 4 * 2, acc)
     return hgemm_tma_wgmma_kernel
 
-# %% ../nbs/15_tma_wgmma.ipynb #0461d394
-NEEDS = 9, 0  # compute capability
+# %% ../nbs/15_tma_wgmma.ipynb #7ad1e259
+NEEDS = 9, 0, "a"  # compute capability, and no other: see `capable`
 
 def tma_can(
     g,  # what `gemm_args` returned

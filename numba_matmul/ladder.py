@@ -8,7 +8,7 @@ __all__ = ['KERNELS', 'OTHERS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 
            'rows_at', 'by_dtype', 'panels', 'draw_panels', 'readme_ladder', 'readme_speed', 'readme_colab',
            'readme_text', 'picture_svg', 'write_readme', 'main']
 
-# %% ../nbs/90_ladder.ipynb #0bb6e4fd
+# %% ../nbs/90_ladder.ipynb #f283cbc2
 import io
 import json
 import re
@@ -22,7 +22,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
 
-from .util import (COLORS, card_folder, card_row, cdiv, check_matmul, current_gpu,
+from .util import (COLORS, capable, card_folder, card_row, cdiv, check_matmul, current_gpu,
                                dtype_of, gpu_card, load_cards, measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
@@ -48,7 +48,7 @@ from .k16_warp_specialized import hgemm_warp_specialized
 from .simulator import SimulatorError
 from .triton_sgemm import sgemm_triton
 
-# %% ../nbs/90_ladder.ipynb #27ee9e65
+# %% ../nbs/90_ladder.ipynb #c809982f
 @dataclass(frozen=True)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
@@ -57,7 +57,7 @@ class Kernel:
     title: str
     dtype: str   # of A, B and C
     fn: object   # the host function
-    needs: tuple = (0, 0)   # compute capability
+    needs: tuple = (0, 0)   # compute capability, see `capable`
     multiple: int = 1       # k and n must be multiples of it, else kernel 14 does the work
     simulated: bool = True  # does the simulator know its instructions?
 
@@ -360,7 +360,7 @@ def write_readme():
     readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
     (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
 
-# %% ../nbs/90_ladder.ipynb #e430ab49
+# %% ../nbs/90_ladder.ipynb #268f5b8d
 def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
@@ -425,12 +425,12 @@ def _fits(kernel, shape):
 
 def _able(kernels, capability):
     "The kernels that a GPU of this compute capability can run, and a line for each other one."
-    def text(numbers): return ".".join(map(str, numbers))
+    def text(numbers): return ".".join(map(str, numbers[:2]))
     for kernel in kernels:
-        if kernel.needs > tuple(capability):
+        if not capable(capability, kernel.needs):
             print(f"{kernel.name} is left out: it needs compute capability {text(kernel.needs)}, "
                   f"and this GPU has {text(capability)}")
-    return [kernel for kernel in kernels if kernel.needs <= tuple(capability)]
+    return [kernel for kernel in kernels if capable(capability, kernel.needs)]
 
 def _in_simulator(kernels, shapes, card_path):
     if card_path: _refuse("--json keeps measured speeds, and there is no GPU here")

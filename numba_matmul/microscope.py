@@ -153,7 +153,7 @@ def _watch(launch, args, blocks):
     by_block = {block: list(found.values()) for block, found in sites.items()}
     return by_block, {name: dict(count) for name, count in reads.items()}, shapes
 
-# %% ../nbs/tool_microscope.ipynb #ea5905c7
+# %% ../nbs/tool_microscope.ipynb #adcd41a5
 def _sorts(kernel, grid):
     "One block of each sort, and how many of that sort there are."
     if "atomic" in kernel.__code__.co_names: return {block: 1 for block in np.ndindex(*grid)}
@@ -219,7 +219,7 @@ class View:
     def draw(
         self,
         array,           # name of the array in the kernel
-        operation=None,  # "load" or "store"; may be left out if there is only one
+        operation=None,  # "load", "store" or "copy"; may be left out if there is only one
         columns=None,    # row length of a matrix that is flat in the kernel
     ):
         "One request: lanes over a matrix with its sectors, or over the banks. Returns the figure."

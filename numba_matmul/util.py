@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['KEPT_AS', 'MAX_GRID_Y', 'COLORS', 'to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'cdiv', 'Gemm', 'current_gpu',
-           'gemm_args', 'need_capability', 'with_shared_memory', 'row_strips', 'assert_matmul_correct', 'dtype_of',
-           'rounded', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime', 'card_folder',
-           'load_cards', 'gpu_name', 'gpu_card', 'Markdown', 'card_row', 'cycles_per_step', 'recorded', 'write_card',
-           'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
+           'gemm_args', 'capable', 'need_capability', 'with_shared_memory', 'row_strips', 'assert_matmul_correct',
+           'dtype_of', 'rounded', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime',
+           'card_folder', 'load_cards', 'gpu_name', 'gpu_card', 'Markdown', 'card_row', 'cycles_per_step', 'recorded',
+           'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
 # %% ../nbs/00_util.ipynb #3f4d4a78
 import json
@@ -87,7 +87,7 @@ def cdiv(
         raise ValueError(f"cdiv needs tuples of one length, not {len(a)} and {len(b)}")
     return tuple(-(-x // y) for x, y in zip(a, b))
 
-# %% ../nbs/00_util.ipynb #422047f1
+# %% ../nbs/00_util.ipynb #59ac5c5b
 @dataclass
 class Gemm:
     "The arguments of one matrix product, checked: Numba device arrays, alpha and beta in float32."
@@ -205,14 +205,21 @@ def gemm_args(
     return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), aligned,
                 result)
 
+def capable(
+    capability,  # of a GPU, major and minor number
+    needs,       # major and minor number; with an "a" behind them: of no other GPU
+) -> bool:
+    "Has the GPU what is needed? (9, 0, 'a') is what `sm_90a` means: 9.0 alone."
+    return tuple(capability) == needs[:2] if len(needs) > 2 else tuple(capability) >= needs
+
 def need_capability(
-    needs,  # major and minor number
+    needs,  # see `capable`
     what,   # what needs it
 ):
-    "`RuntimeError` on a GPU below a compute capability."
-    if not config.ENABLE_CUDASIM and current_gpu().compute_capability < needs:
-        raise RuntimeError(f"{what} needs a GPU of compute capability {needs[0]}.{needs[1]} "
-                           "or higher")
+    "`RuntimeError` on a GPU that has not the compute capability."
+    if not config.ENABLE_CUDASIM and not capable(current_gpu().compute_capability, needs):
+        raise RuntimeError(f"{what} needs a GPU of compute capability {needs[0]}.{needs[1]}"
+                           + " or higher" * (len(needs) == 2))
 
 def _allow_shared_memory(kernel, launch):
     "Before a launch: tell the driver that the kernel may have so much shared memory."
@@ -348,7 +355,7 @@ def cuda_mean_runtime(
     times = _device_times(prof)
     return statistics.mean(times[_find_kernel(times, kernel_name)])
 
-# %% ../nbs/00_util.ipynb #47506b73
+# %% ../nbs/00_util.ipynb #24e85a9a
 @dataclass
 class Runtime:
     "What `measure_runtime` measured."
@@ -401,7 +408,7 @@ def measure_runtime(
     m=4092,      # rows of A
     n=4092,      # columns of B
     k=4092,      # columns of A, rows of B
-    bs=32,       # a kernel of your own runs in blocks of bs × bs threads, x along the rows
+    bs=32,       # a kernel of your own runs in blocks of bs × bs threads; x numbers the rows
     do_print=True,  # print the result?
     runs=20,     # timed runs (fewer, but at least 5, where they would take more than 3 s)
     kernel_name=None,  # name of the kernel to time, where it does not follow from that of `matmul`

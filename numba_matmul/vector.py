@@ -5,32 +5,42 @@
 # %% auto #0
 __all__ = ['load2', 'load4', 'store2', 'store4', 'element_pointer']
 
-# %% ../nbs/tool_vector.ipynb #0a558a20
+# %% ../nbs/tool_vector.ipynb #7ab70062
 import sys
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
+import numpy as np
 from numba import config, types
+from numba.core.errors import TypingError
 try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
 
-# %% ../nbs/tool_vector.ipynb #d46f660e
+# %% ../nbs/tool_vector.ipynb #f4a5f440
+def _only_float32(a, float32=np.float32):
+    if a.dtype != float32:
+        raise TypingError(f"wide accesses are for float32, not for {a.dtype}")
+
 def load2(a, i):
     "The float32 element at `i` and its neighbour in one access; aligned to 8 bytes."
+    _only_float32(a)
     return a.load(i, 2, sys._getframe(1))
 
 def load4(a, i):
     "The float32 element at `i` and the next 3 of its row in one access; aligned to 16 bytes."
+    _only_float32(a)
     return a.load(i, 4, sys._getframe(1))
 
 def store2(a, i, x, y):
     "Write float32 to the element at `i` and its neighbour in one access; aligned to 8 bytes."
+    _only_float32(a)
     a.store(i, (x, y), sys._getframe(1))
 
 def store4(a, i, x, y, z, w):
     "Write float32 to the element at `i` and the next 3 in one access; aligned to 16 bytes."
+    _only_float32(a)
     a.store(i, (x, y, z, w), sys._getframe(1))
 
-# %% ../nbs/tool_vector.ipynb #7f0b0013
+# %% ../nbs/tool_vector.ipynb #da50c2be
 def element_pointer(
     context, builder,  # of the code generator
     array_type, array,  # an array, and its type
@@ -69,6 +79,7 @@ def _store_vector(builder, pointer, parts):
 def _load(count):
     @intrinsic
     def load(typing_context, a, i):
+        _only_float32(a, types.float32)
         def generate(context, builder, signature, args):
             pointer = _vector_pointer(context, builder, signature.args, *args, count)
             parts = _load_vector(builder, pointer)
@@ -79,6 +90,7 @@ def _load(count):
 def _store(count):
     @intrinsic
     def store(typing_context, a, i, values):
+        _only_float32(a, types.float32)
         def generate(context, builder, signature, args):
             from numba.core import cgutils
             pointer = _vector_pointer(context, builder, signature.args, *args[:2], count)

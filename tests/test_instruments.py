@@ -197,6 +197,13 @@ def test_the_parts_of_a_launch_add_up_to_all_of_it():
     assert by_parts == every
 
 
+def test_wide_accesses_are_for_float32():
+    @cuda.jit
+    def k(x, out): store4(out, 0, *load4(x, 0))
+    with pytest.raises(SimulatorError, match="for float32, not for float64"): microscope(k[1, 1], np.zeros(4), np.zeros(4, np.float32))
+    with pytest.raises(CompileError, match="for float32, not for float64"): machine_code(k, "void(float64[::1], float32[::1])")
+
+
 def test_a_kernel_that_races_or_hangs_is_named():
     @cuda.jit
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0

@@ -120,6 +120,7 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
     assert [kernel.number for kernel in ladder_module._able(kernels, (7, 5))] == list(range(1, 12))
     assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in capsys.readouterr().out
     assert ladder_module._able(kernels, (8, 0)) == kernels[:14] and ladder_module._able(kernels, (9, 0)) == kernels
+    assert ladder_module._able(kernels, (10, 0)) == kernels[:14]  # wgmma is for sm_90a alone
 
 
 def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
