@@ -264,7 +264,7 @@ def microscope(
                                     timeout=timeout)
     return View(name, sites, counts, reads, shapes)
 
-# %% ../nbs/tool_microscope.ipynb #dbcaef73
+# %% ../nbs/tool_microscope.ipynb #33d20ed7
 def _draw_sectors(site, columns):
     import matplotlib.pyplot as plt
     def place(index):
@@ -297,7 +297,7 @@ def _draw_sectors(site, columns):
                 ax.add_patch(plt.Rectangle((sector, row), box, 1, fill=False, linewidth=1))
     touches = sectors([byte for byte, *_ in site.sample.values()], site.size)
     ax.set(xlim=(0, span), ylim=(height, 0),
-           title=f"{site.operation} of {site.array}, first request: {touches} sectors",
+           title=f"{site.operation} of {site.array}, first request: {touches} sector{'s' * (touches != 1)}",
            xlabel=f"column (from {left}); a frame: a sector",
            ylabel=f"row (from {top})")
     ax.title.set_fontsize(10)
@@ -332,7 +332,7 @@ def _draw_banks(site):
     fig.set_size_inches(9, 0.2 * top + 1.2)
     labels = [f"lanes {min(part)}–{max(part)}" for part in parts]
     ax.set(xlim=(0, BANKS), ylim=(top, 0), xlabel="bank", xticks=range(0, BANKS + 1, 4),
-           title=f"{site.operation} of {site.array}, first request: {top} wavefronts, a row each")
+           title=f"{site.operation} of {site.array}, first request: {top} wavefront{'s, a row each' * (top != 1)}")
     ax.set_yticks(middles, labels, fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.title.set_fontsize(10)
