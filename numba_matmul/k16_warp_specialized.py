@@ -8,7 +8,7 @@ __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_
            'consumer_turn', 'first_turns', 'with_producer', 'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose',
            'hgemm_warp_specialized']
 
-# %% ../nbs/16_warp_specialized.ipynb #5c22ced3
+# %% ../nbs/16_warp_specialized.ipynb #309ebd38
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from .util import cdiv, gemm_args, need_capability, with_shared_memory
 from numba import cuda, int64, uint16, uint32, uint64
 from .k04_1d_blocktiling import check_tile
 from .k13_beyond_cublas import count_multiprocessors
-from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer,
+from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer, piece_place,
                                            row_of_matrices_writer, tile_place)
 from .k15_tma_wgmma import (BK, BOX, NEEDS, ROW, RULES as RING_RULES, Maps, Place,
                                         WgmmaTile, map_of, place_after, ring_start, tile_fetcher,
@@ -119,7 +119,7 @@ def boxes_sender(
         send(results, desk)
     return send_all
 
-# %% ../nbs/16_warp_specialized.ipynb #6b9d3ff0
+# %% ../nbs/16_warp_specialized.ipynb #f24ff2fc
 class Ring(NamedTuple):
     "Addresses in shared memory."
     start: int
@@ -166,12 +166,13 @@ def first_turns(
     @cuda.jit(device=True)
     def turns_and_boxes(acc, ring, at, before, turns, mine, results, desk):
         acc, at, before = earlier(acc, ring, at, before, turns, mine, results, desk)
-        if not busy or done < turns: acc, at, before = turn(acc, ring, at, before, busy, mine, desk.leads)
+        if not busy or done < turns:
+            acc, at, before = turn(acc, ring, at, before, busy, mine, desk.leads)
         send(results, desk)
         return acc, at, before
     return turns_and_boxes
 
-# %% ../nbs/16_warp_specialized.ipynb #763395d4
+# %% ../nbs/16_warp_specialized.ipynb #ed60a136
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128,
     "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64,
@@ -261,7 +262,7 @@ def hgemm_warp_specialized_kernel(
             home = uint32(leaving + mine * uint32(2 * BOX))
             desk = Desk(uint32(mine + 1), thread % 128 == 0, home,
                         uint32(home + mine_row * uint32(ROW)),
-                        uint32(uint32(lane // 16 ^ mine_row % 8) * uint32(16)),
+                        uint32(piece_place(mine_row, uint32(lane // 16)) * 16),
                         global_address(map_c, uint64(0)))
             results = Results(nothing, uint32(0), uint32(0), False)
             at, before = Place(uint32(0), uint32(0)), uint32(0)

@@ -125,7 +125,7 @@ def measure(
                       cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel,
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)
 
-# %% ../nbs/90_ladder.ipynb #7b110a3b
+# %% ../nbs/90_ladder.ipynb #d266f724
 def nvidia_smi_command(*fields):
     "The command that asks nvidia-smi for `fields` of the GPU that torch uses."
     import torch
@@ -134,7 +134,7 @@ def nvidia_smi_command(*fields):
             "--format=csv,noheader,nounits"]
 
 def nvidia_smi(*fields):
-    "What nvidia-smi says of it."
+    "The values that nvidia-smi gives for `fields`."
     out = subprocess.run(nvidia_smi_command(*fields), capture_output=True, text=True, check=True)
     return [value.strip() for value in out.stdout.splitlines()[0].split(",")]
 

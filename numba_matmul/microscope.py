@@ -17,7 +17,7 @@ from .util import COLORS
 
 SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes a bank and cycle
 
-# %% ../nbs/tool_microscope.ipynb #95347c37
+# %% ../nbs/tool_microscope.ipynb #f4863d61
 def sectors(
     starts,  # first byte that each lane wants
     size,    # bytes that each lane wants
@@ -47,18 +47,19 @@ def _copy_parts(starts, sources):
 
 def _wide_copy_parts(starts, sources):
     "The same with 16 bytes a lane."
-    parts, lines = defaultdict(dict), {}
+    parts = defaultdict(dict)
+    def lines(lane): return sources[lane] // LINE, starts[lane] // LINE
+    def split(one, other):  # from one sector to two, or from two to one
+        return ((sources[one] // SECTOR == sources[other] // SECTOR)
+                != (starts[one] // SECTOR == starts[other] // SECTOR))
+    together = Counter(lines(lane) for lane in starts if sources[lane] is not None)
     for lane, start in starts.items():
-        lines[lane] = (source := sources[lane]) is not None and (source // LINE, start // LINE)
-    together = Counter(lines.values())
-    for lane, start in starts.items():
-        source, group, turn = sources[lane], (lines[lane],), 0
-        if lines[lane]:
-            if together[lines[lane]] < LINE // 16: group += start - source,
-            def split(other): return ((sources[other] // SECTOR == source // SECTOR)
-                                      != (starts[other] // SECTOR == start // SECTOR))
-            while any(map(split, parts[*group, turn])): turn += 1
-        parts[*group, turn][lane] = start
+        group, turn = None, 0
+        if sources[lane] is not None:
+            whole = together[lines(lane)] >= LINE // 16
+            group = lines(lane), None if whole else start - sources[lane]
+            while any(split(lane, other) for other in parts[group, turn]): turn += 1
+        parts[group, turn][lane] = start
     return list(parts.values())
 
 def _parts(starts, size):
