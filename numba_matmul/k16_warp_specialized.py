@@ -22,9 +22,9 @@ from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer, piece_pl
 from .k15_tma_wgmma import (BK, BOX, NEEDS, ROW, RULES as RING_RULES, Maps, Place,
                                         WgmmaTile, map_of, place_after, ring_start, tile_fetcher,
                                         tile_multiplier, tma_can)
-from .ptx import (fence_async, fence_mbarriers, fewer_registers, global_address,
-                              mbarrier_arrive, mbarrier_init, mbarrier_wait, more_registers,
-                              named_barrier, pack_sums, prefetch_map, stmatrix,
+from .ptx import (fence_async, fence_map, fence_mbarriers, fewer_registers,
+                              global_address, mbarrier_arrive, mbarrier_init, mbarrier_wait,
+                              more_registers, named_barrier, pack_sums, prefetch_map, stmatrix,
                               tma_commit_group, tma_store, tma_wait_read, wgmma_wait)
 
 # %% ../nbs/16_warp_specialized.ipynb #42737a44
@@ -244,6 +244,8 @@ def hgemm_warp_specialized_kernel(
             fewer_registers(few)
             if thread == 0:
                 maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
+                fence_map(maps.a)
+                fence_map(maps.b)
                 at = Place(uint32(0), uint32(1))  # parity 1: new slots need no wait
                 while number < tiles:
                     tile_row, tile_col = tile_place(number, rows, cols, uint32(group))
@@ -264,6 +266,7 @@ def hgemm_warp_specialized_kernel(
                         uint32(home + mine_row * uint32(ROW)),
                         uint32(piece_place(mine_row, uint32(lane // 16)) * 16),
                         global_address(map_c, uint64(0)))
+            if desk.leads: fence_map(desk.map_c)
             results = Results(nothing, uint32(0), uint32(0), False)
             at, before = Place(uint32(0), uint32(0)), uint32(0)
             while number < tiles:

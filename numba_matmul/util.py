@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['KEPT_AS', 'MAX_GRID_Y', 'COLORS', 'to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'cdiv', 'Gemm', 'current_gpu',
-           'gemm_args', 'capable', 'need_capability', 'with_shared_memory', 'row_strips', 'assert_matmul_correct',
-           'dtype_of', 'rounded', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime',
-           'card_folder', 'load_cards', 'gpu_name', 'gpu_card', 'Markdown', 'card_row', 'cycles_per_step', 'recorded',
-           'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
+           'gemm_args', 'row_strips', 'capable', 'need_capability', 'shared_memory_limit', 'with_shared_memory',
+           'assert_matmul_correct', 'dtype_of', 'rounded', 'check_matmul', 'cuda_mean_runtime', 'Runtime', 'progress',
+           'measure_runtime', 'card_folder', 'load_cards', 'gpu_name', 'gpu_card', 'Markdown', 'card_row',
+           'cycles_per_step', 'recorded', 'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
 # %% ../nbs/00_util.ipynb #3f4d4a78
 import json
@@ -205,6 +205,20 @@ def gemm_args(
     return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), aligned,
                 result)
 
+# %% ../nbs/00_util.ipynb #8fed2145
+MAX_GRID_Y = 65535  # blocks; the same on every CUDA GPU
+
+def row_strips(
+    g,     # what `gemm_args` returned
+    rows,  # rows of C for each block in y
+):
+    "(A, C) in strips of rows that a grid can cover; no pair where C is empty."
+    strip = MAX_GRID_Y * rows
+    if g.m == 0 or g.n == 0: return []
+    if g.m <= strip: return [(g.a, g.c)]
+    return [(g.a[first:first + strip], g.c[first:first + strip]) for first in range(0, g.m, strip)]
+
+# %% ../nbs/00_util.ipynb #2e2b167d
 def capable(
     capability,  # of a GPU, major and minor number
     needs,       # major and minor number; with an "a" behind them: of no other GPU
@@ -228,6 +242,10 @@ def _allow_shared_memory(kernel, launch):
     most = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     driver.cuKernelSetAttribute(most, launch.sharedmem, function.handle, function.device.id)
 
+def shared_memory_limit() -> int:
+    "Bytes of shared memory that a block of this GPU may ask for; in the simulator those of an H100."
+    return 227 * 1024 if config.ENABLE_CUDASIM else current_gpu().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+
 def with_shared_memory(
     kernel,   # with `cuda.shared.array(0, …)`
     blocks,   # of the grid
@@ -235,23 +253,14 @@ def with_shared_memory(
     stream,   # to launch on
     size,     # bytes a block; more than 48 KB, too
 ):
-    "`kernel` with its configuration. (A kernel may declare 48 KB; above, the driver wants to know.)"
+    "`kernel` with its configuration. `RuntimeError` if a block of this GPU can't have so much."
+    if size > shared_memory_limit():
+        raise RuntimeError(f"a block needs {size:,} bytes of shared memory, and on this GPU it can "
+                           f"have {shared_memory_limit():,}: choose fewer stages, or a smaller tile")
     launch = kernel[blocks, threads, stream, size]
     if not config.ENABLE_CUDASIM and _allow_shared_memory not in launch.pre_launch_callbacks:
         launch.pre_launch_callbacks.append(_allow_shared_memory)
     return launch
-
-MAX_GRID_Y = 65535  # blocks; the same on every CUDA GPU
-
-def row_strips(
-    g,     # what `gemm_args` returned
-    rows,  # rows of C for each block in y
-):
-    "(A, C) in strips of rows that a grid can cover; no pair where C is empty."
-    strip = MAX_GRID_Y * rows
-    if g.m == 0 or g.n == 0: return []
-    if g.m <= strip: return [(g.a, g.c)]
-    return [(g.a[first:first + strip], g.c[first:first + strip]) for first in range(0, g.m, strip)]
 
 # %% ../nbs/00_util.ipynb #c2b34a36
 def _tensors(*arrays):
