@@ -86,7 +86,7 @@ def _compile(task, sources, signature, capability, ptx=False):
     return library.get_asm_str(cc=full) if ptx else library.get_cubin(cc=full).code
 
 # %% ../nbs/tool_compiler.ipynb #26bd050c
-INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)([^;]*);")
+INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][A-Z0-9_.]*)([^;]*);")
 
 @dataclass
 class Instruction:
@@ -96,10 +96,11 @@ class Instruction:
     operands: str
     line: int      # of the Python source, 0 if unknown
     label: str     # the label before it, if there is one
+    guard: str = ""  # the condition under which it is carried out: @P0, @!P0
 
     @property
     def kind(self):
-        "What it is counted as."
+        "What it is counted as. All that is nothing else is \"integer\": addresses, counters, moves."
         name, *modifiers = self.opcode.split(".")
         if name == "LDS" and self.operands.startswith("RZ"): return "control"  # loads nothing
         if name in ("LDG", "STG", "LDS", "STS", "LDL", "STL", "LDGSTS", "LD", "ST"):
@@ -120,7 +121,9 @@ def _instructions(sass):
         if mark := re.search(r'//## File ".*?", line (\d+)', text): line = int(mark[1])
         elif mark := re.match(r"\s*(\.L\w+):", text): label = mark[1]
         elif mark := INSTRUCTION.search(text):
-            found.append(Instruction(int(mark[1], 16), mark[2], mark[3].strip(), line, label))
+            address, guard, opcode, operands = mark.groups()
+            found.append(Instruction(int(address, 16), opcode, operands.strip(), line, label,
+                                     guard or ""))
             label = ""
     return found
 
@@ -199,11 +202,13 @@ class MachineCode:
     @property
     def loop(self):
         "The main loop as text, with the Python line of each instruction."
-        return "\n".join(f"{x.line or '':>4}  {x.opcode:<24}{x.operands}" for x in self.main_loop)
+        return "\n".join(f"{x.line or '':>4}  {x.guard:<5}{x.opcode:<24}{x.operands}"
+                         for x in self.main_loop)
     @property
     def sass(self):
         "All of the machine code as text."
-        return "\n".join(f"{x.address:05x}  {x.opcode:<24}{x.operands}" for x in self.instructions)
+        return "\n".join(f"{x.address:05x}  {x.guard:<5}{x.opcode:<24}{x.operands}"
+                         for x in self.instructions)
 
     def __repr__(self):
         return (f"{self.name} for {self.target}: {self.registers} registers, {self.spills} spills, "
@@ -322,7 +327,8 @@ class Occupancy:
     limiter: str    # "threads", "registers", "shared memory" or "blocks"
 
     def __repr__(self):
-        return (f"{self.blocks} blocks, {self.warps} warps = {self.percent:.0f} %, "
+        return (f"{self.blocks} block{'s' * (self.blocks != 1)}, "
+                f"{self.warps} warps = {self.percent:.0f} %, "
                 f"limited by {self.limiter}")
 
 def occupancy(

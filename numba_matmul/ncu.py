@@ -12,8 +12,10 @@ import csv
 import io
 import re
 import shutil
+import statistics
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
@@ -33,8 +35,8 @@ COUNTERS = {
     "cycles": "sm__cycles_active.avg",
 }
 REASONS = {  # why a warp waits: ncu's name → what it waits for
-    "long_scoreboard": "global or local memory", "lg_throttle": "room in the queue to it",
-    "short_scoreboard": "shared memory", "mio_throttle": "room in the queue to it",
+    "long_scoreboard": "global or local memory", "lg_throttle": "room in the queue to global memory",
+    "short_scoreboard": "shared memory", "mio_throttle": "room in the queue to shared memory",
     "barrier": "barrier", "math_pipe_throttle": "arithmetic units",
     "dispatch_stall": "register ports", "wait": "fixed latency",
     "no_instruction": "code", "not_selected": "another warp's turn"}
@@ -72,7 +74,7 @@ def ncu(
     *args,              # arguments of the script
     kernel="_kernel",   # part of the kernel's name (a regular expression)
     skip=1,             # launches to leave out first
-    launches=1,         # launches to profile
+    launches=1,         # launches to profile; of several of one kernel the mean is returned
     counters=COUNTERS,  # name → ncu's metric
     command="ncu",      # the program
 ) -> dict:              # kernel → counter → value
@@ -117,15 +119,17 @@ def run_ncu(
 
 # %% ../nbs/tool_ncu.ipynb #66288c26
 def _read(text, counters):
-    "ncu's table as kernel → counter → value."
+    "ncu's table as kernel → counter → value, the mean of its launches."
     lines = [line for line in text.splitlines() if line.startswith('"')]
     head, _, *rows = csv.reader(io.StringIO("\n".join(lines)))
     def value(row, metric):
         number = float(row[head.index(metric)].replace(",", ""))
         return int(number) if number.is_integer() else number
     def kernel(row): return re.split(r"[\[(]", row[head.index("Kernel Name")])[0].split("::")[-1]
-    return {kernel(row): {name: value(row, metric) for name, metric in counters.items()}
-            for row in rows}
+    launches = defaultdict(list)
+    for row in rows: launches[kernel(row)].append(row)
+    return {name: {counter: statistics.mean(value(row, metric) for row in its)
+                   for counter, metric in counters.items()} for name, its in launches.items()}
 
 # %% ../nbs/tool_ncu.ipynb #4b3e3fbd
 def merged_by_compiler(
@@ -145,15 +149,17 @@ def agreement(
     kernels, only what differs, and how much does not."""
     from numba_matmul.ladder import KERNELS
     numbers = {kernel.name: number for number, kernel in KERNELS.items()}
-    lines, rows = [], [row for card in load_cards() for row in card.get("ncu", [])]
-    same = sum(row["predicted"] == row["counted"] for row in rows)
-    for row in rows:
+    lines, cards = [], [card for card in load_cards() if "ncu" in card]
+    rows = [(card["gpu"], row) for card in cards for row in card["ncu"]]
+    same = sum(row["predicted"] == row["counted"] for _, row in rows)
+    for gpu, row in rows:
         kernel, counter, predicted, counted = (row[key] for key in AGREEMENT)
         if kernel not in names if names else predicted == counted: continue
         merged = (predicted != counted and kernel in numbers
                   and merged_by_compiler(numbers[kernel], counter))
         difference = f"{100 * predicted / counted - 100:+.2f} %" if counted else ""
-        lines.append(f"| {kernel} | {counter} | {predicted:,} | {counted:,} | {difference} "
+        where = f" on {gpu}" if len(cards) > 1 else ""
+        lines.append(f"| {kernel}{where} | {counter} | {predicted:,} | {counted:,} | {difference} "
                      f"| {'wider in the machine code' * merged} |")
     if names and not lines: return Markdown(f"Not counted yet: {', '.join(names)}.")
     m, n, k = SHAPE

@@ -16,6 +16,7 @@ import os
 import re
 import statistics
 import sys
+import textwrap
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import date
@@ -584,8 +585,10 @@ class Experiment:
         "The values as bars. Returns the figure."
         import matplotlib.pyplot as plt
         fig, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
-        ax.bar(list(self.values), list(self.values.values()), color=COLORS[1])
-        ax.tick_params(axis="x", rotation=60 if len(self.values) > 6 else 0, labelsize=8)
+        turned, labels = len(self.values) > 6, list(self.values)
+        if not turned: labels = [textwrap.fill(label, 84 // len(labels)) for label in labels]
+        ax.bar(labels, list(self.values.values()), color=COLORS[1])
+        ax.tick_params(axis="x", rotation=60 * turned, labelsize=8)
         ax.set(title=self.name, ylabel=self.unit)
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_xlabel(self.source, fontsize=8)

@@ -108,6 +108,7 @@ def test_line_numbers_and_loop():
     assert any("acc +=" in source[line - first] for line in lines if line)
     assert code.mix["FFMA"] == 32 and code.mix["BAR"] == 2 and code.loop.count("\n") == len(code.main_loop) - 1
     assert "FFMA" in code.sass and ".version" in code.ptx
+    assert any(x.guard and x.guard in code.loop for x in code.main_loop if x.opcode.startswith("BRA"))
 
 
 def compiler_source(code):
