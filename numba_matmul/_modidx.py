@@ -414,7 +414,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                   'numba_matmul.ptx.named_barrier': ('tool_ptx.html#named_barrier', 'numba_matmul/ptx.py'),
                                   'numba_matmul.ptx.pack_bf16': ('tool_ptx.html#pack_bf16', 'numba_matmul/ptx.py'),
                                   'numba_matmul.ptx.pack_sums': ('tool_ptx.html#pack_sums', 'numba_matmul/ptx.py'),
-                                  'numba_matmul.ptx.prefetch_map': ('tool_ptx.html#prefetch_map', 'numba_matmul/ptx.py'),
                                   'numba_matmul.ptx.shared_address': ('tool_ptx.html#shared_address', 'numba_matmul/ptx.py'),
                                   'numba_matmul.ptx.stmatrix': ('tool_ptx.html#stmatrix', 'numba_matmul/ptx.py'),
                                   'numba_matmul.ptx.store_fours': ('tool_ptx.html#store_fours', 'numba_matmul/ptx.py'),

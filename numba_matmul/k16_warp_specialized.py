@@ -24,7 +24,7 @@ from .k15_tma_wgmma import (BK, BOX, NEEDS, ROW, RULES as RING_RULES, Maps, Plac
                                         tile_multiplier, tma_can)
 from .ptx import (fence_async, fence_map, fence_mbarriers, fewer_registers,
                               global_address, mbarrier_arrive, mbarrier_init, mbarrier_wait,
-                              more_registers, named_barrier, pack_sums, prefetch_map, stmatrix,
+                              more_registers, named_barrier, pack_sums, stmatrix,
                               tma_commit_group, tma_store, tma_wait_read, wgmma_wait)
 
 # %% ../nbs/16_warp_specialized.ipynb #42737a44
@@ -228,9 +228,11 @@ def hgemm_warp_specialized_kernel(
         full = uint32(leaving + uint32(2 * BOX * consumers))
         ring = Ring(start, full, uint32(full + uint32(8 * stages)))
         thread = uint32(cuda.threadIdx.x)
+        maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
         if thread == 0:
-            prefetch_map(global_address(map_a, uint64(0)))
-            prefetch_map(global_address(map_b, uint64(0)))
+            fence_map(maps.a)
+            fence_map(maps.b)
+        elif thread == 32:
             for i in range(stages):
                 mbarrier_init(uint32(ring.full + uint32(8 * i)), uint32(1))
                 mbarrier_init(uint32(ring.empty + uint32(8 * i)), uint32(consumers))
@@ -243,9 +245,6 @@ def hgemm_warp_specialized_kernel(
         if thread < 128:
             fewer_registers(few)
             if thread == 0:
-                maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
-                fence_map(maps.a)
-                fence_map(maps.b)
                 at = Place(uint32(0), uint32(1))  # parity 1: new slots need no wait
                 while number < tiles:
                     tile_row, tile_col = tile_place(number, rows, cols, uint32(group))

@@ -6,9 +6,9 @@
 __all__ = ['GLOBAL', 'SHARED', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'shared_address', 'global_address',
            'load_fours_at', 'cp_async_at', 'add_outer', 'add_part', 'store_fours', 'add_fours', 'to_array', 'pack_bf16',
            'unpack_bf16', 'ldmatrix', 'add_mma', 'store_pair', 'move_eight', 'mbarrier_init', 'fence_mbarriers',
-           'mbarrier_expect', 'mbarrier_arrive', 'mbarrier_wait', 'fence_map', 'prefetch_map', 'tma_load', 'add_wgmma',
-           'wgmma_wait', 'pack_sums', 'stmatrix', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read',
-           'named_barrier', 'fewer_registers', 'more_registers']
+           'mbarrier_expect', 'mbarrier_arrive', 'mbarrier_wait', 'fence_map', 'tma_load', 'add_wgmma', 'wgmma_wait',
+           'pack_sums', 'stmatrix', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'named_barrier',
+           'fewer_registers', 'more_registers']
 
 # %% ../nbs/tool_ptx.ipynb #a3bdf17b
 import sys
@@ -583,12 +583,6 @@ def fence_map(
     launch. PTX ISA, fence.proxy.tensormap."""
     _only_compiled()
 
-def prefetch_map(
-    tensor_map,  # address of the 128 bytes that describe matrix and box
-):
-    "Have a tensor map at hand before it is used. PTX ISA, prefetch.tensormap."
-    _only_compiled()
-
 def tma_load(
     target,       # address in shared memory
     tensor_map,   # address of the 128 bytes that describe matrix and box
@@ -710,7 +704,6 @@ def _compile_hopper():
         "{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
         "@done bra end; bra again; end: }", small, small)
     fence_written = instruction("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", large)
-    prefetch = instruction("prefetch.tensormap [$0];", large)
     load = instruction("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::"
                        "complete_tx::bytes [$0], [$1, {$3, $4}], [$2];",
                        small, large, small, small, small)
@@ -787,7 +780,6 @@ def _compile_hopper():
     teach(mbarrier_wait, lambda barrier, parity: lambda barrier, parity:
           wait_parity(barrier, parity))
     teach(fence_map, lambda tensor_map: lambda tensor_map: fence_written(tensor_map))
-    teach(prefetch_map, lambda tensor_map: lambda tensor_map: prefetch(tensor_map))
     teach(tma_load, lambda target, tensor_map, barrier, column, row:
           lambda target, tensor_map, barrier, column, row:
           load(target, tensor_map, barrier, column, row))
