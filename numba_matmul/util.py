@@ -586,7 +586,9 @@ class Experiment:
         import matplotlib.pyplot as plt
         fig, ax = plt.subplots(figsize=(7, 2.6), layout="constrained")
         turned, labels = len(self.values) > 6, list(self.values)
-        if not turned: labels = [textwrap.fill(label, 84 // len(labels)) for label in labels]
+        if not turned:
+            labels = [textwrap.fill(label, 84 // len(labels), break_on_hyphens=False)
+                      for label in labels]
         ax.bar(labels, list(self.values.values()), color=COLORS[1])
         ax.tick_params(axis="x", rotation=60 * turned, labelsize=8)
         ax.set(title=self.name, ylabel=self.unit)
