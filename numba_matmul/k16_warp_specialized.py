@@ -86,7 +86,7 @@ def fill_nothing(packed, mine, flip): pass
 def last_sender(
     tile,  # a `WgmmaTile`
 ):
-    "A device function: send all boxes of a block's last tile at once, by a warpgroup."
+    "A device function: send all boxes of a block's very last tile at once, by a warpgroup."
     boxes, slot = tile.bn // 64, tile.slot
     fill = box_filler(boxes, slot)
 
@@ -153,7 +153,7 @@ def consumer_turn(
 def first_turns(
     count,  # turns
     tile,   # a `WgmmaTile`
-    sends,  # does each send a box of the last tile?
+    sends,  # does each send a box of the tile before?
 ):
     "A device function: the first `count` turns of a tile."
     if not count:
@@ -292,7 +292,7 @@ def hgemm_warp_specialized_kernel(
     return hgemm_warp_specialized_kernel
 
 # %% ../nbs/16_warp_specialized.ipynb #9b2d21a2
-CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, measured below; products: 1024, 512, 256
+CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, by the experiment below
 
 @lru_cache(1000)
 def choose(

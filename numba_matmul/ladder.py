@@ -320,8 +320,10 @@ def readme_speed() -> str:
     def told(rows):
         first, last = ({row["kernel"]: row for row in rows}[f({row["kernel"] for row in rows} - {0})]
                        for f in (min, max))
+        larger = card_row(card, last["kernel"], 8192)
+        more = f"; at 8192×8192×8192 {larger['percent']:.1f} %" if larger else ""
         return (f"from {first['gflops']:,.0f} to {last['gflops']:,.0f} GFLOP/s in "
-                f"{dtype_of(last['name'])} ({last['percent']:.1f} % of cuBLAS)")
+                f"{dtype_of(last['name'])} ({last['percent']:.1f} % of cuBLAS{more})")
     speeds = [told(rows) for rows in by_dtype(rows_at(card)).values()]
     return f"At 4096×4096×4096 on one {card['gpu']}: {', and '.join(speeds)}."
 
