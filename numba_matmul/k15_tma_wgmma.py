@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from . import simulator
 from .util import (cdiv, current_gpu, gemm_args, need_capability,
                                with_shared_memory)
 from numba import config, cuda, int64, uint16, uint32, uint64
@@ -92,7 +93,8 @@ def tensor_map(
 ):                      # (128,) uint8 on that GPU
     """What the TMA has to know of a matrix of bfloat16 and of boxes with the 128-byte swizzle.
     CUDA driver API, cuTensorMapEncodeTiled. `RuntimeError` if the driver refuses."""
-    if config.ENABLE_CUDASIM: return cuda.to_device(np.zeros(128, np.uint8))
+    if config.ENABLE_CUDASIM:
+        return cuda.to_device(simulator.tensor_map(address, rows, cols, box_rows))
     import ctypes
     from numba.cuda.cudadrv.driver import binding as b
     error, found = b.cuTensorMapEncodeTiled(
@@ -259,7 +261,7 @@ def map_of(
     box_rows,  # of the box that a copy moves
 ):
     "`tensor_map` of a matrix."
-    if config.ENABLE_CUDASIM: return tensor_map(0, *x.shape, box_rows, 0)
+    if config.ENABLE_CUDASIM: return tensor_map(x._ary.ctypes.data, *x.shape, box_rows, 0)
     import torch
     found = tensor_map(x.device_ctypes_pointer.value, *x.shape, box_rows, current_gpu().id)
     if torch.cuda.is_current_stream_capturing(): IN_GRAPHS.add(found)

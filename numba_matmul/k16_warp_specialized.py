@@ -175,6 +175,7 @@ def first_turns(
 # %% ../nbs/16_warp_specialized.ipynb #ed60a136
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128,
+    "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,
     "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64,
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}

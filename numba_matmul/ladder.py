@@ -59,9 +59,11 @@ class Kernel:
     fn: object   # the host function
     needs: tuple = (0, 0)   # compute capability, see `capable`
     multiple: int = 1       # k and n must be multiples of it, else kernel 14 does the work
-    simulated: bool = True  # does the simulator know its instructions?
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
+
+    @property
+    def by_tma(self): return self.multiple > 1
 
     def fitted(self, m, n, k):
         "The shape with n and k rounded up to multiples of `multiple`."
@@ -89,9 +91,9 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(14, "hgemm_tensor_cores", "Tensor cores", "bfloat16", hgemm_tensor_cores,
            k14_tensor_cores.NEEDS),
     Kernel(15, "hgemm_tma_wgmma", "TMA and wgmma", "bfloat16", hgemm_tma_wgmma,
-           k15_tma_wgmma.NEEDS, multiple=8, simulated=False),
+           k15_tma_wgmma.NEEDS, multiple=8),
     Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
-           k15_tma_wgmma.NEEDS, multiple=8, simulated=False),
+           k15_tma_wgmma.NEEDS, multiple=8),
 )}
 OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison (float32)", "float32", sgemm_triton),)
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
@@ -188,7 +190,7 @@ def table(
     rows,  # rows of a result card
 ) -> str:
     "The rows as an aligned text table."
-    head = "#", "kernel", "m×n×k", "check", "ms", "GFLOP/s", "% of cuBLAS", "max error"
+    head = "#", "kernel", "m×n×k", "check", "ms", "GFLOP/s", "% of cuBLAS", "rel. error"
     cells = [head]
     for r in rows:
         size = f"{r['m']}×{r['n']}×{r['k']}"
@@ -438,10 +440,7 @@ def _in_simulator(kernels, shapes, card_path):
     if card_path: _refuse("--json keeps measured speeds, and there is no GPU here")
     cards, wrong = load_cards(), set()
     card = cards[0] if cards else dict(gpu="no GPU", date="", speed=[])
-    for kernel in kernels:
-        if not kernel.simulated:
-            print(f"{kernel.name} is not checked: the simulator does not know its instructions")
-    for kernel in progress([kernel for kernel in kernels if kernel.simulated], "kernels"):
+    for kernel in progress(kernels, "kernels"):
         try: check(kernel)
         except (AssertionError, SimulatorError) as e:
             wrong.add(kernel)
@@ -451,7 +450,7 @@ def _in_simulator(kernels, shapes, card_path):
     for (m, n, k), kernel in product(shapes, kernels):
         row = dict(kernel=kernel.number, name=kernel.name, m=m, n=n, k=k)
         if kernel not in wrong: row |= recorded.get((kernel.number, m, n, k), {})
-        row["passed"] = kernel not in wrong if kernel.simulated else None
+        row["passed"] = kernel not in wrong
         rows.append(row)
     for shape, other in product(shapes, OTHERS):  # can't be checked here
         row = recorded.get((other.number, *shape))

@@ -129,7 +129,7 @@ def global_address(
     index,  # of an element: an unsigned integer
 ) -> int:   # uint64
     "Where an element lies in global memory, in bytes."
-    return np.uint64(array.dtype.itemsize * int(index))
+    return np.uint64(array._item._ary.ctypes.data + array.dtype.itemsize * int(index))
 
 def _element(array, address):
     "The index that belongs to an address of the simulator."
@@ -161,8 +161,9 @@ def cp_async_at(
     inside,          # how many of them are read; zeros land in place of the others
 ):
     "`cp_async` from address to address."
+    start = int(source_address) - int(global_address(source, 0))
     simulator.cp_async(target, _element(target, target_address + offset), source,
-                       _element(source, source_address), count, inside, sys._getframe(1))
+                       _element(source, start), count, inside, sys._getframe(1))
 
 def _compile_addresses():
     from llvmlite import ir
@@ -540,48 +541,43 @@ def _compile_tensor_cores():
 if not config.ENABLE_CUDASIM: _compile_tensor_cores()
 
 # %% ../nbs/tool_ptx.ipynb #a2111d8a
-def _only_compiled():
-    name = sys._getframe(1).f_code.co_name
-    raise simulator.SimulatorError(f"{name} is for GPUs of compute capability 9.0; "
-                                   "the simulator does not know it")
-
 def mbarrier_init(
     barrier,  # address of 8 bytes in shared memory, see `shared_address`
     count,    # arrivals that end a phase
 ):
     "Make a barrier, by one thread. PTX ISA, mbarrier.init."
-    _only_compiled()
+    simulator.mbarrier_init(barrier, count)
 
 def fence_mbarriers():
     "Let copies see barriers just made. PTX ISA, fence.mbarrier_init."
-    _only_compiled()
+    simulator.fence_mbarriers()
 
 def mbarrier_expect(
     barrier,  # address
     size,     # bytes that copies are going to bring
 ):
     "Arrive, and let the phase end only after so many bytes. PTX ISA, mbarrier.arrive.expect_tx."
-    _only_compiled()
+    simulator.mbarrier(barrier).arrive(int(size))
 
 def mbarrier_arrive(
     barrier,  # address
 ):
     "Arrive. PTX ISA, mbarrier.arrive."
-    _only_compiled()
+    simulator.mbarrier(barrier).arrive()
 
 def mbarrier_wait(
     barrier,  # address
     parity,   # 0 for the first phase, then 1, 0, …; 1 at a new barrier does not wait
 ):
     "Wait for the end of a phase. PTX ISA, mbarrier.try_wait.parity."
-    _only_compiled()
+    simulator.mbarrier_wait(barrier, parity, sys._getframe(1))
 
 def fence_map(
     tensor_map,  # address of the 128 bytes that describe matrix and box
 ):
     """Let this thread's copies see a tensor map as it was written to global memory before the
     launch. PTX ISA, fence.proxy.tensormap."""
-    _only_compiled()
+    simulator.getcurrent().maps.add(int(tensor_map))
 
 def tma_load(
     target,       # address in shared memory
@@ -590,7 +586,7 @@ def tma_load(
     column, row,  # of the box's first element; what lies outside of the matrix comes as zeros
 ):
     "Start to copy a box of a matrix to shared memory, by one thread. PTX ISA, cp.async.bulk.tensor."
-    _only_compiled()
+    simulator.tma_load(target, tensor_map, barrier, column, row)
 
 def add_wgmma(
     acc,             # sums, a tuple of n/2 float32
@@ -603,13 +599,21 @@ def add_wgmma(
 ) -> tuple:
     """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
     `wgmma_wait`. PTX ISA, Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async."""
-    _only_compiled()
+    factors = simulator.exchange((int(a), int(b)), sys._getframe(1))
+    if len({factors[lane] for lane in range(32)}) > 1:
+        raise simulator.SimulatorError("the lanes of a warp give different descriptors")
+    if "products" not in factors:
+        factors["products"] = simulator.Products(int(a), int(b), step_a, step_b, steps, transpose_b,
+                                                 2 * len(acc))
+    if fresh: acc = (np.float32(0),) * len(acc)
+    return simulator.start_products(acc, factors["products"], pending)
 
 def wgmma_wait(
     acc,  # what `add_wgmma` returned
 ) -> tuple:
     "Wait for all products. PTX ISA, wgmma.wait_group."
-    _only_compiled()
+    simulator.finish_products(0)
+    return tuple(acc.values)
 
 # %% ../nbs/tool_ptx.ipynb #fc41454e
 def pack_sums(
@@ -617,7 +621,8 @@ def pack_sums(
     alpha,  # factor, float32
 ) -> tuple: # half as many uint32
     "Pairs of alpha·`acc`, see `pack_bf16`."
-    _only_compiled()
+    bits = to_bf16(np.array(acc, np.float32) * np.float32(alpha))
+    return tuple(bits.view(np.uint32))
 
 def stmatrix(
     address,  # of the row that this lane points at
@@ -627,11 +632,17 @@ def stmatrix(
     count,    # groups of 16 columns, four of `packed` each; a literal
 ):
     "Matrices of 8×8 to shared memory, the way back of `ldmatrix`. PTX ISA, stmatrix."
-    _only_compiled()
+    frame, lane = sys._getframe(1), simulator.getcurrent().lane
+    rows = simulator.exchange((int(address), int(flip)), frame)
+    for group in range(count):
+        for matrix in range(4):
+            start, swizzle = rows[8 * matrix + lane // 4]
+            here = start + (swizzle ^ 32 * group) + 4 * (lane % 4)
+            simulator.store_pair_for_tma(here, packed[first + 4 * group + matrix], frame)
 
 def fence_async():
     "Let copies see what threads have stored to shared memory. PTX ISA, fence.proxy.async."
-    _only_compiled()
+    simulator.fence_async()
 
 def tma_store(
     tensor_map,   # address of the 128 bytes that describe matrix and box
@@ -639,36 +650,34 @@ def tma_store(
     column, row,  # of the box's first element; nothing is written outside of the matrix
 ):
     "Start to copy a box from shared memory to a matrix. PTX ISA, cp.async.bulk.tensor."
-    _only_compiled()
+    simulator.tma_store(tensor_map, source, column, row)
 
 def tma_commit_group():
     "Close the thread's open group of stores. PTX ISA, cp.async.bulk.commit_group."
-    _only_compiled()
+    simulator.tma_commit_group()
 
 def tma_wait_read(
     pending,  # a literal
 ):
     "Wait until all but `pending` groups are read from shared memory. PTX ISA, cp.async.bulk.wait_group."
-    _only_compiled()
+    simulator.tma_wait_read(pending)
 
 def named_barrier(
     number,   # 1 to 15; 0 is that of `syncthreads`
     threads,  # how many meet there, a multiple of 32
 ):
     "A barrier for some warps of a block, all lanes of each together. PTX ISA, bar.sync."
-    _only_compiled()
+    simulator.getcurrent().meet(sys._getframe(1), int(number), int(threads))
 
 def fewer_registers(
     count,  # for a thread from now on, a literal; a multiple of 8
 ):
     "A warpgroup gives registers back. PTX ISA, setmaxnreg.dec."
-    _only_compiled()
 
 def more_registers(
     count,  # for a thread from now on, a literal; a multiple of 8
 ):
     "A warpgroup takes registers that others have given back. PTX ISA, setmaxnreg.inc."
-    _only_compiled()
 
 # %% ../nbs/tool_ptx.ipynb #77be010c
 def _compile_hopper():

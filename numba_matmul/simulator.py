@@ -6,12 +6,15 @@
 __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'get_item', 'set_item', 'PATIENCE', 'FULL_WARP', 'MAX_THREADS',
            'MAX_BLOCK', 'MAX_GRID', 'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction', 'Thread', 'Block',
            'Element', 'Elements', 'Access', 'SharedArray', 'LocalArray', 'LocalMemory', 'SharedMemory', 'GlobalArray',
-           'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group',
-           'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose',
-           'Launch', 'launch_of']
+           'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'Landed',
+           'MBarrier', 'mbarrier_init', 'fence_mbarriers', 'mbarrier', 'mbarrier_wait', 'tensor_map', 'tma_load',
+           'Products', 'Unfinished', 'start_products', 'finish_products', 'store_pair_for_tma', 'fence_async',
+           'tma_store', 'tma_commit_group', 'tma_wait_read', 'check_end', 'StrictKernel', 'jit', 'install',
+           'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
 
 # %% ../nbs/tool_simulator.ipynb #676a754e
 import copy
+import ctypes
 import dis
 import inspect
 import io
@@ -28,7 +31,7 @@ import threading
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import _lru_cache_wrapper, cache
+from functools import _lru_cache_wrapper, cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from types import FunctionType
@@ -38,7 +41,7 @@ import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from greenlet import getcurrent, greenlet
 from numba import config, cuda, types
-from .util import dtype_of, gpu_name, rounded, shared_memory_limit
+from .util import dtype_of, from_bf16, gpu_name, rounded, shared_memory_limit
 from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
@@ -92,6 +95,8 @@ class Thread(greenlet):
         self.barriers = self.warp_barriers = 0  # how many it has passed
         self.waits_at = self.mask = self.given = self.received = self.orders = None
         self.copies = [[]]  # asynchronous copies by group, the open group last
+        self.ready = self.awaited = self.meeting = None  # what else it may wait for
+        self.products, self.sends, self.stored, self.fenced, self.maps = [], [[]], [], [], set()
 
     def __str__(self): return f"thread {_index(self.threadIdx, self.block.dims)}"
 
@@ -103,6 +108,17 @@ class Thread(greenlet):
         self.parent.switch()
         return self.received
 
+    def wait_until(self, frame, ready, awaited):
+        "Pause until the function `ready` says so: it depends on `awaited`, an `MBarrier`."
+        if ready(): return
+        self.waits_at, self.ready, self.awaited = _line(frame.f_code, frame.f_lineno), ready, awaited
+        self.parent.switch()
+
+    def meet(self, frame, number, threads):
+        "Pause at a barrier with a number until so many threads are there."
+        self.waits_at, self.meeting = _line(frame.f_code, frame.f_lineno), (number, threads)
+        self.parent.switch()
+
     def ordered_after(self, other, barriers, warp_barriers):
         "Does a barrier stand between what `other` did when it had passed so many, and now?"
         same_warp = self.warp == other.warp
@@ -111,8 +127,9 @@ class Thread(greenlet):
 # %% ../nbs/tool_simulator.ipynb #322ac3a1
 class Block:
     "One block of a launch: its threads, run in turn from barrier to barrier."
-    def __init__(self, launch, index, args):
+    def __init__(self, launch, index, args, memory):
         self.dims, self.grid, self.index = launch.block_dim, launch.grid_dim, kernelapi.Dim3(*index)
+        self.memory = memory
         places = np.ndindex(*reversed(self.dims))  # x runs fastest
         self.threads = [Thread(lambda: launch.fn(*args), self, reversed(place), i)
                         for i, place in enumerate(places)]
@@ -126,7 +143,9 @@ class Block:
             while runnable:
                 for thread in runnable: self._resume(thread)
                 alive = [thread for thread in self.threads if not thread.dead]
-                runnable = self._released_warps(alive) or self._released_block(alive)
+                runnable = (self._released_warps(alive) or self._released_meetings(alive)
+                            or self._released_ready(alive) or self._released_block(alive))
+            check_end(self)
         finally:
             for thread in self.threads:
                 if thread: thread.throw()  # started and not finished: unwind it
@@ -151,13 +170,31 @@ class Block:
                 released += group
         return released
 
+    def _released_meetings(self, alive):
+        for number, threads in {thread.meeting for thread in alive} - {None}:
+            group = [t for t in alive if t.meeting == (number, threads)]
+            if len(group) < threads: continue
+            for t in group: t.meeting, t.fenced = None, []
+            return group
+
+    def _released_ready(self, alive):
+        "Threads that an mbarrier lets go. Copies land when nobody can go on without them, not before."
+        waiting = [thread for thread in alive if thread.ready]
+        if not any(thread.ready() for thread in waiting):
+            for thread in waiting: thread.awaited.land()
+        released = [thread for thread in waiting if thread.ready()]
+        for thread in released: thread.ready = None
+        return released
+
     def _released_block(self, alive):
         places = {thread.waits_at for thread in alive}
         some_returned = len(alive) < len(self.threads)
-        in_warps = any(t.mask is not None for t in alive)
-        if alive and (some_returned or len(places) > 1 or in_warps):
+        elsewhere = any(t.mask is not None or t.ready or t.meeting for t in alive)
+        if alive and (some_returned or len(places) > 1 or elsewhere):
             self._refuse_barrier(alive, sorted(places))
-        for thread in alive: thread.barriers += 1; thread.warp_barriers += 1
+        for thread in alive:
+            thread.barriers += 1; thread.warp_barriers += 1
+            thread.fenced = []
         return alive
 
     def _refuse_barrier(self, alive, places):
@@ -166,7 +203,10 @@ class Block:
         waiting = "; ".join(f"{n} of {total} threads wait at {place}"
                             for n, place in zip(counts, places))
         done = [t for t in self.threads if t.dead]
-        if len(places) > 1:
+        if missing := {t.awaited.missing() for t in alive if t.ready}:
+            why = f"At an mbarrier {'; '.join(sorted(missing))}."
+        elif any(t.meeting for t in alive): why = "At a named barrier threads are missing."
+        elif len(places) > 1:
             why = ("A barrier must be reached at the same place by all threads, "
                    "and these wait at different lines.")
         elif done:
@@ -319,6 +359,33 @@ class SharedArray:
         if access.atomic: element.atomics = _noted(element.atomics, access)
         element.write = access
 
+    def fly(self, places, who):
+        "A copy of a whole tile begins."
+        for at, number in zip(places, self.ids[places].tolist()):
+            element = self.elements[number]
+            if element.copying is not None:
+                raise SimulatorError(f"{self._label(at)} is the target of "
+                                     "two asynchronous copies at once")
+            element.copying = who
+
+    def land(self, places, values):
+        "It is through."
+        self.data[places], landed = values, Landed()
+        for number in self.ids[places].tolist():
+            element = self.elements[number]
+            element.copying, element.write, element.reads = None, landed, []
+
+    def fetch(self, places, what):
+        "What a unit reads that is no thread."
+        for at, number in zip(places.flat, self.ids[places.ravel()].tolist()):
+            element = self.elements[number]
+            if element.copying is not None:
+                raise SimulatorError(f"{self._label(at)} is {what} while an asynchronous copy into "
+                                     f"it, started by {element.copying}, is under way")
+            if element.write is None:
+                raise SimulatorError(f"{self._label(at)} is {what} before it was written")
+        return self.data[places]
+
     def _label(self, index): return f"{self.name}[{_text(index)}]"
 
     def _race(self, index, before, done, now, doing):
@@ -355,6 +422,12 @@ class SharedMemory:
         self.arrays, self.static_bytes = {}, 0
         self.dynamic = _poisoned(dynamic_bytes, np.uint8)
         self.dynamic_elements = Elements()
+        self.mbarriers, self.leaving = {}, set()  # by address; places that stores still read
+
+    @cached_property
+    def numbers(self):
+        "As numbers of 16 bits: the dynamic memory, or else the one array that is declared."
+        return self._dynamic(types.uint16) if self.dynamic.size else next(iter(self.arrays.values()))
 
     def array(self, shape, dtype, alignment=None):
         frame = sys._getframe(1)
@@ -572,6 +645,213 @@ def cp_async_wait_group(
         target.note_write(at, access)
         target.data[at] = value
 
+# %% ../nbs/tool_simulator.ipynb #4cc09800
+class Landed:
+    "In the place of the `Access` that wrote: a copy did, and somebody has waited for it."
+    def races_with(self, new): return False
+
+class MBarrier:
+    "A barrier in shared memory."
+    def __init__(self, count):
+        self.count, self.maker, self.made = count, getcurrent(), getcurrent().barriers
+        self.arrived = self.expected = self.phase = 0
+        self.copies, self.fenced = [], False  # copies: array, places, values
+
+    def arrive(self, size=0):
+        self.arrived, self.expected = self.arrived + 1, self.expected + size
+        if self.arrived > self.count:
+            raise SimulatorError(f"more than {self.count} arrivals at an mbarrier in one phase")
+        if not self.expected: self.land()
+
+    def land(self):
+        "End the phase if only copies are missing, and all of them are under way."
+        if self.arrived < self.count or self._coming() != self.expected: return
+        for array, places, values in self.copies: array.land(places, values)
+        self.arrived, self.expected, self.copies, self.phase = 0, 0, [], self.phase + 1
+
+    def missing(self):
+        return (f"{self.arrived} of {self.count} have arrived, {self.expected} bytes are expected, "
+                f"and {self._coming()} are on their way")
+
+    def _coming(self): return sum(values.nbytes for _, _, values in self.copies)
+
+def mbarrier_init(address, count): getcurrent().block.memory.mbarriers[int(address)] = MBarrier(count)
+
+def fence_mbarriers():
+    for barrier in getcurrent().block.memory.mbarriers.values():
+        if barrier.maker is getcurrent(): barrier.fenced = True
+
+def mbarrier(address) -> MBarrier:
+    "The mbarrier at an address, if the running thread can know of it."
+    thread = getcurrent()
+    found = thread.block.memory.mbarriers.get(int(address))
+    if found is None: raise SimulatorError(f"there is no mbarrier at {int(address)}")
+    if found.maker is not thread and thread.barriers == found.made:
+        raise SimulatorError(f"the mbarrier that {found.maker} has made is used, "
+                             "with no barrier of the block between")
+    return found
+
+def mbarrier_wait(address, parity, frame):
+    barrier = mbarrier(address)
+    getcurrent().wait_until(frame, lambda: barrier.phase % 2 != parity, barrier)
+
+# %% ../nbs/tool_simulator.ipynb #1a504bfb
+def tensor_map(
+    address,     # of a row-major matrix of 16-bit numbers
+    rows, columns,
+    box_rows,    # of a box, 64 columns wide
+) -> np.ndarray: # (128,) uint8
+    "What stands for a tensor map here: of memory of this process, and good only in it."
+    found = np.zeros(16, np.uint64)
+    found[:5] = address, rows, columns, box_rows, os.getpid()
+    return found.view(np.uint8)
+
+def _described(address):
+    "The matrix that a tensor map describes, and the rows of a box."
+    if int(address) not in getcurrent().maps:
+        raise SimulatorError("a tensor map is used by a thread that has not fenced it: fence_map")
+    described = np.frombuffer(ctypes.string_at(int(address), 40), np.uint64).tolist()
+    start, *shape, box_rows, process = described
+    if process != os.getpid():
+        raise SimulatorError("a tensor map of another process: have the host function called in "
+                             "the child, with in_child, and not the kernel alone")
+    numbers = (ctypes.c_uint16 * (shape[0] * shape[1])).from_address(start)
+    return np.ctypeslib.as_array(numbers).reshape(shape), box_rows
+
+def _swizzled(addresses):
+    "Numbers of the 16-bit numbers at `addresses`, after the 128-byte swizzle."
+    return (addresses ^ (addresses >> 7 & 7) << 4) // 2
+
+def _box(address, rows):
+    "Where the numbers of a box lie, row by row."
+    if address % 128:
+        raise SimulatorError(f"a box begins at byte {address}, which is not a multiple of 128")
+    return _swizzled(address + np.arange(rows * 128).reshape(rows, 64, 2)[:, :, 0])
+
+def _covered(matrix, row, column, rows):
+    "The part of a matrix that a box covers, and the part of the box that is inside."
+    part = matrix[row:row + rows, column:column + 64]
+    return part, (slice(part.shape[0]), slice(part.shape[1]))
+
+def tma_load(target, described, barrier, column, row):
+    "Start to copy a box. It lands when a thread waits for the mbarrier and nobody else can go on."
+    thread, barrier = getcurrent(), mbarrier(barrier)
+    if not barrier.fenced:
+        raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarriers")
+    matrix, rows = _described(described)
+    part, inside = _covered(matrix, int(row), int(column), rows)
+    values, array = np.zeros((rows, 64), np.uint16), thread.block.memory.numbers
+    values[inside] = part
+    places = _box(int(target), rows).ravel()
+    array.fly(places, thread)
+    barrier.copies.append((array, places, values.ravel()))
+
+# %% ../nbs/tool_simulator.ipynb #aed67cfc
+class Products:
+    "Products of a warpgroup's factors in shared memory, for one warp; read when they have to be."
+    def __init__(self, a, b, step_a, step_b, steps, transposed, columns):
+        self.memory, self.warp = getcurrent().block.memory, getcurrent().warp % 4
+        self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
+        self.steps, self.transposed, self.columns = steps, transposed, columns
+        self.written = self._written()
+
+    @cached_property
+    def sums(self):
+        "What each lane's sums grow by: (32, columns / 2)."
+        if any(now is not then for now, then in zip(self._written(), self.written)):
+            raise SimulatorError("a factor is multiplied that was overwritten after the product was "
+                                 "started: wait for the product, and then hand back its slot")
+        k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
+        total = 0
+        for step in range(self.steps):
+            a = self._factors(self.a + step * self.step_a, k + 16 * self.warp, k.T)
+            b = self._factors(self.b + step * self.step_b, *((k, n) if self.transposed else (n, k)))
+            total = total + a @ b
+        return total.reshape(2, 8, -1, 4, 2).transpose(1, 3, 2, 0, 4).reshape(32, -1)
+
+    def _written(self):
+        "Who has written the first number of both factors; refused while a copy to it is under way."
+        numbers = self.memory.numbers
+        places = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (self.a, self.b)]))
+        numbers.fetch(places, "multiplied")
+        return [numbers.elements[number].write for number in numbers.ids[places].tolist()]
+
+    def _factors(self, descriptor, row, column):
+        "The numbers in some rows of 128 bytes and columns of a tile."
+        if descriptor >> 62 != 1: raise SimulatorError("only the 128-byte swizzle is known here")
+        start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
+        at = start + column // 64 * leading + row // 8 * stride + row % 8 * 128 + column % 64 * 2
+        return from_bf16(self.memory.numbers.fetch(_swizzled(at), "multiplied")).astype(float)
+
+class Unfinished(tuple):
+    "Sums that products are still at work on: NaN, for whoever looks at them too early."
+    def __new__(cls, values):
+        self = super().__new__(cls, [np.float32(np.nan)] * len(values))
+        self.values = np.array(values, np.float32)
+        return self
+
+def start_products(acc, products, pending):
+    "Add products to `acc`; those of all but the latest `pending` calls are computed on return."
+    thread = getcurrent()
+    if not isinstance(acc, Unfinished): acc = Unfinished(acc)
+    thread.products.append((acc, products))
+    finish_products(pending)
+    return acc
+
+def finish_products(pending):
+    thread = getcurrent()
+    while len(thread.products) > pending:
+        acc, products = thread.products.pop(0)
+        acc.values += products.sums[thread.lane].astype(np.float32)
+
+# %% ../nbs/tool_simulator.ipynb #e078bca8
+def store_pair_for_tma(address, pair, frame):
+    "Write two numbers that a `tma_store` is going to read."
+    thread, index = getcurrent(), int(address) // 2
+    memory = thread.block.memory
+    if index in memory.leaving:
+        raise SimulatorError(f"{memory.numbers.name}[{index}] is written while a store may still "
+                             "read it: tma_wait_read, and a barrier")
+    low, high = np.array([pair], np.uint32).view(np.uint16)
+    memory.numbers.store(index, (low, high), frame)
+    thread.stored += [index, index + 1]
+
+def fence_async():
+    thread = getcurrent()
+    thread.fenced, thread.stored = thread.fenced + thread.stored, []
+
+def tma_store(described, source, column, row):
+    "Start to copy a box to a matrix. It is read as late as possible: when a thread waits for that."
+    thread = getcurrent()
+    matrix, rows = _described(described)
+    places, numbers = _box(int(source), rows), thread.block.memory.numbers
+    for other in thread.block.threads:
+        early = {*other.stored, *(other.fenced if other is not thread else ())}
+        if not early.isdisjoint(places.flat):
+            raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
+                                 "seen yet: fence_async, and then a barrier")
+    thread.block.memory.leaving.update(places.flat)
+    thread.sends[-1].append((_covered(matrix, int(row), int(column), rows), places, numbers))
+
+def tma_commit_group(): getcurrent().sends.append([])
+
+def tma_wait_read(pending):
+    thread = getcurrent()
+    done = max(0, len(thread.sends) - 1 - pending)
+    groups, thread.sends = thread.sends[:done], thread.sends[done:]
+    for (part, inside), places, numbers in (send for group in groups for send in group):
+        part[...] = numbers.fetch(places, "sent")[inside]
+        thread.block.memory.leaving.difference_update(places.flat)
+
+def check_end(block):
+    "Nothing may be under way when a block ends."
+    if any(barrier.copies for barrier in block.memory.mbarriers.values()):
+        raise SimulatorError(f"{block} ends while copies to its shared memory are under way")
+    for thread in block.threads:
+        if any(thread.sends):
+            raise SimulatorError(f"{thread} of {block} has returned, and its stores may still read "
+                                 "shared memory: tma_wait_read(0)")
+
 # %% ../nbs/tool_simulator.ipynb #ed18345c
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
 JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache",
@@ -605,8 +885,8 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         blocks = self.blocks or [index[::-1] for index in np.ndindex(*reversed(self.grid_dim))]
         with numba_kernel._push_kernel_context(module):
             for index in blocks:
-                module._shared = SharedMemory(self.dynshared_size)
-                Block(self, index, args).run()
+                module._shared = memory = SharedMemory(self.dynshared_size)
+                Block(self, index, args, memory).run()
         for copy_back in write_back: copy_back()
 
     def _check_limits(self):

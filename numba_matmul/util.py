@@ -311,7 +311,7 @@ def assert_matmul_correct(
 def dtype_of(
     matmul,  # host function, kernel, `ladder.Kernel`, a functools.partial of one, or its name
 ) -> str:
-    "The type of its matrices. As in BLAS the name says it: sgemm for float32, hgemm for bfloat16."
+    "The type of its matrices. As in BLAS the first letter says it: s for float32, h here for bfloat16."
     if hasattr(matmul, "dtype"): return matmul.dtype
     fn = getattr(matmul, "func", matmul)
     name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")

@@ -467,3 +467,46 @@ def test_a_thread_that_waits_for_a_later_block_is_refused():
             while cuda.atomic.add(flags, 0, 0) == 0: pass
         else: cuda.atomic.exch(flags, 0, 1)
     refused(k[2, 1], np.zeros(1, np.int32), match=r"atomic.add gives the same")
+
+
+def hopper_product(number, lesson=15, **changed):
+    "In a child: kernel 15 or 16 with functions that a lesson imports changed; several tiles, several turns of the ring."
+    from numba_matmul import k15_tma_wgmma, k16_warp_specialized
+    from numba_matmul.util import check_matmul
+    for name, function in changed.items(): setattr({15: k15_tma_wgmma, 16: k16_warp_specialized}[lesson], name, function)
+    tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
+    if number == 15: return check_matmul(partial(k15_tma_wgmma.hgemm_tma_wgmma, tile=tile), 72, 136, 264)
+    return check_matmul(partial(k16_warp_specialized.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
+
+
+def nothing(*args): pass
+
+
+def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh):
+    from numba_matmul import ptx
+    return ptx.add_wgmma(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, fresh)
+
+
+@pytest.mark.parametrize("number", [15, 16])
+def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_product, number, simulator=True) < 2e-3
+
+
+@pytest.mark.parametrize("number,lesson,name,function,match", [
+    (15, 15, "mbarrier_wait", nothing, "is multiplied while an asynchronous copy into it"),
+    (15, 15, "fence_mbarriers", nothing, "fence_mbarriers"),
+    (15, 15, "fence_map", nothing, "has not fenced it: fence_map"),
+    (15, 15, "mbarrier_expect", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (15, 15, "add_wgmma", waits_less, "overwritten after the product was started"),
+    (15, 15, "wgmma_wait", lambda acc: acc, "elements are wrong"),
+    (16, 15, "mbarrier_wait", nothing, "is multiplied"),
+    (16, 16, "mbarrier_wait", nothing, "more than 1 arrivals at an mbarrier"),
+    (16, 16, "mbarrier_arrive", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (16, 15, "add_wgmma", waits_less, "overwritten after the product was started"),
+    (16, 16, "fence_async", nothing, "may not be seen yet: fence_async"),
+    (16, 16, "named_barrier", nothing, "may not be seen yet: fence_async"),
+    (16, 16, "tma_wait_read", nothing, "is written while a store may still read it"),
+    (16, 16, "fence_mbarriers", nothing, "fence_mbarriers"),
+    (16, 16, "fence_map", nothing, "has not fenced it: fence_map"),
+], ids=lambda x: x if isinstance(x, (int, str)) else "")
+def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, function, match):
+    with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)

@@ -170,11 +170,11 @@ def from_driver(number):
 
 def main(numbers):
     if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
-    simulated = [number for number in numbers if KERNELS[number].simulated]
-    kernels = [*simulated, *MADE]
+    copying = [number for number in numbers if not KERNELS[number].by_tma]  # what the TMA moves is in none of the counters
+    kernels = [*copying, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
     counters = COUNTERS | (COPIES if HAS_COPIES else {})
-    counted = ncu(__file__, "--launch", *simulated, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names),
+    counted = ncu(__file__, "--launch", *copying, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names),
                   counters=counters)
     rows, metrics = [], {metric: counter for counter, metric in counters.items()}
     with ThreadPoolExecutor(4) as pool: totals = list(progress(pool.map(predicted, kernels), "kernels"))

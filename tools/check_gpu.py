@@ -110,7 +110,7 @@ def main(numbers):
         kernel = kernels[i % len(kernels)]
         try: random_case(kernel)
         except AssertionError as e: failures.append(f"{kernel.name}: {e}")
-    for kernel, shape in product([kernel for kernel in kernels if not kernel.simulated], REPEATED):
+    for kernel, shape in product([kernel for kernel in kernels if kernel.by_tma], REPEATED):
         try: many_launches(kernel, *shape)
         except AssertionError as e: failures.append(f"{kernel.name} {shape}, one of {REPEATS}: {e}")
     for kernel in progress(kernels, "large"):
