@@ -63,7 +63,9 @@ class Kernel:
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
     @property
-    def by_tma(self): return self.multiple > 1
+    def by_tma(self):
+        "Do its tiles come by the TMA?"
+        return self.multiple > 1
 
     def fitted(self, m, n, k):
         "The shape with n and k rounded up to multiples of `multiple`."
