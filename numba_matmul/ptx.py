@@ -599,21 +599,16 @@ def add_wgmma(
 ) -> tuple:
     """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
     `wgmma_wait`. PTX ISA, Asynchronous Warpgroup Level Matrix Instructions: wgmma.mma_async."""
-    factors = simulator.exchange((int(a), int(b)), sys._getframe(1))
-    if len({factors[lane] for lane in range(32)}) > 1:
-        raise simulator.SimulatorError("the lanes of a warp give different descriptors")
-    if "products" not in factors:
-        factors["products"] = simulator.Products(int(a), int(b), step_a, step_b, steps, transpose_b,
-                                                 2 * len(acc))
+    how = step_a, step_b, steps, transpose_b, 2 * len(acc)
     if fresh: acc = (np.float32(0),) * len(acc)
-    return simulator.start_products(acc, factors["products"], pending)
+    return simulator.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(1))
 
 def wgmma_wait(
     acc,  # what `add_wgmma` returned
 ) -> tuple:
     "Wait for all products. PTX ISA, wgmma.wait_group."
-    simulator.finish_products(0)
-    return tuple(acc.values)
+    simulator.finish_products(0, sys._getframe(1))
+    return tuple(getattr(acc, "values", acc))
 
 # %% ../nbs/tool_ptx.ipynb #fc41454e
 def pack_sums(
@@ -660,14 +655,17 @@ def tma_wait_read(
     pending,  # a literal
 ):
     "Wait until all but `pending` groups are read from shared memory. PTX ISA, cp.async.bulk.wait_group."
-    simulator.tma_wait_read(pending)
+    simulator.tma_wait_read(pending, sys._getframe(1))
 
 def named_barrier(
     number,   # 1 to 15; 0 is that of `syncthreads`
     threads,  # how many meet there, a multiple of 32
 ):
     "A barrier for some warps of a block, all lanes of each together. PTX ISA, bar.sync."
-    simulator.getcurrent().meet(sys._getframe(1), int(number), int(threads))
+    if not 1 <= number <= 15 or threads % 32:
+        raise simulator.SimulatorError(f"named barrier {number} for {threads} threads: there are "
+                                       "1 to 15, for multiples of 32")
+    simulator.getcurrent().meet(sys._getframe(1), f"named barrier {number}", int(threads))
 
 def fewer_registers(
     count,  # for a thread from now on, a literal; a multiple of 8

@@ -7,10 +7,11 @@ __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'get_item', 'set_ite
            'MAX_BLOCK', 'MAX_GRID', 'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction', 'Thread', 'Block',
            'Element', 'Elements', 'Access', 'SharedArray', 'LocalArray', 'LocalMemory', 'SharedMemory', 'GlobalArray',
            'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'Landed',
-           'MBarrier', 'mbarrier_init', 'fence_mbarriers', 'mbarrier', 'mbarrier_wait', 'tensor_map', 'tma_load',
-           'Products', 'Unfinished', 'start_products', 'finish_products', 'store_pair_for_tma', 'fence_async',
-           'tma_store', 'tma_commit_group', 'tma_wait_read', 'check_end', 'StrictKernel', 'jit', 'install',
-           'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
+           'Late', 'let_others_run', 'MBarrier', 'mbarrier_init', 'fence_mbarriers', 'mbarrier', 'mbarrier_wait',
+           'tensor_map', 'tma_load', 'Products', 'Unfinished', 'start_products', 'finish_products',
+           'store_pair_for_tma', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'check_end',
+           'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose',
+           'Launch', 'launch_of']
 
 # %% ../nbs/tool_simulator.ipynb #676a754e
 import copy
@@ -67,7 +68,7 @@ def _last_user_line(traceback):
     while traceback:
         module = traceback.tb_frame.f_globals.get("__name__", "")
         ours = module in (__name__, *(f"numba_matmul.{name}" for name in TWO_BODIES))
-        if not ours and module.split(".")[0] not in ("numba", "numpy"):
+        if not ours and module.split(".")[0] not in ("numba", "numpy", "functools"):
             found = _line(traceback.tb_frame.f_code, traceback.tb_lineno)
         traceback = traceback.tb_next
     return found
@@ -114,10 +115,12 @@ class Thread(greenlet):
         self.waits_at, self.ready, self.awaited = _line(frame.f_code, frame.f_lineno), ready, awaited
         self.parent.switch()
 
-    def meet(self, frame, number, threads):
-        "Pause at a barrier with a number until so many threads are there."
-        self.waits_at, self.meeting = _line(frame.f_code, frame.f_lineno), (number, threads)
+    def meet(self, frame, place, threads, value=None):
+        "Pause until so many threads are at a place, and see what each gave: one dict for all."
+        self.waits_at, self.meeting = _line(frame.f_code, frame.f_lineno), (place, threads)
+        self.given = value
         self.parent.switch()
+        return self.received
 
     def ordered_after(self, other, barriers, warp_barriers):
         "Does a barrier stand between what `other` did when it had passed so many, and now?"
@@ -171,10 +174,16 @@ class Block:
         return released
 
     def _released_meetings(self, alive):
-        for number, threads in {thread.meeting for thread in alive} - {None}:
-            group = [t for t in alive if t.meeting == (number, threads)]
+        for place, threads in {thread.meeting for thread in alive} - {None}:
+            group = [t for t in alive if t.meeting and t.meeting[0] == place]
+            if any(t.meeting[1] != threads for t in group) or len(group) > threads:
+                raise SimulatorError(f"{len(group)} threads meet at {place}, and not all of them "
+                                     f"for {threads}, in {self}: {group[0].waits_at}")
             if len(group) < threads: continue
-            for t in group: t.meeting, t.fenced = None, []
+            values = {t.linear: t.given for t in group}
+            for t in group: t.meeting, t.received = None, values
+            if place.startswith("named"):
+                for t in group: t.fenced = []
             return group
 
     def _released_ready(self, alive):
@@ -192,9 +201,10 @@ class Block:
         elsewhere = any(t.mask is not None or t.ready or t.meeting for t in alive)
         if alive and (some_returned or len(places) > 1 or elsewhere):
             self._refuse_barrier(alive, sorted(places))
+        maps = set().union(*(thread.maps for thread in alive))
         for thread in alive:
             thread.barriers += 1; thread.warp_barriers += 1
-            thread.fenced = []
+            thread.fenced, thread.maps = [], maps
         return alive
 
     def _refuse_barrier(self, alive, places):
@@ -205,7 +215,8 @@ class Block:
         done = [t for t in self.threads if t.dead]
         if missing := {t.awaited.missing() for t in alive if t.ready}:
             why = f"At an mbarrier {'; '.join(sorted(missing))}."
-        elif any(t.meeting for t in alive): why = "At a named barrier threads are missing."
+        elif met := {t.meeting for t in alive if t.meeting}:
+            why = "; ".join(f"At {place} {threads} are to meet" for place, threads in sorted(met))
         elif len(places) > 1:
             why = ("A barrier must be reached at the same place by all threads, "
                    "and these wait at different lines.")
@@ -426,8 +437,12 @@ class SharedMemory:
 
     @cached_property
     def numbers(self):
-        "As numbers of 16 bits: the dynamic memory, or else the one array that is declared."
-        return self._dynamic(types.uint16) if self.dynamic.size else next(iter(self.arrays.values()))
+        "As numbers of 16 bits: the dynamic memory, or the one array that is declared."
+        declared = [x for x in self.arrays.values() if x.elements is not self.dynamic_elements]
+        if len(declared) + bool(self.dynamic.size) != 1:
+            raise SimulatorError("addresses of the TMA, of mbarriers and of wgmma are known here "
+                                 "where a block has one shared array, or dynamic memory alone")
+        return self._dynamic(types.uint16) if self.dynamic.size else declared[0]
 
     def array(self, shape, dtype, alignment=None):
         frame = sys._getframe(1)
@@ -650,6 +665,17 @@ class Landed:
     "In the place of the `Access` that wrote: a copy did, and somebody has waited for it."
     def races_with(self, new): return False
 
+class Late:
+    "What happens as late as it may: `land` comes when nobody else can go on."
+    def __init__(self): self.now = False
+    def land(self): self.now = True
+    def missing(self): return "nothing is missing"
+
+def let_others_run(frame):
+    "Pause until no other thread can go on."
+    late = Late()
+    getcurrent().wait_until(frame, lambda: late.now, late)
+
 class MBarrier:
     "A barrier in shared memory."
     def __init__(self, count):
@@ -675,7 +701,12 @@ class MBarrier:
 
     def _coming(self): return sum(values.nbytes for _, _, values in self.copies)
 
-def mbarrier_init(address, count): getcurrent().block.memory.mbarriers[int(address)] = MBarrier(count)
+def mbarrier_init(address, count):
+    memory, at = getcurrent().block.memory, int(address)
+    if at % 8 or not 0 <= at <= 2 * memory.numbers.size - 8 or count < 1 or at in memory.mbarriers:
+        raise SimulatorError(f"no mbarrier of {count} arrivals at {at}: it needs 8 bytes of shared "
+                             "memory at a multiple of 8, is made once, and waits for 1 or more")
+    memory.mbarriers[at] = MBarrier(count)
 
 def fence_mbarriers():
     for barrier in getcurrent().block.memory.mbarriers.values():
@@ -702,6 +733,9 @@ def tensor_map(
     box_rows,    # of a box, 64 columns wide
 ) -> np.ndarray: # (128,) uint8
     "What stands for a tensor map here: of memory of this process, and good only in it."
+    if address % 16 or columns % 8 or not 1 <= box_rows <= 256:
+        raise SimulatorError(f"no tensor map for {columns} columns at {address}, boxes of {box_rows} "
+                             "rows: the first two must be multiples of 16 bytes, and 256 is the most")
     found = np.zeros(16, np.uint64)
     found[:5] = address, rows, columns, box_rows, os.getpid()
     return found.view(np.uint8)
@@ -730,8 +764,10 @@ def _box(address, rows):
 
 def _covered(matrix, row, column, rows):
     "The part of a matrix that a box covers, and the part of the box that is inside."
-    part = matrix[row:row + rows, column:column + 64]
-    return part, (slice(part.shape[0]), slice(part.shape[1]))
+    row, column = (int(np.array(x & 0xFFFFFFFF, np.uint32).view(np.int32)) for x in (row, column))
+    part = matrix[max(row, 0):max(row + rows, 0), max(column, 0):max(column + 64, 0)]
+    top, left = max(-row, 0), max(-column, 0)
+    return part, (slice(top, top + part.shape[0]), slice(left, left + part.shape[1]))
 
 def tma_load(target, described, barrier, column, row):
     "Start to copy a box. It lands when a thread waits for the mbarrier and nobody else can go on."
@@ -742,32 +778,36 @@ def tma_load(target, described, barrier, column, row):
     part, inside = _covered(matrix, int(row), int(column), rows)
     values, array = np.zeros((rows, 64), np.uint16), thread.block.memory.numbers
     values[inside] = part
-    places = _box(int(target), rows).ravel()
+    places, memory = _box(int(target), rows).ravel(), thread.block.memory
+    taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
+    if not memory.leaving.isdisjoint(places.tolist()) or np.isin(taken, places).any():
+        raise SimulatorError("a box is copied to where a store may still read, or an mbarrier is")
     array.fly(places, thread)
     barrier.copies.append((array, places, values.ravel()))
 
 # %% ../nbs/tool_simulator.ipynb #aed67cfc
 class Products:
-    "Products of a warpgroup's factors in shared memory, for one warp; read when they have to be."
+    "Products of a warpgroup's factors in shared memory; read when they have to be."
     def __init__(self, a, b, step_a, step_b, steps, transposed, columns):
-        self.memory, self.warp = getcurrent().block.memory, getcurrent().warp % 4
+        self.memory = getcurrent().block.memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transposed, self.columns = steps, transposed, columns
         self.written = self._written()
 
     @cached_property
     def sums(self):
-        "What each lane's sums grow by: (32, columns / 2)."
+        "What each thread's sums grow by: (128, columns / 2)."
         if any(now is not then for now, then in zip(self._written(), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
                                  "started: wait for the product, and then hand back its slot")
         k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
         total = 0
         for step in range(self.steps):
-            a = self._factors(self.a + step * self.step_a, k + 16 * self.warp, k.T)
+            a = self._factors(self.a + step * self.step_a, np.arange(64)[:, None], k.T)
             b = self._factors(self.b + step * self.step_b, *((k, n) if self.transposed else (n, k)))
             total = total + a @ b
-        return total.reshape(2, 8, -1, 4, 2).transpose(1, 3, 2, 0, 4).reshape(32, -1)
+        parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
+        return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
 
     def _written(self):
         "Who has written the first number of both factors; refused while a copy to it is under way."
@@ -790,19 +830,26 @@ class Unfinished(tuple):
         self.values = np.array(values, np.float32)
         return self
 
-def start_products(acc, products, pending):
-    "Add products to `acc`; those of all but the latest `pending` calls are computed on return."
+def start_products(acc, factors, how, pending, frame):
+    """Add products to `acc`, by the 128 threads of a warpgroup together. Those of all but the
+    latest `pending` calls are computed on return. factors: two descriptors; how: see `Products`."""
     thread = getcurrent()
+    given = thread.meet(frame, f"wgmma of warpgroup {thread.warp // 4}", 128, factors)
+    if "products" not in given:
+        if len(set(given.values())) > 1:
+            raise SimulatorError("threads of a warpgroup give different descriptors")
+        given["products"] = Products(*factors, *how)
     if not isinstance(acc, Unfinished): acc = Unfinished(acc)
-    thread.products.append((acc, products))
-    finish_products(pending)
+    thread.products.append((acc, given["products"]))
+    finish_products(pending, frame)
     return acc
 
-def finish_products(pending):
+def finish_products(pending, frame):
     thread = getcurrent()
+    if len(thread.products) > pending: let_others_run(frame)
     while len(thread.products) > pending:
         acc, products = thread.products.pop(0)
-        acc.values += products.sums[thread.lane].astype(np.float32)
+        acc.values += products.sums[thread.linear % 128].astype(np.float32)
 
 # %% ../nbs/tool_simulator.ipynb #e078bca8
 def store_pair_for_tma(address, pair, frame):
@@ -819,6 +866,7 @@ def store_pair_for_tma(address, pair, frame):
 def fence_async():
     thread = getcurrent()
     thread.fenced, thread.stored = thread.fenced + thread.stored, []
+    fence_mbarriers()  # this fence is enough for them, too
 
 def tma_store(described, source, column, row):
     "Start to copy a box to a matrix. It is read as late as possible: when a thread waits for that."
@@ -835,9 +883,10 @@ def tma_store(described, source, column, row):
 
 def tma_commit_group(): getcurrent().sends.append([])
 
-def tma_wait_read(pending):
+def tma_wait_read(pending, frame):
     thread = getcurrent()
     done = max(0, len(thread.sends) - 1 - pending)
+    if any(thread.sends[:done]): let_others_run(frame)
     groups, thread.sends = thread.sends[:done], thread.sends[done:]
     for (part, inside), places, numbers in (send for group in groups for send in group):
         part[...] = numbers.fetch(places, "sent")[inside]
@@ -848,6 +897,7 @@ def check_end(block):
     if any(barrier.copies for barrier in block.memory.mbarriers.values()):
         raise SimulatorError(f"{block} ends while copies to its shared memory are under way")
     for thread in block.threads:
+        if thread.products: raise SimulatorError(f"{thread} of {block} has not waited for its products")
         if any(thread.sends):
             raise SimulatorError(f"{thread} of {block} has returned, and its stores may still read "
                                  "shared memory: tma_wait_read(0)")

@@ -497,7 +497,7 @@ def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_produc
     (15, 15, "fence_map", nothing, "has not fenced it: fence_map"),
     (15, 15, "mbarrier_expect", nothing, "At an mbarrier 0 of 1 have arrived"),
     (15, 15, "add_wgmma", waits_less, "overwritten after the product was started"),
-    (15, 15, "wgmma_wait", lambda acc: acc, "elements are wrong"),
+    (15, 15, "wgmma_wait", lambda acc: acc, "has not waited for its products"),
     (16, 15, "mbarrier_wait", nothing, "is multiplied"),
     (16, 16, "mbarrier_wait", nothing, "more than 1 arrivals at an mbarrier"),
     (16, 16, "mbarrier_arrive", nothing, "At an mbarrier 0 of 1 have arrived"),
@@ -510,3 +510,67 @@ def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_produc
 ], ids=lambda x: x if isinstance(x, (int, str)) else "")
 def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, function, match):
     with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)
+
+
+def changed_kernel_16(old, new):
+    "In a child: kernel 16 with a part of its source replaced."
+    import types
+    from pathlib import Path
+    from numba_matmul import k16_warp_specialized
+    from numba_matmul.k15_tma_wgmma import WgmmaTile
+    from numba_matmul.util import check_matmul
+    text = Path(k16_warp_specialized.__file__).read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    module = types.ModuleType("numba_matmul.changed")
+    module.__package__ = "numba_matmul"
+    exec(compile(text.replace(old, new), "changed.py", "exec"), module.__dict__)
+    width = 64 if "bn % 128" in old else 128
+    return check_matmul(partial(module.hgemm_warp_specialized, tile=WgmmaTile(64, width, 2), blocks=1), 136, 264, 264)
+
+
+WAIT, HAND_BACK = "                acc = wgmma_wait(acc)\n", "                if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))\n"
+MEET, STORE = "        named_barrier(desk.barrier, uint32(128))\n", "        stmatrix(uint32(desk.mine + uint32(box))"
+
+
+@pytest.mark.parametrize("old,new,match", [
+    (WAIT + HAND_BACK, HAND_BACK + WAIT, "overwritten after the product was started|is multiplied while"),  # a slot goes back while it is multiplied
+    (MEET + STORE, STORE, "is written while a store may still read it"),
+    ('"bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,', "", "is written while a store may still read it"),
+    ("desk = Desk(uint32(mine + 1)", "desk = Desk(uint32(mine + 17)", "named barrier 17"),
+], ids=["slot", "box", "odd boxes", "number"])
+def test_kernel_16_with_its_parts_in_another_order_is_refused(old, new, match):
+    with pytest.raises(SimulatorError, match=match): in_child(changed_kernel_16, old, new, simulator=True)
+
+
+def boxes_at_the_edges(row, column):
+    "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
+    from numba_matmul.k15_tma_wgmma import map_of
+    from numba_matmul.ptx import (fence_async, fence_map, fence_mbarriers, global_address, mbarrier_expect, mbarrier_init, mbarrier_wait, shared_address,
+                                  tma_commit_group, tma_load, tma_store, tma_wait_read)
+    from numba_matmul.util import to_d, to_h
+
+    @cuda.jit
+    def copy_box(source, target, row, column):
+        box = cuda.shared.array(2048, uint16, alignment=1024)
+        start, barrier = shared_address(box, uint64(0)), uint32(2048)
+        if cuda.threadIdx.x == 0:
+            fence_map(global_address(source, uint64(0)))
+            fence_map(global_address(target, uint64(0)))
+            mbarrier_init(barrier, uint32(1))
+            fence_mbarriers()
+            mbarrier_expect(barrier, uint32(1024))
+            tma_load(start, global_address(source, uint64(0)), barrier, column, row)
+            mbarrier_wait(barrier, uint32(0))
+            tma_store(global_address(target, uint64(0)), start, column, row)
+            tma_commit_group()
+            tma_wait_read(0)
+    numbers = np.arange(1, 20 * 80 + 1, dtype=np.uint16).reshape(20, 80)
+    source, target = to_d(numbers), to_d(np.zeros_like(numbers))
+    copy_box[1, 32](map_of(source, 8), map_of(target, 8), uint32(row % 2**32), uint32(column % 2**32))
+    inside = np.zeros(numbers.shape, bool)
+    inside[max(row, 0):max(row + 8, 0), max(column, 0):max(column + 64, 0)] = True
+    return np.array_equal(to_h(target), np.where(inside, numbers, 0))
+
+
+@pytest.mark.parametrize("row,column", [(0, 0), (3, 8), (16, 40), (-3, 0), (0, -8), (-8, 16), (30, 0), (17, 72)])
+def test_the_tma_copies_what_is_inside(row, column): assert in_child(boxes_at_the_edges, row, column, simulator=True)
