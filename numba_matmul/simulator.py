@@ -110,7 +110,7 @@ class Thread(greenlet):
         return self.received
 
     def wait_until(self, frame, ready, awaited):
-        "Pause until the function `ready` says so: it depends on `awaited`, an `MBarrier`."
+        "Pause until the function `ready` says so: it depends on `awaited`, an `MBarrier` or `Late`."
         if ready(): return
         self.waits_at, self.ready, self.awaited = _line(frame.f_code, frame.f_lineno), ready, awaited
         self.parent.switch()
@@ -187,7 +187,7 @@ class Block:
             return group
 
     def _released_ready(self, alive):
-        "Threads that an mbarrier lets go. Copies land when nobody can go on without them, not before."
+        "Threads whose wait is over. What may be late happens when nobody can go on without it."
         waiting = [thread for thread in alive if thread.ready]
         if not any(thread.ready() for thread in waiting):
             for thread in waiting: thread.awaited.land()
@@ -702,6 +702,7 @@ class MBarrier:
     def _coming(self): return sum(values.nbytes for _, _, values in self.copies)
 
 def mbarrier_init(address, count):
+    "Make an mbarrier, by the running thread."
     memory, at = getcurrent().block.memory, int(address)
     if at % 8 or not 0 <= at <= 2 * memory.numbers.size - 8 or count < 1 or at in memory.mbarriers:
         raise SimulatorError(f"no mbarrier of {count} arrivals at {at}: it needs 8 bytes of shared "
@@ -709,6 +710,7 @@ def mbarrier_init(address, count):
     memory.mbarriers[at] = MBarrier(count)
 
 def fence_mbarriers():
+    "Let copies see the mbarriers that the running thread has made."
     for barrier in getcurrent().block.memory.mbarriers.values():
         if barrier.maker is getcurrent(): barrier.fenced = True
 
@@ -723,6 +725,7 @@ def mbarrier(address) -> MBarrier:
     return found
 
 def mbarrier_wait(address, parity, frame):
+    "Pause until the phase of that parity has ended."
     barrier = mbarrier(address)
     getcurrent().wait_until(frame, lambda: barrier.phase % 2 != parity, barrier)
 
@@ -769,21 +772,21 @@ def _covered(matrix, row, column, rows):
     top, left = max(-row, 0), max(-column, 0)
     return part, (slice(top, top + part.shape[0]), slice(left, left + part.shape[1]))
 
-def tma_load(target, described, barrier, column, row):
+def tma_load(target, map_address, barrier_address, column, row):
     "Start to copy a box. It lands when a thread waits for the mbarrier and nobody else can go on."
-    thread, barrier = getcurrent(), mbarrier(barrier)
+    thread, barrier = getcurrent(), mbarrier(barrier_address)
     if not barrier.fenced:
         raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarriers")
-    matrix, rows = _described(described)
+    matrix, rows = _described(map_address)
     part, inside = _covered(matrix, int(row), int(column), rows)
-    values, array = np.zeros((rows, 64), np.uint16), thread.block.memory.numbers
+    values, memory = np.zeros((rows, 64), np.uint16), thread.block.memory
     values[inside] = part
-    places, memory = _box(int(target), rows).ravel(), thread.block.memory
+    places = _box(int(target), rows).ravel()
     taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
     if not memory.leaving.isdisjoint(places.tolist()) or np.isin(taken, places).any():
         raise SimulatorError("a box is copied to where a store may still read, or an mbarrier is")
-    array.fly(places, thread)
-    barrier.copies.append((array, places, values.ravel()))
+    memory.numbers.fly(places, thread)
+    barrier.copies.append((memory.numbers, places, values.ravel()))
 
 # %% ../nbs/tool_simulator.ipynb #aed67cfc
 class Products:
@@ -845,6 +848,7 @@ def start_products(acc, factors, how, pending, frame):
     return acc
 
 def finish_products(pending, frame):
+    "Wait for all products of the running thread but the latest `pending`."
     thread = getcurrent()
     if len(thread.products) > pending: let_others_run(frame)
     while len(thread.products) > pending:
@@ -864,33 +868,38 @@ def store_pair_for_tma(address, pair, frame):
     thread.stored += [index, index + 1]
 
 def fence_async():
+    "Let copies see what the running thread has stored and made."
     thread = getcurrent()
     thread.fenced, thread.stored = thread.fenced + thread.stored, []
     fence_mbarriers()  # this fence is enough for them, too
 
-def tma_store(described, source, column, row):
+def tma_store(map_address, source, column, row):
     "Start to copy a box to a matrix. It is read as late as possible: when a thread waits for that."
-    thread = getcurrent()
-    matrix, rows = _described(described)
-    places, numbers = _box(int(source), rows), thread.block.memory.numbers
+    thread, memory = getcurrent(), getcurrent().block.memory
+    matrix, rows = _described(map_address)
+    places = _box(int(source), rows)
     for other in thread.block.threads:
         early = {*other.stored, *(other.fenced if other is not thread else ())}
         if not early.isdisjoint(places.flat):
             raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
                                  "seen yet: fence_async, and then a barrier")
-    thread.block.memory.leaving.update(places.flat)
-    thread.sends[-1].append((_covered(matrix, int(row), int(column), rows), places, numbers))
+    memory.leaving.update(places.flat)
+    thread.sends[-1].append((_covered(matrix, int(row), int(column), rows), places))
 
-def tma_commit_group(): getcurrent().sends.append([])
+def tma_commit_group():
+    "Close the running thread's open group of stores."
+    getcurrent().sends.append([])
 
 def tma_wait_read(pending, frame):
+    "Let all stores of the running thread but the latest `pending` groups be read and written."
     thread = getcurrent()
     done = max(0, len(thread.sends) - 1 - pending)
     if any(thread.sends[:done]): let_others_run(frame)
     groups, thread.sends = thread.sends[:done], thread.sends[done:]
-    for (part, inside), places, numbers in (send for group in groups for send in group):
-        part[...] = numbers.fetch(places, "sent")[inside]
-        thread.block.memory.leaving.difference_update(places.flat)
+    memory = thread.block.memory
+    for (part, inside), places in (send for group in groups for send in group):
+        part[...] = memory.numbers.fetch(places, "sent")[inside]
+        memory.leaving.difference_update(places.flat)
 
 def check_end(block):
     "Nothing may be under way when a block ends."
