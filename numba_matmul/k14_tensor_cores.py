@@ -40,9 +40,11 @@ def grouped(
 ) -> tuple: # row and column of its tile
     "Which tile a block computes, so that blocks that run together need few rows and columns."
     width = uint32(group * cols)
-    first, within = uint32(block // width * group), uint32(block % width)
+    number = uint32(block // width) if block >= width else uint32(0)  # of the group
+    first, within = uint32(number * group), uint32(block - number * width)
     height = min(uint32(group), uint32(rows - first))
-    return first + within % height, within // height
+    col = uint32(within // uint32(group)) if height == group else uint32(within // height)
+    return uint32(first + within - col * height), col
 
 tile_place = cuda.jit(grouped, device=True)
 
@@ -135,7 +137,7 @@ def bf16_copier(
     pitch,       # from a row of it to the next, in shared memory
     threads,     # of the block
     guarded,     # may it reach over the edge of the matrix?
-    width,       # numbers that a copy moves: 8, or 1 where rows are not aligned
+    width,       # numbers that a copy moves, 8, 4 or 2; 1: a thread loads and stores each itself
 ):
     "A device function (ring, place in it, `Source`): start to copy a tile."
     step = 8 * threads // cols
@@ -145,9 +147,11 @@ def bf16_copier(
         start, by = source.start, step * source.pitch
         for row in range(0, rows, step):
             at = uint32(to + uint32(row * pitch))
-            if width == 8:
-                inside = 8 if not guarded or (row < source.rows and source.cols > 0) else 0
-                cp_async(ring, uint64(at), source.array, uint64(start), 8, inside)
+            if width > 1:
+                for q in range(0, 8, width):
+                    there = not guarded or (row < source.rows and q < source.cols)
+                    cp_async(ring, uint64(at + uint32(q)), source.array, uint64(start + q), width,
+                             width if there else 0)
             else:
                 for q in range(8):
                     value = uint16(0)
@@ -216,7 +220,7 @@ class Target(NamedTuple):
 @cache
 def pair_writer(
     guarded,  # may the tile reach over the edge of C?
-    width,    # 8: rows of C are aligned to 16 bytes
+    width,    # are rows of C aligned to two numbers (2 or more), or not (1)?
     read_c,   # is beta not 0?
 ):
     "A device function: round two neighbours of a row to bfloat16, and write them."
@@ -229,12 +233,12 @@ def pair_writer(
         if not guarded or (row < to.rows and col < to.cols):
             c, beta, left, right = to.array, to.beta, to.alpha * low, to.alpha * high
             at = uint64(row * to.cols + col)
-            both = width == 8 or col + 1 < to.cols
+            both = width > 1 or col + 1 < to.cols
             if read_c:
                 left += beta * unpack_bf16(uint32(c[at]))[0]
                 if both: right += beta * unpack_bf16(uint32(c[at + uint64(1)]))[0]
             pair = pack_bf16(left, right)
-            if width == 8: store_pair(c, at, pair)
+            if width > 1: store_pair(c, at, pair)
             else:
                 c[at] = uint16(pair & uint32(0xFFFF))
                 if both: c[at + uint64(1)] = uint16(pair >> uint32(16))
@@ -309,7 +313,7 @@ def part_mover(
 def hgemm_tensor_cores_kernel(
     tile=TILE,           # an `MmaTile` that keeps `RULES`
     guarded=True,        # may m, n or k not be multiples of the tile?
-    width=1,             # numbers that a copy moves: 8, or 1 where rows are not aligned
+    width=1,             # numbers that a copy moves, see `bf16_copier`
     read_c=True,         # is beta not 0?
     copies_first=False,  # start copies before all else in a turn?
     staged=True,         # do results go through shared memory, where rows of C are aligned?
@@ -430,7 +434,8 @@ def hgemm_tensor_cores(
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     need_capability(NEEDS, "bfloat16 on tensor cores")
     tile = tile or with_room(TILE, shared_memory_limit())
-    kernel = hgemm_tensor_cores_kernel(tile, **launch_options(g, tile) | options)
+    follow = launch_options(g, tile) | dict(width=g.alignment // 2)
+    kernel = hgemm_tensor_cores_kernel(tile, **follow | options)
     blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if blocks:
         launch = with_shared_memory(kernel, blocks, tile.threads, g.stream, tile.shared_bytes)

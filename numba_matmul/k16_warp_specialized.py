@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'Results', 'Desk',
-           'box_sender', 'box_filler', 'fill_nothing', 'last_sender', 'send_nothing', 'boxes_sender', 'Ring',
-           'consumer_turn', 'first_turns', 'with_producer', 'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose',
-           'hgemm_warp_specialized']
+           'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'with_producer',
+           'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose', 'hgemm_warp_specialized']
 
 # %% ../nbs/16_warp_specialized.ipynb #309ebd38
 from functools import cache, lru_cache
@@ -39,22 +38,25 @@ class Desk(NamedTuple):
     "What a thread of a consumer needs to send results out."
     barrier: int   # number of the warpgroup's own barrier
     leads: bool    # is it the thread that speaks with the TMA?
-    boxes: int     # address of two boxes of 64×64 in shared memory
+    boxes: int     # address of the first box of 64×64 in shared memory
     mine: int      # address of the row that the lane points at
     flip: int      # its swizzle
     map_c: int     # address of C's tensor map
 
 @cache
 def box_sender(
-    number,  # which 64 columns
+    number,     # which 64 columns
+    step=BOX,   # bytes from one box in shared memory to the next
+    taken=True, # are there two boxes, which may still be read from the time before?
 ):
     "A device function (`Results`, `Desk`): send a box of results, by a warpgroup."
-    box, first, right = BOX * (number % 2), 16 * number, 64 * number
+    box, first, right = step * (number % 2 if taken else number), 16 * number, 64 * number
 
     @cuda.jit(device=True)
     def send(results, desk):
-        if desk.leads: tma_wait_read(1)  # what this box had before has been read
-        named_barrier(desk.barrier, uint32(128))
+        if taken:
+            if desk.leads: tma_wait_read(1)  # what this box had before has been read
+            named_barrier(desk.barrier, uint32(128))
         stmatrix(uint32(desk.mine + uint32(box)), desk.flip, results.packed, first, 4)
         fence_async()
         named_barrier(desk.barrier, uint32(128))
@@ -64,54 +66,18 @@ def box_sender(
             tma_commit_group()
     return send
 
-@cache
-def box_filler(
-    count,  # boxes
-    step,   # bytes from one to the next
-):
-    "A device function: put the first `count` boxes of `Results` into shared memory, by a warpgroup."
-    if not count: return fill_nothing
-    before, at, first = box_filler(count - 1, step), step * (count - 1), 16 * (count - 1)
-
-    @cuda.jit(device=True)
-    def fill(packed, mine, flip):
-        before(packed, mine, flip)
-        stmatrix(uint32(mine + uint32(at)), flip, packed, first, 4)
-    return fill
-
-@cuda.jit(device=True)
-def fill_nothing(packed, mine, flip): pass
-
-@cache
-def last_sender(
-    tile,  # a `WgmmaTile`
-):
-    "A device function: send all boxes of a block's very last tile at once, by a warpgroup."
-    boxes, slot = tile.bn // 64, tile.slot
-    fill = box_filler(boxes, slot)
-
-    @cuda.jit(device=True)
-    def send(results, desk, home):  # home: the warpgroup's part of A's tile in the first slot
-        fill(results.packed, uint32(home + uint32(desk.mine - desk.boxes)), desk.flip)
-        fence_async()
-        named_barrier(desk.barrier, uint32(128))
-        if desk.leads and results.there:
-            for i in range(boxes):
-                tma_store(desk.map_c, uint32(home + uint32(slot * i)),
-                          uint32(results.col + uint32(64 * i)), results.row)
-            tma_commit_group()
-    return send
-
 @cuda.jit(device=True)
 def send_nothing(results, desk): pass
 
 @cache
 def boxes_sender(
-    count,  # boxes
+    count,       # boxes
+    step=BOX,    # see `box_sender`
+    taken=True,
 ):
     "A device function (`Results`, `Desk`): send the first `count` boxes."
     if not count: return send_nothing
-    before, send = boxes_sender(count - 1), box_sender(count - 1)
+    before, send = boxes_sender(count - 1, step, taken), box_sender(count - 1, step, taken)
 
     @cuda.jit(device=True)
     def send_all(results, desk):
@@ -123,8 +89,9 @@ def boxes_sender(
 class Ring(NamedTuple):
     "Addresses in shared memory."
     start: int
-    full: int   # mbarriers: a tile has come
-    empty: int  # mbarriers: a slot is free
+    full: int     # mbarriers: a tile has come
+    empty: int    # mbarriers: a slot is free
+    through: int  # mbarrier: the first consumer needs no tensor core any more
 
 @cache
 def consumer_turn(
@@ -190,7 +157,7 @@ def with_producer(tile):
 
 def shared_bytes(tile):
     "What kernel 16 needs."
-    return tile.shared_bytes + 2 * BOX * tile.warpgroups
+    return tile.shared_bytes + 2 * BOX * tile.warpgroups + 8
 
 @cache
 def hgemm_warp_specialized_kernel(
@@ -199,6 +166,7 @@ def hgemm_warp_specialized_kernel(
     read_c=True,   # is beta not 0?
     scaled=True,   # is alpha not 1?
     late=True,     # do results leave while the next tile is multiplied?
+    lets_pass=True,  # does the second consumer let the first one be through before it?
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
@@ -209,7 +177,8 @@ def hgemm_warp_specialized_kernel(
     early = boxes if sends else 1  # turns before the loop
     fetch, next_place, turn = tile_fetcher(tile), place_after(stages), consumer_turn(tile)
     first, send_all = first_turns(early, tile, sends), boxes_sender(boxes)
-    send_last = last_sender(tile)
+    send_last = boxes_sender(boxes, slot, False)
+    lead = stages - 1 if lets_pass and consumers == 2 else 0
     write = row_of_matrices_writer(bn // 8, pair_writer(guarded, 8, read_c))
     few, many = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
     send_now, one = not read_c and not late, np.float32(1)
@@ -227,21 +196,24 @@ def hgemm_warp_specialized_kernel(
         start = ring_start(cuda.shared.array(0, uint16, alignment=16))
         leaving = uint32(start + uint32(stages * slot))
         full = uint32(leaving + uint32(2 * BOX * consumers))
-        ring = Ring(start, full, uint32(full + uint32(8 * stages)))
+        ring = Ring(start, full, uint32(full + uint32(8 * stages)),
+                    uint32(full + uint32(16 * stages)))
         thread = uint32(cuda.threadIdx.x)
         maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
         if thread == 0:
             fence_map(maps.a)
             fence_map(maps.b)
         elif thread == 32:
+            mbarrier_init(ring.through, uint32(1))
             for i in range(stages):
                 mbarrier_init(uint32(ring.full + uint32(8 * i)), uint32(1))
                 mbarrier_init(uint32(ring.empty + uint32(8 * i)), uint32(consumers))
             fence_mbarriers()
         cuda.syncthreads()
 
-        rows, cols = uint32((m + bm - 1) // bm), uint32((n + bn - 1) // bn)
-        tiles, turns = uint32(rows * cols), uint32((k + BK - 1) // BK)
+        rows = uint32(uint32(m + bm - 1) // uint32(bm))
+        cols = uint32(uint32(n + bn - 1) // uint32(bn))
+        tiles, turns = uint32(rows * cols), uint32(uint32(k + BK - 1) // uint32(BK))
         number, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)  # of a tile
         if thread < 128:
             fewer_registers(few)
@@ -261,11 +233,12 @@ def hgemm_warp_specialized_kernel(
             more_registers(many)
             mine, lane = uint32(thread // 128 - 1), uint32(thread % 32)
             mine_row = uint32(thread % 128 // 32 * 16 + lane % 16)
-            home = uint32(leaving + mine * uint32(2 * BOX))
-            desk = Desk(uint32(mine + 1), thread % 128 == 0, home,
-                        uint32(home + mine_row * uint32(ROW)),
-                        uint32(piece_place(mine_row, uint32(lane // 16)) * 16),
-                        global_address(map_c, uint64(0)))
+            barrier, leads = uint32(mine + 1), thread % 128 == 0
+            home, own = uint32(leaving + mine * uint32(2 * BOX)), uint32(start + mine * uint32(BOX))
+            offset = uint32(mine_row * uint32(ROW))
+            flip = uint32(piece_place(mine_row, uint32(lane // 16)) * 16)
+            to_c = global_address(map_c, uint64(0))
+            desk = Desk(barrier, leads, home, uint32(home + offset), flip, to_c)
             if desk.leads: fence_map(desk.map_c)
             results = Results(nothing, uint32(0), uint32(0), False)
             at, before = Place(uint32(0), uint32(0)), uint32(0)
@@ -275,10 +248,13 @@ def hgemm_warp_specialized_kernel(
                 tile_row, tile_col = tile_place(number, rows, cols, uint32(group))
                 row = uint32(tile_row * uint32(bm) + mine * uint32(64))
                 col = uint32(tile_col * uint32(bn))
-                done = uint32(early)
+                done, last = uint32(early), uint32(number + step) >= tiles
+                pause = uint32(turns - uint32(lead)) if last and mine == 1 else turns  # or never
                 while done < turns:
+                    if lead and done == pause: mbarrier_wait(ring.through, uint32(0))
                     acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
                     done = uint32(done + uint32(1))
+                if lead and last and thread == 128: mbarrier_arrive(ring.through)
                 acc = wgmma_wait(acc)
                 if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
                 if read_c:
@@ -288,7 +264,8 @@ def hgemm_warp_specialized_kernel(
                 else: results = Results(pack_sums(acc, alpha if scaled else one), row, col, True)
                 if send_now: send_all(results, desk)
                 number = uint32(number + step)
-            if sends: send_last(results, desk, uint32(start + mine * uint32(BOX)))
+            if sends:
+                send_last(results, Desk(barrier, leads, own, uint32(own + offset), flip, to_c))
             if desk.leads: tma_wait_read(0)  # shared memory must stay until it is read
     return hgemm_warp_specialized_kernel
 

@@ -29,7 +29,7 @@ def cp_async(
     target_index,  # index of the first element to write: an unsigned integer, or a tuple of them
     source,        # array in global memory
     source_index,  # index of the first element to read
-    count,         # elements of 4 or 16 bytes together, a literal; aligned to as many on both sides
+    count,         # elements of 4, 8 or 16 bytes together, a literal; aligned to as many on both sides
     inside,        # how many of them are read; zeros land in place of the others
 ):
     "Start to copy `count` elements to shared memory (sm_80 and up). PTX: cp.async."
@@ -68,8 +68,8 @@ def _address(context, builder, kinds, args, memory, bits):
 def _copy(builder, array, count, to, start, inside):
     "Put a cp.async from address to address where the builder stands."
     size = array.dtype.bitwidth // 8
-    if count * size not in (4, 16):
-        raise TypingError(f"cp_async copies 4 or 16 bytes, not {count} elements of {size}")
+    if count * size not in (4, 8, 16):
+        raise TypingError(f"cp_async copies 4, 8 or 16 bytes, not {count} elements of {size}")
     how = "cg" if count * size == 16 else "ca"  # cg goes around the L1, and moves 16 bytes only
     text = f"cp.async.{how}.shared.global [$0], [$1], {count * size}, $2;"
     _assembly(builder, text, "r,l,r", [to, start, builder.mul(inside, inside.type(size))])
@@ -157,7 +157,7 @@ def cp_async_at(
     offset,          # bytes to add, a literal
     source,          # array in global memory
     source_address,  # see `global_address`
-    count,           # elements of 4 or 16 bytes together, a literal
+    count,           # elements of 4, 8 or 16 bytes together, a literal
     inside,          # how many of them are read; zeros land in place of the others
 ):
     "`cp_async` from address to address."

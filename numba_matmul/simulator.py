@@ -611,15 +611,15 @@ def cp_async(
     target_index,  # index of the first element to write
     source,        # global array
     source_index,  # index of the first element to read
-    count,         # neighbouring elements along the last axis, 4 or 16 bytes; aligned to all of them
+    count,         # neighbours along the last axis, 4, 8 or 16 bytes; aligned to all of them
     inside=None,   # how many of them are read; zeros land in place of the others; all if None
     frame=None,    # Python frame of the kernel; the caller's if None
 ):
     "Start to copy `count` elements. They land when the running thread waits for their group."
     thread, frame = getcurrent(), frame or sys._getframe(1)
     inside = count if inside is None else int(inside)
-    if count * target.dtype.itemsize not in (4, 16):
-        raise SimulatorError(f"cp_async copies 4 or 16 bytes, not {count} elements of "
+    if count * target.dtype.itemsize not in (4, 8, 16):
+        raise SimulatorError(f"cp_async copies 4, 8 or 16 bytes, not {count} elements of "
                              f"{target.dtype.itemsize}")
     _refuse_negative(target_index)
     places = _neighbours(target, target_index, count)
@@ -1048,7 +1048,10 @@ class Pickler(cloudpickle.Pickler):
     def reducer_override(self, obj):
         if isinstance(obj, type): return super().reducer_override(obj)
         parts = _parts(obj)
-        if parts: return _rebuild, parts
+        if parts:  # a copy of the function, which no module knows: so it goes by value
+            fn, *rest = parts
+            copy = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+            return _rebuild, (copy, *rest)
         if getattr(obj, "__cuda_ndarray__", False): return np.asarray, (obj.copy_to_host(),)
         if isinstance(obj, _lru_cache_wrapper) and obj.__module__ == "__main__":
             return cache, (obj.__wrapped__,)  # a cached factory of a notebook

@@ -101,8 +101,11 @@ class Gemm:
     alpha: object
     beta: object
     stream: object  # the stream to launch on
-    aligned: bool   # do all rows of A, B and C start at multiples of 16 bytes?
+    alignment: int  # all rows of A, B and C start at multiples of so many bytes, 16 at most
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
+
+    @property
+    def aligned(self): return self.alignment == 16
 
 KEPT_AS = {"bfloat16": "uint16"}  # a type that numpy does not have → one for its bits
 
@@ -202,8 +205,8 @@ def gemm_args(
     alpha, beta = np.float32(alpha), np.float32(beta)
     starts = [first for first, _ in spans]
     starts += [x.shape[1] * x.dtype.itemsize for x in (a_d, b_d)]  # the second row
-    aligned = all(start % 16 == 0 for start in starts)
-    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), aligned,
+    alignment = math.gcd(16, *starts)
+    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), alignment,
                 result)
 
 # %% ../nbs/00_util.ipynb #8fed2145

@@ -85,12 +85,12 @@ def test_a_thread_does_not_hide_the_atomic_operations_of_others(reads):
     simulate(k[1, 64], np.zeros(1, np.int32), reads, True)
 
 
-def test_copies_are_of_4_or_16_bytes():
+def test_copies_are_of_4_8_or_16_bytes():
     @cuda.jit
     def k(x):
         tile = cuda.shared.array(8, float32)
-        cp_async(tile, 0, x, 0, 2, 2)
-    refused(k[1, 1], X, match="4 or 16 bytes, not 2 elements of 4")
+        cp_async(tile, 0, x, 0, 3, 3)
+    refused(k[1, 1], X, match="4, 8 or 16 bytes, not 3 elements of 4")
 
 
 def test_a_warp_barrier_orders_only_its_warp():
@@ -296,6 +296,15 @@ def test_device_functions_and_intrinsics_travel_to_the_compiler():
         return cuda.compile_ptx(kernel.py_func, types.void(types.int32[::1]), cc=(9, 0))[0]
 
     assert str(2 * 12345 + 7) in in_child(ptx, factory(7), simulator=False)
+
+
+def test_a_device_function_that_has_a_plain_name_too_goes_by_value(monkeypatch):
+    from numba_matmul.k14_tensor_cores import grouped, tile_place
+    from numba_matmul.simulator import Pickler
+    before = Pickler.dumps(tile_place)[0]
+    assert Pickler.dumps(tile_place)[0] == before
+    monkeypatch.setattr(grouped, "__code__", (lambda block, rows, cols, group: (block, rows)).__code__)
+    assert Pickler.dumps(tile_place)[0] != before
 
 
 def test_a_child_returns_values_and_errors():
@@ -512,7 +521,7 @@ def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, fun
     with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)
 
 
-def changed_kernel_16(old, new):
+def changed_kernel_16(old, new, consumers=1):
     "In a child: kernel 16 with a part of its source replaced."
     import types
     from pathlib import Path
@@ -524,22 +533,30 @@ def changed_kernel_16(old, new):
     module = types.ModuleType("numba_matmul.changed")
     module.__package__ = "numba_matmul"
     exec(compile(text.replace(old, new), "changed.py", "exec"), module.__dict__)
-    width = 64 if "bn % 128" in old else 128
-    return check_matmul(partial(module.hgemm_warp_specialized, tile=WgmmaTile(64, width, 2), blocks=1), 136, 264, 264)
+    tile = WgmmaTile(128 if consumers == 2 else 64, 64 if "bn % 128" in old else 128, 2)
+    return check_matmul(partial(module.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
 WAIT, HAND_BACK = "                acc = wgmma_wait(acc)\n", "                if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))\n"
-MEET, STORE = "        named_barrier(desk.barrier, uint32(128))\n", "        stmatrix(uint32(desk.mine + uint32(box))"
+MEET, STORE = "            named_barrier(desk.barrier, uint32(128))\n", "        stmatrix(uint32(desk.mine + uint32(box))"
 
 
 @pytest.mark.parametrize("old,new,match", [
     (WAIT + HAND_BACK, HAND_BACK + WAIT, "overwritten after the product was started|is multiplied while"),  # a slot goes back while it is multiplied
     (MEET + STORE, STORE, "is written while a store may still read it"),
     ('"bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,', "", "is written while a store may still read it"),
-    ("desk = Desk(uint32(mine + 1)", "desk = Desk(uint32(mine + 17)", "named barrier 17"),
+    ("barrier, leads = uint32(mine + 1)", "barrier, leads = uint32(mine + 17)", "named barrier 17"),
 ], ids=["slot", "box", "odd boxes", "number"])
 def test_kernel_16_with_its_parts_in_another_order_is_refused(old, new, match):
     with pytest.raises(SimulatorError, match=match): in_child(changed_kernel_16, old, new, simulator=True)
+
+
+@pytest.mark.parametrize("old,new,match", [
+    ("    lead = stages - 1 ", "    lead = stages ", "At an mbarrier 0 of 1 have arrived"),  # the first consumer waits for tiles that the second holds up
+    (", uint32(start + mine * uint32(BOX))", ", uint32(start + uint32(1 - mine) * uint32(BOX))", "race|overwritten|elements"),
+], ids=["lead", "room"])
+def test_two_consumers_that_disturb_each_other_are_refused(old, new, match):
+    with pytest.raises((SimulatorError, ChildError), match=match): in_child(changed_kernel_16, old, new, 2, simulator=True)
 
 
 def boxes_at_the_edges(row, column):
