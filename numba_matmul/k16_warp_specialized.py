@@ -249,7 +249,8 @@ def hgemm_warp_specialized_kernel(
                 row = uint32(tile_row * uint32(bm) + mine * uint32(64))
                 col = uint32(tile_col * uint32(bn))
                 done, last = uint32(early), uint32(number + step) >= tiles
-                pause = uint32(turns - uint32(lead)) if last and mine == 1 else turns  # or never
+                pauses = last and mine == 1 and turns > uint32(lead)
+                pause = uint32(turns - uint32(lead)) if pauses else turns  # or never
                 while done < turns:
                     if lead and done == pause: mbarrier_wait(ring.through, uint32(0))
                     acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
