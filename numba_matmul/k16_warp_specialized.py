@@ -91,7 +91,7 @@ class Ring(NamedTuple):
     start: int
     full: int     # mbarriers: a tile has come
     empty: int    # mbarriers: a slot is free
-    through: int  # mbarrier: the first consumer needs no tensor core any more
+    through: int  # mbarrier: the first consumer has started its last products
 
 @cache
 def consumer_turn(
@@ -166,7 +166,7 @@ def hgemm_warp_specialized_kernel(
     read_c=True,   # is beta not 0?
     scaled=True,   # is alpha not 1?
     late=True,     # do results leave while the next tile is multiplied?
-    lets_pass=True,  # does the second consumer let the first one be through before it?
+    lets_pass=True,  # does the second consumer wait until the first has started its last products?
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
@@ -250,7 +250,7 @@ def hgemm_warp_specialized_kernel(
                 col = uint32(tile_col * uint32(bn))
                 done, last = uint32(early), uint32(number + step) >= tiles
                 pauses = last and mine == 1 and turns > uint32(lead)
-                pause = uint32(turns - uint32(lead)) if pauses else turns  # or never
+                pause = uint32(turns - uint32(lead)) if pauses else turns  # turns: never
                 while done < turns:
                     if lead and done == pause: mbarrier_wait(ring.through, uint32(0))
                     acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
