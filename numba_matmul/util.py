@@ -496,9 +496,10 @@ def card_folder():
     return Path(numba_matmul.__file__).parent.parent/"nbs"/"results"
 
 def load_cards():
-    "All result cards, each a dict, by file name."
+    "All result cards, each a dict; first the one with the most experiments, then by file name."
     paths = sorted(card_folder().glob("*.json"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    cards = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return sorted(cards, key=lambda card: -len(card.get("experiments", {})))
 
 def gpu_name():
     """Name of this GPU. In the simulator: that of the process which started this one, if it has a

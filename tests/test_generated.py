@@ -83,14 +83,14 @@ def test_readme_and_picture_come_from_the_cards():
 def two_cards(tmp_path, monkeypatch):
     "The card of another GPU beside the first one: without kernel 12, and with another speed of Triton."
     card = json.loads(CARDS[0].read_text(encoding="utf-8"))
-    other = card | dict(gpu="Another GPU", speed=[row for row in card["speed"] if row["kernel"] not in (0, 12)])
+    other = card | dict(gpu="Another GPU", experiments={}, speed=[row for row in card["speed"] if row["kernel"] not in (0, 12)])
     other["speed"].append(other["speed"][-1] | dict(kernel=0, name="sgemm_triton", gflops=12345.0, m=4096, n=4096, k=4096))
     folder = tmp_path/"nbs"/"results"
     folder.mkdir(parents=True)
     for path in NOTEBOOKS: shutil.copy(path, tmp_path/"nbs")
     shutil.copy(ROOT/"settings.ini", tmp_path)
-    (folder/"a.json").write_text(json.dumps(card))
-    (folder/"b.json").write_text(json.dumps(other))
+    (folder/"b.json").write_text(json.dumps(card))
+    (folder/"a.json").write_text(json.dumps(other))
     for module in ladder, util: monkeypatch.setattr(module, "card_folder", lambda: folder)
     return card, other
 
@@ -103,6 +103,7 @@ def test_a_second_card_adds_a_column_and_a_panel(two_cards):
     assert lines["Asynchronous copies"].endswith("| – | – |") and "12,345" in lines["Triton, for comparison (float32)"]
     assert len({line.count("|") for line in lines.values()}) == 1
     assert "colab" not in text
+    assert util.load_cards() == list(two_cards) and f"on one {two_cards[0]['gpu']}: " in ladder.readme_speed()  # the one with experiments
 
 
 def test_badges_come_with_an_address(two_cards, monkeypatch):
