@@ -45,9 +45,9 @@ class Desk(NamedTuple):
 
 @cache
 def box_sender(
-    number,     # which 64 columns
-    step=BOX,   # bytes from one box in shared memory to the next
-    taken=True, # are there two boxes, which may still be read from the time before?
+    number,      # which 64 columns
+    step=BOX,    # bytes from one box in shared memory to the next
+    taken=True,  # are there two boxes, which may still be read from the time before?
 ):
     "A device function (`Results`, `Desk`): send a box of results, by a warpgroup."
     box, first, right = step * (number % 2 if taken else number), 16 * number, 64 * number
@@ -71,8 +71,8 @@ def send_nothing(results, desk): pass
 
 @cache
 def boxes_sender(
-    count,       # boxes
-    step=BOX,    # see `box_sender`
+    count,     # boxes
+    step=BOX,  # see `box_sender`
     taken=True,
 ):
     "A device function (`Results`, `Desk`): send the first `count` boxes."
@@ -161,11 +161,11 @@ def shared_bytes(tile):
 
 @cache
 def hgemm_warp_specialized_kernel(
-    tile=LARGE,    # a `WgmmaTile` that keeps `RULES`
-    guarded=True,  # may m or n not be multiples of the tile? Of meaning where C is read
-    read_c=True,   # is beta not 0?
-    scaled=True,   # is alpha not 1?
-    late=True,     # do results leave while the next tile is multiplied?
+    tile=LARGE,      # a `WgmmaTile` that keeps `RULES`
+    guarded=True,    # may m or n not be multiples of the tile? Of meaning where C is read
+    read_c=True,     # is beta not 0?
+    scaled=True,     # is alpha not 1?
+    late=True,       # do results leave while the next tile is multiplied?
     lets_pass=True,  # does the second consumer wait until the first has started its last products?
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
