@@ -200,7 +200,8 @@ class View:
         head = ("| line | | array | bits | requests | a request | used |\n"
                 "|--:|---|---|--:|--:|--:|--:|\n")
         def row(s):
-            unit, used = ("sectors", f"{s.used:.0%}") if s.space == "global" else ("wavefronts", "")
+            unit, used = ("sector", f"{s.used:.0%}") if s.space == "global" else ("wavefront", "")
+            if s.cost != 1: unit += "s"
             return (f"| {s.line} | {s.space} {s.operation} | `{s.array}` | {8 * s.size} "
                     f"| {s.requests:,} | {s.cost:.4g} {unit} | {used} |")
         return head + "\n".join(row(s) for s in self.merged())
