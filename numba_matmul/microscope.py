@@ -298,6 +298,7 @@ def _draw_sectors(site, columns):
             if inside:
                 ax.add_patch(plt.Rectangle((sector, row), box, 1, fill=False, linewidth=1))
     touches = sectors([byte for byte, *_ in site.sample.values()], site.size)
+    ax.yaxis.get_major_locator().set_params(integer=True)
     ax.set(xlim=(0, span), ylim=(height, 0),
            title=f"{site.operation} of {site.array}, first request: {touches} sector{'s' * (touches != 1)}",
            xlabel=f"column (from {left}); a frame: a sector",
