@@ -1226,5 +1226,7 @@ def launch_of(
     a, b = (rounded(np.random.randn(*size), dtype_of(fn)) for size in ((m, k), (k, n)))
     noted = in_child(_note_launches, fn, (a, b), simulator=True)
     if len(noted) != 1:
-        raise ValueError(f"{fn.__name__} launches {len(noted)} kernels for {m}×{n}×{k}, not one")
+        names = ", ".join(launch.kernel.py_func.__name__ for launch in noted) or "none"
+        name = getattr(fn, "func", fn).__name__
+        raise ValueError(f"{name} launches {len(noted)} kernels for {m}×{n}×{k}, not one: {names}")
     return noted[0]

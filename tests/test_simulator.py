@@ -13,7 +13,7 @@ from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
 from numba_matmul import simulator
 from numba_matmul.ptx import add_mma, ldmatrix, pack_bf16, shared_address, store_pair, to_array, unpack_bf16
-from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, in_child, simulate
+from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, in_child, launch_of, simulate
 from numba_matmul.util import from_bf16, to_bf16
 
 X = np.arange(64, dtype=np.float32)
@@ -591,3 +591,15 @@ def boxes_at_the_edges(row, column):
 
 @pytest.mark.parametrize("row,column", [(0, 0), (3, 8), (16, 40), (-3, 0), (0, -8), (-8, 16), (30, 0), (17, 72)])
 def test_the_tma_copies_what_is_inside(row, column): assert in_child(boxes_at_the_edges, row, column, simulator=True)
+
+
+def test_a_host_function_that_launches_several_kernels_is_told_with_their_names():
+    @cuda.jit
+    def first(a): pass
+    @cuda.jit
+    def second(a): pass
+    def both(a, b, times=1):
+        first[1, 1](a)
+        for _ in range(times): second[1, 1](b)
+    with pytest.raises(ValueError, match="both launches 3 kernels for 2×2×2, not one: first, second, second"): launch_of(partial(both, times=2), (2, 2, 2))
+    with pytest.raises(ValueError, match="launches 0 kernels.*: none"): launch_of(lambda a, b: None, (2, 2, 2))
