@@ -543,6 +543,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.SharedArray.fly': ( 'tool_simulator.html#sharedarray.fly',
                                                                                     'numba_matmul/simulator.py'),
+                                        'numba_matmul.simulator.SharedArray.free_for_copy': ( 'tool_simulator.html#sharedarray.free_for_copy',
+                                                                                              'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.SharedArray.land': ( 'tool_simulator.html#sharedarray.land',
                                                                                      'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.SharedArray.load': ( 'tool_simulator.html#sharedarray.load',

@@ -370,14 +370,18 @@ class SharedArray:
         if access.atomic: element.atomics = _noted(element.atomics, access)
         element.write = access
 
+    def free_for_copy(self, at, number):
+        "The note on an element, to which no copy is under way."
+        element = self.elements[number]
+        if element.copying is not None:
+            raise SimulatorError(f"{self._label(at)} is the target of "
+                                 "two asynchronous copies at once")
+        return element
+
     def fly(self, places, who):
         "A copy of a whole tile begins."
         for at, number in zip(places, self.ids[places].tolist()):
-            element = self.elements[number]
-            if element.copying is not None:
-                raise SimulatorError(f"{self._label(at)} is the target of "
-                                     "two asynchronous copies at once")
-            element.copying = who
+            self.free_for_copy(at, number).copying = who
 
     def land(self, places, values):
         "It is through."
@@ -634,10 +638,7 @@ def cp_async(
         recorder("shared", "copy", target, target_index, count, frame, came_from)
     access = Access(frame)
     for at, value in zip(places, values):
-        element = target.elements[target.ids[at]]
-        if element.copying is not None:
-            raise SimulatorError(f"{target._label(at)} is the target of "
-                                 "two asynchronous copies at once")
+        element = target.free_for_copy(at, target.ids[at])
         target.note_write(at, access)
         element.copying = thread
         thread.copies[-1].append((target, at, value))
