@@ -44,7 +44,7 @@ test: setup
 	$(PY) -m pytest -q -n 2 tests
 
 lab: setup
-	cd nbs && $(PY) -m jupyterlab
+	$(PY) -m jupyterlab nbs
 
 readme: setup
 	$(PY) -m numba_matmul.ladder --readme
