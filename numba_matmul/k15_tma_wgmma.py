@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ROW', 'BOX', 'BK', 'OF_A', 'OF_B', 'RULES', 'TILE', 'NEXT_A', 'NEXT_B', 'NEEDS', 'IN_GRAPHS', 'descriptor',
            'WgmmaTile', 'tensor_map', 'Maps', 'Place', 'place_after', 'tile_fetcher', 'tile_multiplier', 'ring_start',
-           'hgemm_tma_wgmma_kernel', 'tma_can', 'map_of', 'hgemm_tma_wgmma']
+           'hgemm_tma_wgmma_kernel', 'multiplies', 'tma_can', 'capturing', 'map_of', 'hgemm_tma_wgmma']
 
 # %% ../nbs/15_tma_wgmma.ipynb #886def30
 from functools import cache, lru_cache
@@ -248,11 +248,23 @@ def hgemm_tma_wgmma_kernel(
 # %% ../nbs/15_tma_wgmma.ipynb #7ad1e259
 NEEDS = 9, 0, "a"  # compute capability, and no other: see `capable`
 
-def tma_can(
+def multiplies(
     g,  # what `gemm_args` returned
 ):
-    "Is there something to multiply, and can the TMA copy it?"
-    return g.m and g.n and g.k and g.alpha and g.aligned
+    "Is there something to multiply?"
+    return g.m and g.n and g.k and g.alpha
+
+def tma_can(
+    g,
+):
+    "Is there, and can the TMA copy it?"
+    return multiplies(g) and g.aligned
+
+def capturing():
+    "Does the current stream only note launches, for a CUDA graph?"
+    if config.ENABLE_CUDASIM: return False
+    import torch
+    return torch.cuda.is_current_stream_capturing()
 
 IN_GRAPHS = set()  # tensor maps that a CUDA graph may read: they stay
 
@@ -262,9 +274,8 @@ def map_of(
 ):
     "`tensor_map` of a matrix."
     if config.ENABLE_CUDASIM: return tensor_map(x._ary.ctypes.data, *x.shape, box_rows, 0)
-    import torch
     found = tensor_map(x.device_ctypes_pointer.value, *x.shape, box_rows, current_gpu().id)
-    if torch.cuda.is_current_stream_capturing(): IN_GRAPHS.add(found)
+    if capturing(): IN_GRAPHS.add(found)
     return found
 
 def hgemm_tma_wgmma(

@@ -5,22 +5,24 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'Results', 'Desk',
            'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'with_producer',
-           'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose', 'hgemm_warp_specialized']
+           'shared_bytes', 'hgemm_warp_specialized_kernel', 'choose', 'launch_product', 'resize_kernel', 'resize',
+           'hgemm_warp_specialized']
 
 # %% ../nbs/16_warp_specialized.ipynb #309ebd38
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from .util import cdiv, gemm_args, need_capability, with_shared_memory
+from .util import (array_like, cdiv, gemm_args, need_capability,
+                               with_shared_memory)
 from numba import cuda, int64, uint16, uint32, uint64
 from .k04_1d_blocktiling import check_tile
 from .k13_beyond_cublas import count_multiprocessors
 from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer, piece_place,
                                            row_of_matrices_writer, tile_place)
 from .k15_tma_wgmma import (BK, BOX, NEEDS, ROW, RULES as RING_RULES, Maps, Place,
-                                        WgmmaTile, map_of, place_after, ring_start, tile_fetcher,
-                                        tile_multiplier, tma_can)
+                                        WgmmaTile, capturing, map_of, multiplies, place_after,
+                                        ring_start, tile_fetcher, tile_multiplier, tma_can)
 from .ptx import (fence_async, fence_map, fence_mbarriers, fewer_registers,
                               global_address, mbarrier_arrive, mbarrier_init, mbarrier_wait,
                               more_registers, named_barrier, pack_sums, stmatrix,
@@ -285,6 +287,57 @@ def choose(
     tile = min(tiles, key=estimate)
     return tile, cdiv(cdiv(m, tile.bm) * cdiv(n, tile.bn), rounds(tile))
 
+def launch_product(
+    g,          # what `gemm_args` returned, of matrices that the TMA can copy
+    tile,       # see `hgemm_warp_specialized`
+    blocks,
+    **options,
+):
+    "Launch kernel 16."
+    tile, chosen = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES))
+    read_c = bool(g.beta != 0)  # else the TMA writes C, and needs no guard
+    follow = dict(guarded=read_c and not tile.fits(g), read_c=read_c, scaled=bool(g.alpha != 1))
+    kernel = hgemm_warp_specialized_kernel(tile, **follow | options)
+    launch = with_shared_memory(kernel, blocks or chosen, with_producer(tile), g.stream,
+                                shared_bytes(tile))
+    launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), g.c.ravel(), np.int64(g.m),
+           np.int64(g.n), np.int64(g.k), g.alpha, g.beta)
+
+# %% ../nbs/16_warp_specialized.ipynb #3beb4a86
+@cuda.jit(lineinfo=True, launch_bounds=256)
+def resize_kernel(
+    source,            # (rows·cols,) numbers of 16 bits
+    rows, cols,        # of the source
+    target,            # (to_rows·to_cols,) the same
+    to_rows, to_cols,  # of the target
+    parts,             # uint32, pieces of 256 numbers that cover a row of the target
+):
+    "A matrix into one of another size, zeros behind its end. A block copies pieces of eight rows."
+    thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+    eight = uint32(block // parts)
+    row = int64(eight) * 8 + thread // 32
+    col = int64(uint32(block - eight * parts)) * 256 + thread % 32
+    there = min(cols - col, 256) if row < rows else 0  # so far do rows go from here on
+    to_there = min(to_cols - col, 256) if row < to_rows else 0
+    at, to = uint64(row * cols + col), uint64(row * to_cols + col)
+    numbers = cuda.local.array(8, uint16)
+    for i in range(8):
+        numbers[i] = 0
+        if 32 * i < there: numbers[i] = source[at + uint64(32 * i)]
+    for i in range(8):
+        if 32 * i < to_there: target[to + uint64(32 * i)] = numbers[i]
+
+def resize(
+    source,  # (rows, cols) uint16 device array
+    target,  # (to_rows, to_cols) uint16 device array; gets what fits, and zeros elsewhere
+    stream,  # to launch on
+):
+    "Copy a matrix into one of another size."
+    sizes, to_sizes = map(np.int64, source.shape), map(np.int64, target.shape)
+    parts = cdiv(target.shape[1], 256)
+    launch = resize_kernel[cdiv(target.shape[0], 8) * parts, 256, stream]
+    launch(source.ravel(), *sizes, target.ravel(), *to_sizes, np.uint32(parts))
+
 def hgemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
@@ -296,18 +349,21 @@ def hgemm_warp_specialized(
     **options,    # of the factory: `late`, and what should not follow from the matrices
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
-    float32. Where rows are not multiples of 16 bytes, or begin in between, `hgemm_tensor_cores`
-    does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU. In a CUDA graph:
-    call it once with these matrices before the capture, which makes their tensor maps."""
+    float32. Where rows are not multiples of 16 bytes, or begin in between, copies of all three
+    matrices are multiplied, which takes memory. Raises `TypeError`, `ValueError`, or
+    `RuntimeError` on another GPU. In a CUDA graph: call it once with these matrices before the
+    capture, which makes their tensor maps; `hgemm_tensor_cores` does there what needs copies."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    if not tma_can(g): return hgemm_tensor_cores(a, b, c, alpha, beta)
-    tile, chosen = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES))
-    read_c = bool(g.beta != 0)  # else the TMA writes C, and needs no guard
-    follow = dict(guarded=read_c and not tile.fits(g), read_c=read_c, scaled=bool(g.alpha != 1))
-    kernel = hgemm_warp_specialized_kernel(tile, **follow | options)
-    launch = with_shared_memory(kernel, blocks or chosen, with_producer(tile), g.stream,
-                                shared_bytes(tile))
-    launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), g.c.ravel(), np.int64(g.m),
-           np.int64(g.n), np.int64(g.k), g.alpha, g.beta)
+    if tma_can(g): launch_product(g, tile, blocks, **options)
+    elif multiplies(g) and not capturing():
+        n, k = cdiv(g.n, 64) * 64, cdiv(g.k, 64) * 64
+        copies = [array_like(a, shape) for shape in ((g.m, k), (k, n), (g.m, n))]
+        wide = gemm_args(*copies, alpha, beta, dtype="bfloat16")
+        resize(g.a, wide.a, g.stream)
+        resize(g.b, wide.b, g.stream)
+        if g.beta != 0: resize(g.c, wide.c, g.stream)
+        launch_product(wide, tile, blocks, **options)
+        resize(wide.c, g.c, g.stream)
+    else: hgemm_tensor_cores(a, b, g.result, alpha, beta)
     return g.result

@@ -58,7 +58,8 @@ class Kernel:
     dtype: str   # of A, B and C
     fn: object   # the host function
     needs: tuple = (0, 0)   # compute capability, see `capable`
-    multiple: int = 1       # k and n must be multiples of it, else kernel 14 does the work
+    multiple: int = 1       # k and n must be multiples of it, else kernel 14 does the work …
+    copies: bool = False    # … or it multiplies copies whose k and n are
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
@@ -95,7 +96,7 @@ KERNELS = {kernel.number: kernel for kernel in (
     Kernel(15, "hgemm_tma_wgmma", "TMA and wgmma", "bfloat16", hgemm_tma_wgmma,
            k15_tma_wgmma.NEEDS, multiple=8),
     Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
-           k15_tma_wgmma.NEEDS, multiple=8),
+           k15_tma_wgmma.NEEDS, multiple=8, copies=True),
 )}
 OTHERS = (Kernel(0, "sgemm_triton", "Triton, for comparison (float32)", "float32", sgemm_triton),)
 TUNABLE = {9: k09_autotuning, 10: k10_warptiling, 11: k11_double_buffering, 12: k12_async_copy}
@@ -424,7 +425,7 @@ def _rows_beside(rows, card):
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."
-    if kernel.fitted(*shape) == tuple(shape): return True
+    if kernel.copies or kernel.fitted(*shape) == tuple(shape): return True
     print(f"{kernel.name} is left out at {'×'.join(map(str, shape))}: n and k must be multiples of "
           f"{kernel.multiple}, else hgemm_tensor_cores does the work")
     return False

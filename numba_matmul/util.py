@@ -376,7 +376,7 @@ class Runtime:
     m: int
     n: int
     k: int
-    ms: float         # median device time
+    ms: float         # median device time, of all kernels of a call
     spread_ms: float  # distance between the quartiles
     runs: int
     cublas_ms: float  # median device time of torch.matmul, in turn with the kernel
@@ -465,15 +465,15 @@ def measure_runtime(
         torch.set_float32_matmul_precision(precision)
         sums.allow_bf16_reduced_precision_reduction = in_bf16
     times = _device_times(prof)
-    ms = times.pop(_find_kernel(times, kernel_name))
-    if others := [name for name in times if "[abi:" in name]:
-        raise ValueError(f"{kernel_name} was profiled with other kernels of Numba: "
-                         f"{', '.join(others)}")
-    if len(ms) != runs:
-        raise RuntimeError(f"{kernel_name} was launched {runs} times and profiled {len(ms)} times")
-    cublas_ms = [sum(t) for t in zip(*(np.reshape(t, (runs, -1)).sum(1) for t in times.values()))]
+    mine = {_find_kernel(times, kernel_name), *(name for name in times if "[abi:" in name)}
+    for name in times:  # "[abi:" is in the names of Numba's kernels
+        if len(times[name]) % runs:
+            raise RuntimeError(f"{name} was profiled {len(times[name])} times in {runs} runs")
+    def in_each_run(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
+    others = times.keys() - mine
+    ms, cublas_ms = in_each_run(mine), in_each_run(others)
+    cublas_kernel = max(others, key=lambda name: sum(times[name]))
     low, _, high = statistics.quantiles(ms) if runs > 1 else (ms[0],) * 3
-    cublas_kernel = max(times, key=lambda name: sum(times[name]))
     result = Runtime(name, m, n, k, statistics.median(ms), high - low, runs,
                      statistics.median(cublas_ms), cublas_kernel, error, cublas_error)
     if do_print: print(result)
