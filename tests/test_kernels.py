@@ -256,11 +256,28 @@ def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), multiprocessors=st.integers(1, 150))
 def test_blocks_of_kernel_16_have_as_few_rounds_as_can_be(m, n, k, multiprocessors):
-    tile, blocks = k16_warp_specialized.choose(m, n, k, multiprocessors)
-    tiles = cdiv(m, tile.bm) * cdiv(n, tile.bn)
+    tile, blocks, parts = k16_warp_specialized.choose(m, n, k, multiprocessors)
+    turns, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
+    assert parts == 1 or parts * tiles <= multiprocessors and (parts - 1) * cdiv(turns, parts) < turns and cdiv(turns, parts) >= k16_warp_specialized.PART
+    tiles *= parts
     assert 1 <= blocks <= min(tiles, multiprocessors)
     rounds = cdiv(tiles, blocks)
     assert rounds == cdiv(tiles, multiprocessors) and (blocks == 1 or cdiv(tiles, blocks - 1) > rounds)
+
+
+@settings(deadline=None, max_examples=25)
+@given(m=st.integers(1, 70), n=st.integers(1, 20), k=st.integers(130, 700), alpha=factor, beta=factor)
+def test_sums_in_parts_are_right(m, n, k, alpha, beta):
+    n, k = cdiv(n, 8) * 8, cdiv(k, 8) * 8
+    a, b, before = (random(*shape, dtype="bfloat16") for shape in ((m, k), (k, n), (m, n)))
+    c = to_d(before if beta else nan_like(before))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(k16_warp_specialized, "PART", 1)
+        k16_warp_specialized.choose.cache_clear()
+        assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),))[2] > 1
+        KERNELS[16](to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
+    k16_warp_specialized.choose.cache_clear()
+    assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
 
 def test_descriptors_have_the_bits_of_the_ptx_isa():
