@@ -103,7 +103,7 @@ def tensor_map(
         [b.cuuint32_t(64), b.cuuint32_t(box_rows)], [b.cuuint32_t(1)] * 2,
         b.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         b.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
-        b.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        b.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         b.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
     if error: raise RuntimeError(f"no tensor map for {rows}×{cols} at {address}: {error.name}")
     on_gpu = cuda.to_device(np.frombuffer(ctypes.string_at(found.getPtr(), 128), np.uint8))

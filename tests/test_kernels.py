@@ -16,7 +16,7 @@ from numba_matmul.k15_tma_wgmma import WgmmaTile, hgemm_tma_wgmma_kernel
 from numba_matmul.k16_warp_specialized import hgemm_warp_specialized_kernel
 from numba_matmul.ladder import KERNELS, TUNABLE
 from numba_matmul.simulator import launch_of
-from numba_matmul.util import assert_matmul_correct, cdiv, rounded, to_d, to_h
+from numba_matmul.util import assert_matmul_correct, cdiv, check_matmul, rounded, to_d, to_h
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
@@ -236,6 +236,27 @@ def test_the_tma_copies_where_it_can(number):
         else: assert launched(shape) == other
 
 
+def test_kernel_16_copies_b_where_that_pays():
+    def launched(shape, **options):
+        try: return launch_of(partial(KERNELS[16].fn, **options), shape).kernel.py_func.__name__
+        except ValueError as e: return str(e)
+    own, both = "hgemm_warp_specialized_kernel", "not one: resize_kernel, hgemm_warp_specialized_kernel"
+    assert [launched(shape) for shape in ((511, 24, 8), (4095, 48, 8), (4096, 64, 8), (4096, 64, 24))] == [own] * 4
+    assert all(both in launched(shape) for shape in ((512, 24, 8), (4096, 48, 8)))
+    assert launched((4096, 24, 8), copies="") == own and both in launched((4, 64, 8), copies="b")
+
+
+@pytest.mark.parametrize("copies", ("", "b", "abc"))
+def test_kernel_16_is_right_whatever_is_copied(copies):
+    check_matmul(partial(KERNELS[16].fn, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
+    check_matmul(partial(KERNELS[16].fn, copies=copies), 20, 264, 40)
+
+
+@pytest.mark.parametrize("copies", ("x", "abd", True, 3))
+def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
+    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): launch_of(partial(KERNELS[16].fn, copies=copies), (8, 8, 8))
+
+
 @HOPPER
 def test_a_view_that_begins_between_16_bytes_is_right(number):
     whole, b = good(KERNELS[number], 3, 24, 8)
@@ -273,6 +294,7 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
     c = to_d(before if beta else nan_like(before))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(k16_warp_specialized, "PART", 1)
+        patch.setattr(k16_warp_specialized, "SAVED", 0)
         k16_warp_specialized.choose.cache_clear()
         assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),))[2] > 1
         KERNELS[16](to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
