@@ -254,7 +254,8 @@ def test_kernel_16_is_right_whatever_is_copied(copies):
 
 @pytest.mark.parametrize("copies", ("x", "abd", True, 3))
 def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
-    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): launch_of(partial(KERNELS[16].fn, copies=copies), (8, 8, 8))
+    a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
+    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): KERNELS[16](a, b, copies=copies)
 
 
 @HOPPER
