@@ -409,14 +409,17 @@ def resize(
         source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
         np.uint32(parts))
 
-WORTH = {16: 512, 64: 4096}  # B's rows are no multiple of … → from so many rows of A on it pays
+WORTH = {16: 512, 64: 2048}  # B's rows are no multiple of … → from so many rows of A on it pays
 
 def to_copy(
-    g,  # what `gemm_args` returned
-) -> str: # names of matrices
+    g,     # what `gemm_args` returned
+    tile,  # see `hgemm_warp_specialized`
+) -> str:  # names of matrices
     "What the TMA cannot copy as it is, or copies slowly."
     if not g.aligned: return "abc"
-    return "b" if any(g.n % multiple and g.m >= rows for multiple, rows in WORTH.items()) else ""
+    tile = tile or choose(g.m, g.n, g.k, count_multiprocessors())[0]
+    def pays(multiple): return g.n % multiple and g.m >= WORTH[multiple]
+    return "b" if pays(16) or tile != LARGE and pays(64) else ""
 
 def with_copies(
     g,
@@ -451,7 +454,7 @@ def hgemm_warp_specialized(
     cannot."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    names = "" if capturing() else to_copy(g) if copies is None else copies
+    names = "" if capturing() else to_copy(g, tile) if copies is None else copies
     if set(str(names)) - set("abc"):
         raise ValueError(f"copies is {copies!r}; needed are some of the letters a, b and c, or None")
     if not multiplies(g) or not (g.aligned or names == "abc"):

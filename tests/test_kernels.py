@@ -241,8 +241,9 @@ def test_kernel_16_copies_b_where_that_pays():
         try: return launch_of(partial(KERNELS[16].fn, **options), shape).kernel.py_func.__name__
         except ValueError as e: return str(e)
     own, both = "hgemm_warp_specialized_kernel", "not one: resize_kernel, hgemm_warp_specialized_kernel"
-    assert [launched(shape) for shape in ((511, 24, 8), (4095, 48, 8), (4096, 64, 8), (4096, 64, 24))] == [own] * 4
-    assert all(both in launched(shape) for shape in ((512, 24, 8), (4096, 48, 8)))
+    assert [launched(shape) for shape in ((511, 24, 8), (2047, 48, 8), (4096, 64, 8), (4096, 64, 24))] == [own] * 4
+    assert all(both in launched(shape) for shape in ((512, 24, 8), (2048, 48, 8)))
+    assert launched((4096, 48, 8), tile=k16_warp_specialized.LARGE) == own and both in launched((512, 24, 8), tile=k16_warp_specialized.LARGE)
     assert launched((4096, 24, 8), copies="") == own and both in launched((4, 64, 8), copies="b")
 
 
