@@ -454,12 +454,13 @@ def hgemm_warp_specialized(
     cannot."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    names = "" if capturing() else to_copy(g, tile) if copies is None else copies
-    if set(str(names)) - set("abc"):
+    if set(str(copies or "")) - set("abc"):
         raise ValueError(f"copies is {copies!r}; needed are some of the letters a, b and c, or None")
-    if not multiplies(g) or not (g.aligned or names == "abc"):
+    if not multiplies(g) or capturing(): copies = ""
+    elif copies is None: copies = to_copy(g, tile)
+    if not multiplies(g) or not (g.aligned or copies == "abc"):
         return hgemm_tensor_cores(a, b, g.result, alpha, beta)
-    wide, kept = with_copies(g, names)
+    wide, kept = with_copies(g, copies)
     launch_product(wide, tile, blocks, **options)
     if wide.c is not g.c: resize(wide.c, g.c, g.stream)
     return g.result
