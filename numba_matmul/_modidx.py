@@ -162,6 +162,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                'numba_matmul/k13_beyond_cublas.py'),
                                                 'numba_matmul.k13_beyond_cublas.in_turn': ( 'beyond_cublas.html#in_turn',
                                                                                             'numba_matmul/k13_beyond_cublas.py'),
+                                                'numba_matmul.k13_beyond_cublas.kept_workspace': ( 'beyond_cublas.html#kept_workspace',
+                                                                                                   'numba_matmul/k13_beyond_cublas.py'),
                                                 'numba_matmul.k13_beyond_cublas.planned_steps': ( 'beyond_cublas.html#planned_steps',
                                                                                                   'numba_matmul/k13_beyond_cublas.py'),
                                                 'numba_matmul.k13_beyond_cublas.prepare': ( 'beyond_cublas.html#prepare',

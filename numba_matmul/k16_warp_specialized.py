@@ -15,9 +15,9 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from .util import (array_like, cdiv, current_gpu, device_matrix, gemm_args,
-                               need_capability, with_shared_memory)
-from numba import config, cuda, float32, int64, uint16, uint32, uint64
+from .util import (array_like, cdiv, device_matrix, gemm_args, need_capability,
+                               with_shared_memory)
+from numba import cuda, float32, int64, uint16, uint32, uint64
 from .k04_1d_blocktiling import check_tile
 from .k13_beyond_cublas import count_multiprocessors, workspace
 from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer, piece_place,
@@ -364,10 +364,7 @@ def launch_product(
     launch = with_shared_memory(kernel, blocks or chosen, with_producer(tile), g.stream,
                                 shared_bytes(tile))
     c, size = g.c.ravel(), g.m * g.n
-    if split:
-        device, room = 0 if config.ENABLE_CUDASIM else current_gpu().id, 1 << (parts * size - 1).bit_length()
-        target, _ = workspace(room, 1, device, int(g.stream))
-    else: target = c
+    target, _ = workspace(parts * size, 1, g.stream) if split else (c, None)
     launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), target, np.int64(g.m),
            np.int64(g.n), np.int64(g.k), np.uint32(parts), g.alpha, g.beta)
     if split:

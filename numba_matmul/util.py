@@ -471,10 +471,10 @@ def measure_runtime(
     finally:
         torch.set_float32_matmul_precision(precision)
         sums.allow_bf16_reduced_precision_reduction = in_bf16
-    mine = {_find_kernel(times, kernel_name), *(name for name in times if "[abi:" in name)}
-    for name in times:  # "[abi:" is in the names of Numba's kernels
-        if len(times[name]) % runs:
-            raise RuntimeError(f"{name} was profiled {len(times[name])} times in {runs} runs")
+    mine = {_find_kernel(times, kernel_name), *(each for each in times if "[abi:" in each)}
+    for each, found in times.items():  # "[abi:" is in the names of Numba's kernels
+        if len(found) % runs:
+            raise RuntimeError(f"{each} was profiled {len(found)} times in {runs} runs")
     def in_each_run(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
     others = times.keys() - mine
     ms, cublas_ms = in_each_run(mine), in_each_run(others)
