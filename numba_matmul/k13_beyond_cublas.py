@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['start_of', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'START', 'first_turn', 'Plan', 'check_plan', 'Place',
            'Source', 'copy_pieces', 'in_turn', 'planned_steps', 'row_writer', 'rows_writer',
-           'sgemm_beyond_cublas_kernel', 'choose', 'kept_workspace', 'workspace', 'count_multiprocessors', 'prepare',
+           'sgemm_beyond_cublas_kernel', 'choose', 'workspace', 'count_multiprocessors', 'prepare',
            'sgemm_beyond_cublas']
 
 # %% ../nbs/13_beyond_cublas.ipynb #43285e5a
@@ -405,7 +405,7 @@ def choose(
     return min(((tile, blocks) for tile in tiles for blocks in numbers(tile)), key=estimate)
 
 @cache
-def kept_workspace(
+def workspace(
     floats, blocks,  # how much room
     device, stream,  # numbers: launches on one stream follow each other, so they can share
 ):
@@ -413,15 +413,6 @@ def kept_workspace(
     flags = np.zeros(blocks, np.int32)
     on = cuda.external_stream(stream) if stream else 0
     return cuda.device_array(floats, np.float32), cuda.to_device(flags, stream=on)
-
-def workspace(
-    floats, blocks,  # how much room at least
-    stream,          # to launch on
-):
-    "`kept_workspace` of the current GPU; of few sizes, so that few are kept."
-    def room(needed): return 1 << (needed - 1).bit_length()
-    device = 0 if config.ENABLE_CUDASIM else current_gpu().id
-    return kept_workspace(room(floats), room(blocks), device, int(stream))
 
 def count_multiprocessors():
     "How many the GPU has; in the simulator, that of the first result card."
@@ -439,7 +430,10 @@ def prepare(
     tile, chosen = choose(g.m, g.n, k, count_multiprocessors(), (tile,) if tile else TILES)
     kernel = sgemm_beyond_cublas_kernel(tile, **launch_options(g, tile) | options)
     blocks = blocks or chosen
-    parts, flags = workspace(blocks * tile.bm * tile.bn, blocks, g.stream)
+    device = 0 if config.ENABLE_CUDASIM else current_gpu().id
+    def room(needed): return 1 << (needed - 1).bit_length()  # few sizes, so that few are kept
+    floats = room(blocks * tile.bm * tile.bn)
+    parts, flags = workspace(floats, room(blocks), device, int(g.stream))
     arguments = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, parts, flags
     return kernel[blocks, tile.threads, g.stream], arguments
 

@@ -19,12 +19,12 @@ from .util import (array_like, cdiv, device_matrix, gemm_args, need_capability,
                                with_shared_memory)
 from numba import cuda, float32, int64, uint16, uint32, uint64
 from .k04_1d_blocktiling import check_tile
-from .k13_beyond_cublas import count_multiprocessors, workspace
+from .k13_beyond_cublas import count_multiprocessors
 from .k14_tensor_cores import (Target, hgemm_tensor_cores, pair_writer, piece_place,
                                            row_of_matrices_writer, tile_place)
 from .k15_tma_wgmma import (BK, BOX, NEEDS, ROW, RULES as RING_RULES, Maps, Place,
-                                        WgmmaTile, capturing, map_of, multiplies, place_after,
-                                        ring_start, tile_fetcher, tile_multiplier)
+                                        WgmmaTile, capturing, map_of, place_after, ring_start,
+                                        tile_fetcher, tile_multiplier, tma_counts)
 from .ptx import (fence_async, fence_map, fence_mbarriers, fewer_registers,
                               global_address, mbarrier_arrive, mbarrier_init, mbarrier_wait,
                               more_registers, named_barrier, pack_bf16, pack_sums, stmatrix,
@@ -356,15 +356,19 @@ def launch_product(
     "Launch kernel 16, and what adds up the parts of sums."
     tile, chosen, parts = choose(g.m, g.n, g.k, count_multiprocessors(),
                                  (tile,) if tile else tuple(CYCLES))
-    split = parts > 1
-    read_c = bool(g.beta != 0) and not split
-    guarded = (read_c or split) and not tile.fits(g)  # the TMA needs no guard
-    follow = dict(guarded=guarded, read_c=read_c, scaled=bool(g.alpha != 1), split=split)
-    kernel = hgemm_warp_specialized_kernel(tile, **follow | options)
+    split = options.get("split", parts > 1)
+    if not split: parts = 1
+    follow = dict(read_c=bool(g.beta != 0) and not split, scaled=bool(g.alpha != 1), split=split)
+    follow |= options
+    writes = follow["read_c"] or split  # else the TMA does, which needs no guard
+    kernel = hgemm_warp_specialized_kernel(tile, **dict(guarded=writes and not tile.fits(g)) | follow)
     launch = with_shared_memory(kernel, blocks or chosen, with_producer(tile), g.stream,
                                 shared_bytes(tile))
     c, size = g.c.ravel(), g.m * g.n
-    target, _ = workspace(parts * size, 1, g.stream) if split else (c, None)
+    if split:
+        sums = array_like(g.result, (parts * g.m, g.n), "float32")  # stays until all is launched
+        target = device_matrix("sums", sums, "float32").ravel()
+    else: target = c
     launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), target, np.int64(g.m),
            np.int64(g.n), np.int64(g.k), np.uint32(parts), g.alpha, g.beta)
     if split:
@@ -446,16 +450,17 @@ def hgemm_warp_specialized(
     float32. Where rows are not multiples of 16 bytes, or begin in between, copies of all three
     matrices are multiplied, and a copy of B where its rows are not multiples of 128 bytes and it
     pays. That takes memory. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU. In
-    a CUDA graph: call it once with these matrices on that stream before the capture, which makes
-    what the launch needs. There nothing is copied, and `hgemm_tensor_cores` does what the TMA
-    cannot."""
+    a CUDA graph nothing is copied, and `hgemm_tensor_cores` does what the TMA cannot. So call it
+    once before the capture with these matrices, `c` among them, and `copies=""`, which makes what
+    the launch needs."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    if set(str(copies or "")) - set("abc"):
+    if copies is not None and set(str(copies)) - set("abc"):
         raise ValueError(f"copies is {copies!r}; needed are some of the letters a, b and c, or None")
-    if not multiplies(g) or capturing(): copies = ""
+    if tile: check_tile(tile, RULES)
+    if not tma_counts(g) or capturing(): copies = ""
     elif copies is None: copies = to_copy(g, tile)
-    if not multiplies(g) or not (g.aligned or copies == "abc"):
+    if not tma_counts(g) or not (g.aligned or set(copies) == set("abc")):
         return hgemm_tensor_cores(a, b, g.result, alpha, beta)
     wide, kept = with_copies(g, copies)
     launch_product(wide, tile, blocks, **options)

@@ -55,11 +55,14 @@ def to_h(
 def array_like(
     x,           # Numba device array or torch tensor
     shape=None,  # shape of the new array; that of `x` if not given
+    dtype=None,  # name of its type; that of `x` if not given
 ):
     "A new device array like `x`, content undefined (NaN in the simulator, so that gaps show)."
     shape = tuple(x.shape if shape is None else shape)
-    if _is_torch(x): return x.new_empty(shape)
-    new = cuda.device_array(shape, x.dtype)
+    if _is_torch(x):
+        import torch
+        return x.new_empty(shape, dtype=dtype and getattr(torch, dtype))
+    new = cuda.device_array(shape, dtype or x.dtype)
     if config.ENABLE_CUDASIM and new.size: new._ary.reshape(-1).view(np.uint8)[:] = 0xFF
     return new
 

@@ -1,6 +1,7 @@
 "Every kernel: any size is right, and wrong arguments are refused."
 from functools import partial
 from inspect import signature
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -247,13 +248,30 @@ def test_kernel_16_copies_b_where_that_pays():
     assert launched((4096, 24, 8), copies="") == own and both in launched((4, 64, 8), copies="b")
 
 
-@pytest.mark.parametrize("copies", ("", "b", "abc"))
+def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
+    def counts(*shape): return bool(k15_tma_wgmma.tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
+    longest = k15_tma_wgmma.LONGEST
+    assert counts(longest, 8, 8) and counts(1, longest, 1) and not any(counts(*shape) for shape in ((longest + 1, 8, 8), (8, 2**32 - 8, 8), (1, 8, 2**31 + 64), (8, 0, 8)))
+    assert longest + 255 < 2**31  # the last tile begins, and ends, before that
+
+
+@pytest.mark.parametrize("split", (True, False))
+def test_parts_of_sums_can_be_asked_for_or_not(split):
+    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 2100, alpha=-0.5, beta=2.0)
+    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
+
+
+def test_kernel_16_with_a_guard_where_c_is_read_in_vain():
+    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
+
+
+@pytest.mark.parametrize("copies", ("", "b", "abc", "cab"))
 def test_kernel_16_is_right_whatever_is_copied(copies):
     check_matmul(partial(KERNELS[16].fn, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
     check_matmul(partial(KERNELS[16].fn, copies=copies), 20, 264, 40)
 
 
-@pytest.mark.parametrize("copies", ("x", "abd", True, 3))
+@pytest.mark.parametrize("copies", ("x", "abd", True, False, 0))
 def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
     with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): KERNELS[16](a, b, copies=copies)
