@@ -759,6 +759,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'numba_matmul.util._device_times': ('util.html#_device_times', 'numba_matmul/util.py'),
                                    'numba_matmul.util._find_kernel': ('util.html#_find_kernel', 'numba_matmul/util.py'),
                                    'numba_matmul.util._gpu': ('util.html#_gpu', 'numba_matmul/util.py'),
+                                   'numba_matmul.util._in_each_run': ('util.html#_in_each_run', 'numba_matmul/util.py'),
                                    'numba_matmul.util._is_torch': ('util.html#_is_torch', 'numba_matmul/util.py'),
                                    'numba_matmul.util._span': ('util.html#_span', 'numba_matmul/util.py'),
                                    'numba_matmul.util._stream': ('util.html#_stream', 'numba_matmul/util.py'),

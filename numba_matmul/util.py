@@ -367,6 +367,17 @@ def _find_kernel(names, kernel_name):
     raise ValueError(f"{count} kernel named {kernel_name} was profiled; "
                      f"the names are: {', '.join(found or names) or 'none'}")
 
+def _in_each_run(times, kernel_name, runs):
+    "Times of our kernels together, and of the others, in each run; the other one that takes longest."
+    mine = {_find_kernel(times, kernel_name), *(name for name in times if "[abi:" in name)}
+    others = times.keys() - mine  # "[abi:" is in the names of Numba's kernels
+    for name, found in times.items():
+        if len(found) % runs:
+            raise RuntimeError(f"{name} was profiled {len(found)} times in {runs} runs")
+    def together(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
+    longest = max(others, key=lambda name: sum(times[name]))
+    return together(mine).tolist(), together(others).tolist(), longest
+
 def cuda_mean_runtime(
     prof,         # a finished torch.profiler.profile
     kernel_name,  # name of the kernel's Python function
@@ -474,14 +485,7 @@ def measure_runtime(
     finally:
         torch.set_float32_matmul_precision(precision)
         sums.allow_bf16_reduced_precision_reduction = in_bf16
-    mine = {_find_kernel(times, kernel_name), *(each for each in times if "[abi:" in each)}
-    for each, found in times.items():  # "[abi:" is in the names of Numba's kernels
-        if len(found) % runs:
-            raise RuntimeError(f"{each} was profiled {len(found)} times in {runs} runs")
-    def in_each_run(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
-    others = times.keys() - mine
-    ms, cublas_ms = in_each_run(mine), in_each_run(others)
-    cublas_kernel = max(others, key=lambda name: sum(times[name]))
+    ms, cublas_ms, cublas_kernel = _in_each_run(times, kernel_name, runs)
     low, _, high = statistics.quantiles(ms) if runs > 1 else (ms[0],) * 3
     result = Runtime(name, m, n, k, statistics.median(ms), high - low, runs,
                      statistics.median(cublas_ms), cublas_kernel, error, cublas_error)
