@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ROW', 'BOX', 'BK', 'OF_A', 'OF_B', 'RULES', 'TILE', 'NEXT_A', 'NEXT_B', 'NEEDS', 'LONGEST', 'IN_GRAPHS', 'descriptor',
            'WgmmaTile', 'tensor_map', 'Maps', 'Place', 'place_after', 'tile_fetcher', 'tile_multiplier', 'ring_start',
-           'hgemm_tma_wgmma_kernel', 'tma_counts', 'tma_can', 'capturing', 'map_of', 'hgemm_tma_wgmma']
+           'hgemm_tma_wgmma_kernel', 'tma_counts', 'capturing', 'map_of', 'hgemm_tma_wgmma']
 
 # %% ../nbs/15_tma_wgmma.ipynb #886def30
 from functools import cache, lru_cache
@@ -256,12 +256,6 @@ def tma_counts(
     "Is there something to multiply, and no more rows and columns than the TMA can count?"
     return g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST
 
-def tma_can(
-    g,
-):
-    "Is there, and do rows begin where it can copy them?"
-    return tma_counts(g) and g.aligned
-
 def capturing():
     "Does the current stream only note launches, for a CUDA graph?"
     if config.ENABLE_CUDASIM: return False
@@ -294,7 +288,7 @@ def hgemm_tma_wgmma(
     `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    if not tma_can(g): return hgemm_tensor_cores(a, b, c, alpha, beta)
+    if not (tma_counts(g) and g.aligned): return hgemm_tensor_cores(a, b, c, alpha, beta)
     follow = dict(guarded=not tile.fits(g), read_c=g.beta != 0)
     kernel = hgemm_tma_wgmma_kernel(tile, **follow | options)
     launch = with_shared_memory(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,

@@ -348,22 +348,18 @@ def choose(
     return tile, cdiv(parts * count(tile), rounds(tile)), parts
 
 def launch_product(
-    g,          # what `gemm_args` returned, of matrices that the TMA can copy
-    tile,       # see `hgemm_warp_specialized`
-    blocks,
-    **options,
+    g,                    # what `gemm_args` returned, of matrices that the TMA can copy
+    tile, blocks, parts,  # see `choose`
+    **options,            # see `hgemm_warp_specialized`
 ):
     "Launch kernel 16, and what adds up the parts of sums."
-    tile, chosen, parts = choose(g.m, g.n, g.k, count_multiprocessors(),
-                                 (tile,) if tile else tuple(CYCLES))
-    split = options.get("split", parts > 1)
+    split = options.setdefault("split", parts > 1)
     if not split: parts = 1
-    follow = dict(read_c=bool(g.beta != 0) and not split, scaled=bool(g.alpha != 1), split=split)
-    follow |= options
-    writes = follow["read_c"] or split  # else the TMA does, which needs no guard
-    kernel = hgemm_warp_specialized_kernel(tile, **dict(guarded=writes and not tile.fits(g)) | follow)
-    launch = with_shared_memory(kernel, blocks or chosen, with_producer(tile), g.stream,
-                                shared_bytes(tile))
+    read_c = options.setdefault("read_c", bool(g.beta != 0) and not split)
+    options.setdefault("scaled", bool(g.alpha != 1))
+    options.setdefault("guarded", (read_c or split) and not tile.fits(g))  # the TMA needs no guard
+    kernel = hgemm_warp_specialized_kernel(tile, **options)
+    launch = with_shared_memory(kernel, blocks, with_producer(tile), g.stream, shared_bytes(tile))
     c, size = g.c.ravel(), g.m * g.n
     if split:
         sums = array_like(g.result, (parts * g.m, g.n), "float32")  # stays until all is launched
@@ -414,11 +410,10 @@ WORTH = {16: 512, 64: 2048}  # B's rows are no multiple of … → from so many 
 
 def to_copy(
     g,     # what `gemm_args` returned
-    tile,  # see `hgemm_warp_specialized`
+    tile,  # which computes
 ) -> str:  # names of matrices
     "What the TMA cannot copy as it is, or copies slowly."
     if not g.aligned: return "abc"
-    tile = tile or choose(g.m, g.n, g.k, count_multiprocessors())[0]
     def pays(multiple): return g.n % multiple and g.m >= WORTH[multiple]
     return "b" if pays(16) or tile != LARGE and pays(64) else ""
 
@@ -432,8 +427,7 @@ def with_copies(
     copies = {name: device_matrix(name, x, "bfloat16") for name, x in kept.items()}
     for name in names:
         if name != "c" or g.beta != 0: resize(getattr(g, name), copies[name], g.stream)
-    wide = replace(g, **copies)
-    return replace(wide, n=wide.c.shape[1]), kept
+    return replace(g, **copies, n=copies.get("c", g.c).shape[1]), kept
 
 def hgemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
@@ -458,11 +452,14 @@ def hgemm_warp_specialized(
     if copies is not None and set(str(copies)) - set("abc"):
         raise ValueError(f"copies is {copies!r}; needed are some of the letters a, b and c, or None")
     if tile: check_tile(tile, RULES)
-    if not tma_counts(g) or capturing(): copies = ""
+    if not tma_counts(g): return hgemm_tensor_cores(a, b, g.result, alpha, beta)
+    tile, chosen, parts = choose(g.m, g.n, g.k, count_multiprocessors(),
+                                 (tile,) if tile else tuple(CYCLES))
+    if capturing(): copies = ""
     elif copies is None: copies = to_copy(g, tile)
-    if not tma_counts(g) or not (g.aligned or set(copies) == set("abc")):
+    if not (g.aligned or set(copies) == set("abc")):
         return hgemm_tensor_cores(a, b, g.result, alpha, beta)
     wide, kept = with_copies(g, copies)
-    launch_product(wide, tile, blocks, **options)
+    launch_product(wide, tile, blocks or chosen, parts, **options)
     if wide.c is not g.c: resize(wide.c, g.c, g.stream)
     return g.result

@@ -122,10 +122,11 @@ def device_matrix(
 ):
     "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
     def refuse(kind, given, needed): raise kind(f"{name} is {given}; needed is {needed}")
-    is_tensor, gpu = _is_torch(x), 0 if config.ENABLE_CUDASIM else current_gpu().id
+    is_tensor = _is_torch(x)
     if is_tensor and not x.is_cuda:
         refuse(TypeError, f"a torch tensor on {x.device}",
                f"an array on the device: pass to_d({name}) or {name}.cuda()")
+    gpu = 0 if config.ENABLE_CUDASIM or not is_tensor else current_gpu().id
     if is_tensor and x.device.index != gpu:
         refuse(ValueError, f"on {x.device}", f"an array on the current GPU, cuda:{gpu}")
     if not is_tensor and not getattr(x, "__cuda_ndarray__", False):
@@ -367,13 +368,16 @@ def _find_kernel(names, kernel_name):
     raise ValueError(f"{count} kernel named {kernel_name} was profiled; "
                      f"the names are: {', '.join(found or names) or 'none'}")
 
+def _incomplete(times, runs):
+    "Names of the kernels whose launches are not as many in each run."
+    return [name for name, found in times.items() if len(found) % runs]
+
 def _in_each_run(times, kernel_name, runs):
     "Times of our kernels together, and of the others, in each run; the other one that takes longest."
     mine = {_find_kernel(times, kernel_name), *(name for name in times if "[abi:" in name)}
     others = times.keys() - mine  # "[abi:" is in the names of Numba's kernels
-    for name, found in times.items():
-        if len(found) % runs:
-            raise RuntimeError(f"{name} was profiled {len(found)} times in {runs} runs")
+    for name in _incomplete(times, runs):
+        raise RuntimeError(f"{name} was profiled {len(times[name])} times in {runs} runs")
     def together(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
     longest = max(others, key=lambda name: sum(times[name]))
     return together(mine).tolist(), together(others).tolist(), longest
@@ -479,7 +483,7 @@ def measure_runtime(
                     else: torch.matmul(a, b, out=c_blas); call(a, b, c)
                     torch.cuda.synchronize()
             times = _device_times(prof)
-            if times and all(len(t) % runs == 0 for t in times.values()): break
+            if times and not _incomplete(times, runs): break
         cublas_error = assert_matmul_correct(a, b, c_blas)
         assert_matmul_correct(a, b, c)
     finally:
