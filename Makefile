@@ -14,7 +14,7 @@ SHELL := /bin/bash
 .PHONY: ladder test lab profile gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
-SIZES := 256,512,1024,2048,4096,8192,1000,2047,4092,4095,4097,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
+SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
 ifdef PYTHON
 PY := $(PYTHON)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
