@@ -105,8 +105,11 @@ class Gemm:
     alpha: object
     beta: object
     stream: object  # the stream to launch on
-    alignment: int  # all rows of A, B and C start at multiples of so many bytes, 16 at most
+    alignments: dict  # name: all rows of it start at multiples of so many bytes, 16 at most
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
+
+    @property
+    def alignment(self): return min(self.alignments.values())
 
     @property
     def aligned(self): return self.alignment == 16
@@ -211,10 +214,9 @@ def gemm_args(
         if not isinstance(factor, Real):
             raise TypeError(f"{name} is {factor!r}; needed is a number")
     alpha, beta = np.float32(alpha), np.float32(beta)
-    starts = [first for first, _ in spans]
-    starts += [x.shape[1] * x.dtype.itemsize for x in (a_d, b_d)]  # the second row
-    alignment = math.gcd(16, *starts)
-    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), alignment,
+    alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
+                  for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}
+    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), alignments,
                 result)
 
 # %% ../nbs/00_util.ipynb #8fed2145

@@ -1,14 +1,17 @@
 """One launch of kernel 16 for Nsight Compute. Look at: Executed Instructions, Stall Barrier.
-A size and which matrices to copy ("abc", "b" or "") can follow the name of the script."""
+A size, which matrices to copy ("abc", "b" or ""), and the numbers of a `WgmmaTile` can follow the
+name of the script."""
 import sys
 
 from util import rounded, to_d
 import numpy as np
 from numba import config
+from numba_matmul.k15_tma_wgmma import WgmmaTile
 from numba_matmul.k16_warp_specialized import hgemm_warp_specialized
 
 size = int(sys.argv[1]) if sys.argv[1:] else 40 if config.ENABLE_CUDASIM else 4096
 copies = sys.argv[2] if sys.argv[2:] else None
+tile = WgmmaTile(*map(int, sys.argv[3:])) if sys.argv[3:] else None
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")
 for _ in range(2):  # the first one compiles, the second is to look at
-    hgemm_warp_specialized(a, b, copies=copies)
+    hgemm_warp_specialized(a, b, copies=copies, tile=tile)

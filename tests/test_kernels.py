@@ -236,18 +236,24 @@ def test_the_tma_copies_where_it_can(number):
     own, other = f"{KERNELS[number].name}_kernel", "hgemm_tensor_cores_kernel"
     assert [launched(number, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
     assert launched(number, (8, 8, 0)) == launched(number, (8, 8, 8), alpha=0.0) == other
-    for shape in (8, 9, 8), (8, 8, 9):
-        if KERNELS[number].copies: assert f"not one: resize_kernel, resize_kernel, {own}, resize_kernel" in launched(number, shape)
+    for shape, copying in ((8, 9, 8), f"resize_kernel, {own}, resize_kernel"), ((8, 8, 9), f"resize_kernel, {own}"), ((8, 9, 9), f"resize_kernel, resize_kernel, {own}, resize_kernel"):
+        if KERNELS[number].copies: assert launched(number, shape).endswith(f"not one: {copying}")
         else: assert launched(number, shape) == other
 
 
-def test_kernel_16_copies_b_where_that_pays():
-    of_16 = partial(launched, 16)
+def test_kernel_16_copies_what_it_is_told():
     own, both = "hgemm_warp_specialized_kernel", "not one: resize_kernel, hgemm_warp_specialized_kernel"
-    assert [of_16(shape) for shape in ((511, 24, 8), (2047, 48, 8), (4096, 64, 8), (4096, 64, 24))] == [own] * 4
-    assert all(both in of_16(shape) for shape in ((512, 24, 8), (2048, 48, 8)))
-    assert of_16((4096, 48, 8), tile=k16_warp_specialized.LARGE) == own and both in of_16((512, 24, 8), tile=k16_warp_specialized.LARGE)
-    assert of_16((4096, 24, 8), copies="") == own and both in of_16((4, 64, 8), copies="b")
+    assert launched(16, (4, 64, 8)) == launched(16, (4096, 24, 8), copies="") == own and both in launched(16, (4, 64, 8), copies="b")
+    assert launched(16, (8, 9, 8), copies="b") == "hgemm_tensor_cores_kernel"  # C must be copied, too
+
+
+def test_kernel_16_copies_what_pays():
+    def copied(*shape, **options): return k16_warp_specialized.choose(*shape, 132, **options).copies
+    assert {copied(m, n, k) for m in (512, 4096) for n in (1024, 4096) for k in (512, 4096)} == {""}
+    assert [copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)] == ["", "", "b", "b"]  # the copy takes the same time for any m
+    assert copied(4096, 5000, 4096, tiles=(k16_warp_specialized.SMALL,)) == "b" == copied(512, 5000, 4096, tiles=(k16_warp_specialized.SMALL,))
+    assert copied(16384, 64, 8200) == "" and copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=(k16_warp_specialized.SMALL,)) == "a"
+    assert copied(4096, 4095, 4096, copies=("bc", "abc")) == "bc"
 
 
 def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
@@ -259,7 +265,7 @@ def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
 
 @pytest.mark.parametrize("split", (True, False))
 def test_parts_of_sums_can_be_asked_for_or_not(split):
-    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 2100, alpha=-0.5, beta=2.0)
+    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 3000, alpha=-0.5, beta=2.0)
     check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
 
 
@@ -299,7 +305,7 @@ def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), multiprocessors=st.integers(1, 150))
 def test_blocks_of_kernel_16_have_as_few_rounds_as_can_be(m, n, k, multiprocessors):
-    tile, blocks, parts = k16_warp_specialized.choose(m, n, k, multiprocessors)
+    tile, _, parts, blocks = k16_warp_specialized.choose(m, n, k, multiprocessors)
     turns, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
     assert parts == 1 or parts * tiles <= multiprocessors and (parts - 1) * cdiv(turns, parts) < turns and cdiv(turns, parts) >= k16_warp_specialized.PART
     tiles *= parts
@@ -315,10 +321,9 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
     a, b, before = (random(*shape, dtype="bfloat16") for shape in ((m, k), (k, n), (m, n)))
     c = to_d(before if beta else nan_like(before))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(k16_warp_specialized, "PART", 1)
-        patch.setattr(k16_warp_specialized, "SAVED", 0)
+        for name, value in dict(PART=1, ADDING=0, ADDED=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
         k16_warp_specialized.choose.cache_clear()
-        assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),))[2] > 1
+        assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),)).parts > 1
         KERNELS[16](to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
     k16_warp_specialized.choose.cache_clear()
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
