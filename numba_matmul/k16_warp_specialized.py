@@ -377,7 +377,7 @@ def with_copies(
 
 # %% ../nbs/16_warp_specialized.ipynb #9b2d21a2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, by an experiment below
-ROW_CYCLES = {64: 1.7, 16: 2.8, 1: 3.9}  # of 128 bytes, where rows are multiples of … numbers; too
+ROW_CYCLES = {64: 1.7, 16: 2.8, 1: 3.9}  # of 128 bytes from rows of a multiple of … numbers
 ALONE = 1.3    # so many times as fast they come where other multiprocessors want none
 MOVED = 2700   # bytes of memory read and written in a cycle
 LAUNCH = 1300  # cycles of a copy of hardly anything
