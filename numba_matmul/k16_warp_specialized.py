@@ -365,7 +365,7 @@ def resize(
 def with_copies(
     g,
     names,  # of matrices
-) -> tuple: # the product of copies with rows of whole boxes; what must stay until it is launched
+) -> tuple: # the arguments with copies in their place; what must stay until all is launched
     "Copy what is to be copied."
     def room(x): return array_like(g.result, (x.shape[0], cdiv(x.shape[1], 64) * 64))
     kept = {name: room(getattr(g, name)) for name in names}
@@ -383,7 +383,7 @@ MOVED = 2700   # bytes of memory read and written in a cycle
 LAUNCH = 1300  # cycles of a copy of hardly anything
 ADDED = 135    # numbers in a cycle that are parts of sums: written, read and added
 ADDING = 5200  # cycles to write and to add up hardly any
-PART = 16      # turns that a part of a sum should have at least
+PART = 16      # turns of a part of a sum, at least (the last one gets what is left)
 COPIES = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
 
 class Plan(NamedTuple):
@@ -409,11 +409,12 @@ def choose(
         return {1, cdiv(turns, cdiv(turns, most))} if most > 1 else {1}  # no part is empty
 
     def row(cols, copied):
-        return next(cycles for n, cycles in ROW_CYCLES.items() if copied or cols % n == 0)
+        return next(ROW_CYCLES[i] for i in ROW_CYCLES if copied or cols % i == 0)
 
     def estimate(plan):
         tile, names, parts = plan
         products = rounds(tile, parts) * CYCLES.get(tile, tile.bm * tile.bn / 32)
+        # the L2 serves all blocks together; one that is alone gets rows only so much faster
         share = max(count(tile, parts) / multiprocessors, rounds(tile, parts) / ALONE)
         rows = share * (tile.bm * row(k, "a" in names) + tile.bn * row(n, "b" in names))
         copying = sum(LAUNCH + 4 * numbers[name] / MOVED for name in names)
@@ -464,12 +465,12 @@ def hgemm_warp_specialized(
     **options,    # of the factory: `late`, and what should not follow from the matrices
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
-    float32. Where rows of a matrix are not multiples of 16 bytes, or begin in between, a copy of it
-    is multiplied, and where rows of A or B are not multiples of 128 bytes, if that pays. It takes
-    memory. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU. In a CUDA graph
-    nothing is copied, and `hgemm_tensor_cores` does what the TMA cannot. So call it once before the
-    capture with these matrices, `c` among them, and `copies=""`, which makes what the launch needs.
-    """
+    float32. Where rows of a matrix are not multiples of 16 bytes, or begin in between, a copy takes
+    its place; so it does where rows of A or B are not multiples of 128 bytes, if that pays. Copies
+    take memory. In a CUDA graph nothing is copied, nor what `copies` leaves out; where the TMA then
+    cannot, `hgemm_tensor_cores` does it. Before a capture call it once with these matrices, `c`
+    among them, and `copies=""`: that makes what the launch needs. Raises `TypeError`, `ValueError`,
+    or `RuntimeError` on another GPU."""
     need_capability(NEEDS, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     if copies is not None and set(str(copies)) - set("abc"):
