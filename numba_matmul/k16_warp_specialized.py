@@ -374,7 +374,6 @@ def with_copies(
         if name != "c" or g.beta != 0: resize(getattr(g, name), copies[name], g.stream)
     return replace(g, **copies, n=copies.get("c", g.c).shape[1]), kept
 
-
 # %% ../nbs/16_warp_specialized.ipynb #9b2d21a2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, by an experiment below
 ROW_CYCLES = {64: 1.7, 16: 2.8, 1: 3.9}  # of 128 bytes from rows of a multiple of … numbers
@@ -405,8 +404,8 @@ def choose(
     def count(tile, parts): return parts * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     def rounds(tile, parts): return cdiv(count(tile, parts), multiprocessors)
     def cuts(tile):
-        most = min(multiprocessors // count(tile, 1), turns // PART)
-        return {1, cdiv(turns, cdiv(turns, most))} if most > 1 else {1}  # no part is empty
+        most = max(1, min(multiprocessors // count(tile, 1), turns // PART))
+        return {1, cdiv(turns, cdiv(turns, most))}  # no part is empty
 
     def row(cols, copied):
         return next(ROW_CYCLES[i] for i in ROW_CYCLES if copied or cols % i == 0)
@@ -424,7 +423,6 @@ def choose(
     plans = [(tile, names, parts) for tile in tiles for names in copies for parts in cuts(tile)]
     tile, names, parts = min(plans, key=estimate)
     return Plan(tile, names, parts, cdiv(count(tile, parts), rounds(tile, parts)))
-
 
 # %% ../nbs/16_warp_specialized.ipynb #e465b83b
 def launch_product(
@@ -479,14 +477,12 @@ def hgemm_warp_specialized(
     if tile: check_tile(tile, RULES)
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
     if capturing(): copies = ""
-    if copies is None: able = tuple(names for names in COPIES if must <= set(names))
-    else: able = ("".join(sorted(set(copies))),)
-    if not tma_counts(g) or must - set(able[0]):
-        return hgemm_tensor_cores(a, b, g.result, alpha, beta)
+    able = COPIES if copies is None else ("".join(sorted(set(copies))),)
+    able = tuple(names for names in able if must <= set(names))
+    if not (tma_counts(g) and able): return hgemm_tensor_cores(a, b, g.result, alpha, beta)
     plan = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES), able)
     if blocks: plan = plan._replace(blocks=blocks)
     wide, kept = with_copies(g, plan.copies)
     launch_product(wide, plan, **options)
     if wide.c is not g.c: resize(wide.c, g.c, g.stream)
     return g.result
-

@@ -273,7 +273,7 @@ def test_kernel_16_with_a_guard_where_c_is_read_in_vain():
     check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
 
 
-@pytest.mark.parametrize("copies", ("", "b", "abc", "cab"))
+@pytest.mark.parametrize("copies", ("", "a", "b", "bc", "abc", "cab"))
 def test_kernel_16_is_right_whatever_is_copied(copies):
     check_matmul(partial(KERNELS[16].fn, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
     check_matmul(partial(KERNELS[16].fn, copies=copies), 20, 264, 40)
