@@ -27,7 +27,10 @@ setup(
     classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Developers", "Intended Audience :: Education",
                  "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA", "Framework :: Jupyter"],
     python_requires=">=" + cfg["min_python"],
-    packages=[cfg["lib_path"]],
+    # a wheel brings the result cards and their schema as data of the package; a checkout reads them where they are
+    packages=[cfg["lib_path"], f"{cfg['lib_path']}.results"],
+    package_dir={f"{cfg['lib_path']}.results": "nbs/results"},
+    package_data={f"{cfg['lib_path']}.results": ["*.json", "schema/*.json"]},
     py_modules=["util"],
     install_requires=lines("requirements"),
     extras_require={extra: lines(extra + "_requirements") for extra in ("dev", "cu13", "cu12")},

@@ -11,19 +11,22 @@ __all__ = ['KERNELS', 'OTHERS', 'TUNABLE', 'ODD_SHAPE', 'FP32_LANES', 'METHOD', 
 # %% ../nbs/90_ladder.ipynb #f283cbc2
 import io
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
 from configparser import ConfigParser
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 
-from .util import (COLORS, capable, card_folder, card_row, cdiv, check_matmul, current_gpu,
-                               dtype_of, gpu_card, load_cards, measure_runtime, progress, write_card)
+from .util import (CHECKOUT, COLORS, capable, card_folder, card_row, cdiv, check_matmul,
+                               current_gpu, dtype_of, gpu_card, load_cards, measure_runtime, progress, write_card)
 from fastcore.script import Param, call_parse
 from numba import config, cuda
 from .k01_naive import sgemm_naive
@@ -372,20 +375,36 @@ def _refuse(text):
     print(f"matmul-ladder: {text}", file=sys.stderr)
     sys.exit(2)
 
+_NUMBER = "0*[1-9][0-9]*"
+_SHAPE = f"{_NUMBER}(?:x{_NUMBER}x{_NUMBER})?"
+
 def _shapes(text):
     "m, n, k of each product, from a text such as 1024,128x8192x4096."
-    parts = [part.split("x") for part in text.split(",")]
-    if any(len(x) not in (1, 3) or not all(i.isdecimal() and int(i) for i in x) for x in parts):
-        _refuse(f"--size {text!r}: needed are sizes of at least 1, as in 1024,128x8192x4096")
-    return [tuple(map(int, x if len(x) == 3 else x * 3)) for x in parts]
+    if not re.fullmatch(f"{_SHAPE}(?:,{_SHAPE})*", text):
+        _refuse(f"--size {text!r}: expected sizes of at least 1, as in 1024,128x8192x4096")
+    parts = [[int(i) for i in part.split("x")] for part in text.split(",")]
+    return [tuple(x if len(x) == 3 else x * 3) for x in parts]
 
-def _numbers(text, what):
-    "Whole numbers of at least 1, from a text such as 1,2,3."
-    try: numbers = [int(x) for x in text.split(",")]
-    except ValueError: numbers = [0]
-    if min(numbers) < 1:
-        _refuse(f"{what} {text!r}: needed are whole numbers of at least 1, as in 1,2,3")
-    return numbers
+def _kernels(text):
+    "Kernels of the course, from a text such as 1,2,3."
+    if text == "all": return list(KERNELS.values())
+    if not re.fullmatch(f"{_NUMBER}(?:,{_NUMBER})*", text):
+        _refuse(f"--kernels {text!r}: expected numbers of kernels, as in 1,2,3")
+    numbers = [int(x) for x in text.split(",")]
+    if unknown := [str(n) for n in numbers if n not in KERNELS]:
+        _refuse(f"there is no kernel {', '.join(unknown)}; there are {', '.join(map(str, KERNELS))}")
+    if len(set(numbers)) < len(numbers): _refuse(f"--kernels {text}: name each kernel once")
+    return [KERNELS[n] for n in numbers]
+
+def _check_file(option, name, endings):
+    "Can this file be written? Asked before anything is measured."
+    path = Path(name)
+    if path.suffix not in endings:
+        _refuse(f"{option} {name!r}: expected the name of a file that ends in {' or '.join(endings)}")
+    there = path.exists()
+    try: path.open("a").close()
+    except OSError as e: _refuse(f"{option} {name!r} cannot be written: {e.strerror}")
+    if not there: path.unlink()
 
 def _check_memory(shapes):
     import torch
@@ -396,11 +415,11 @@ def _check_memory(shapes):
             _refuse(f"{m}×{n}×{k} needs about {needed / 1e9:.0f} GB with its float64 reference; "
                     f"{free / 1e9:.0f} GB are free")
 
-def _on_gpu(kernels, shapes, runs, card_path):
+def _on_gpu(kernels, others, shapes, runs, card_path):
     _check_memory(shapes)
     kernels = _able(kernels, current_gpu().compute_capability)
-    if find_spec("triton"): kernels += OTHERS
-    else: print("sgemm_triton is left out: Triton is not installed")
+    if find_spec("triton"): kernels += others
+    elif others: print("sgemm_triton is left out: Triton is not installed")
     card, before = machine(), clocks()
     jobs = [(kernel, shape) for shape in shapes for kernel in kernels if _fits(kernel, shape)]
     rows = [measure(kernel, shape, runs) for kernel, shape in progress(jobs, "kernels")]
@@ -439,38 +458,37 @@ def _able(kernels, capability):
                   f"and this GPU has {text(capability)}")
     return [kernel for kernel in kernels if capable(capability, kernel.needs)]
 
-def _in_simulator(kernels, shapes, card_path):
-    if card_path: _refuse("--json keeps measured speeds, and there is no GPU here")
-    cards, wrong = load_cards(), set()
-    card = cards[0] if cards else dict(gpu="no GPU", date="", speed=[])
-    for kernel in progress(kernels, "kernels"):
+def _in_simulator(kernels, others, shapes):
+    card, wrong = next(iter(load_cards()), None), set()
+    for kernel in progress(kernels, "kernels checked"):
         try: check(kernel)
         except (AssertionError, SimulatorError) as e:
             wrong.add(kernel)
             print(f"{kernel.name}: {e}")
-    recorded = {(r["kernel"], r["m"], r["n"], r["k"]): r for r in card["speed"]}
+    recorded = {(r["kernel"], r["m"], r["n"], r["k"]): r for r in card["speed"]} if card else {}
     rows = []
     for (m, n, k), kernel in product(shapes, kernels):
         row = dict(kernel=kernel.number, name=kernel.name, m=m, n=n, k=k)
         if kernel not in wrong: row |= recorded.get((kernel.number, m, n, k), {})
         row["passed"] = kernel not in wrong
         rows.append(row)
-    for shape, other in product(shapes, OTHERS):  # can't be checked here
+    for shape, other in product(shapes, others):  # can't be checked here
         row = recorded.get((other.number, *shape))
         if row: rows.append(row | dict(passed=None))
-    print(f"Checked here in the simulator at {'×'.join(map(str, ODD_SHAPE))}; "
-          f"speeds recorded on one {card['gpu']}, {card['date']}.\n{table(rows)}")
+    where = f"speeds recorded on one {card['gpu']}, {card['date']}" if card else "no speed is recorded"
+    print(f"Checked here in the simulator at {'×'.join(map(str, ODD_SHAPE))}; {where}.\n{table(rows)}")
     for m, n, k in shapes:
         if not any(r.get("ms") for r in rows if (r["m"], r["n"], r["k"]) == (m, n, k)):
             print(f"No speed was recorded at {m}×{n}×{k}.")
-    return rows, card["gpu"]
+    return rows, card and card["gpu"]
 
 def _tune(number, budget):
     "Search for the best tile of a kernel, print the five fastest, and keep the search on the card."
     if number not in TUNABLE:
         _refuse(f"--tune {number}: the kernels with a space to search are "
                 f"{', '.join(map(str, TUNABLE))}")
-    if not config.ENABLE_CUDASIM and not gpu_card():
+    if config.ENABLE_CUDASIM: _refuse(f"--tune {number} needs a GPU; kernels run in the simulator here")
+    if not gpu_card():
         _refuse("--tune keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
     kernel, lesson = KERNELS[number], TUNABLE[number]
     factory = candidates(kernel.fn, lesson.TILE, lesson.RULES)
@@ -483,10 +501,50 @@ def _tune(number, budget):
     print(found._repr_markdown_())
     if found.rows: print(f"Written: {write_tuning(found).name}")
 
+def _run(kernels, size, shape, runs, card_path, picture):
+    "Check and time kernels, print the table, and write what was asked for."
+    chosen, others = _kernels(kernels), list(OTHERS) if kernels == "all" else []
+    if runs < 1: _refuse(f"--runs {runs}: expected a whole number of at least 1")
+    if shape and size is not None: _refuse("--size and --shape: give one of them")
+    if shape and min(shape) < 1:
+        _refuse(f"--shape {' '.join(map(str, shape))}: each must be at least 1")
+    shapes = [tuple(shape)] if shape else _shapes("4096" if size is None else size)
+    if picture is not None: _check_file("--plot", picture, (".png", ".svg", ".pdf"))
+    if card_path is not None:
+        if config.ENABLE_CUDASIM: _refuse("--json keeps measured speeds, and there is no GPU here")
+        if card_path != "card": _check_file("--json", card_path, (".json",))
+        elif not CHECKOUT: _refuse("--json card: the course's checkout is not here; give a file name")
+    if config.ENABLE_CUDASIM: rows, gpu = _in_simulator(chosen, others, shapes)
+    else: rows, gpu = _on_gpu(chosen, others, shapes, runs, card_path)
+    timed = [r for r in rows if r.get("ms") and (r["m"], r["n"], r["k"]) == shapes[-1]]
+    if picture and timed:
+        title = f"{gpu}, {'×'.join(map(str, shapes[-1]))}"
+        found = by_dtype(timed).items()
+        draw_panels([(f"{title}, {dtype}", rows) for dtype, rows in found]).savefig(picture, dpi=150)
+    elif picture: _refuse("--plot: there is no speed to draw")
+    if any(row["passed"] is False for row in rows): sys.exit(1)
+
+def _write_readme():
+    if not CHECKOUT: _refuse("--readme: the course's checkout is not here")
+    if not any(map(rows_at, load_cards())):
+        _refuse("--readme: no result card has speeds at 4096: make gpu STAGE=ladder comes first")
+    write_readme()
+
+@contextmanager
+def _one_line():
+    "Ctrl-C is answered in one line, and a reader who has seen enough (`| head -1`) in none."
+    try:
+        yield
+        sys.stdout.flush()
+    except KeyboardInterrupt: sys.exit("Interrupted: nothing was written.")
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+        sys.exit(1)
+
 @call_parse
 def main(
-    kernels: str = "all",    # numbers, as in 1,2,3
-    size: str = "4096",      # m = n = k, as in 4096 or 1024,4096; or m x n x k, as in 64x512x256
+    kernels: str = "all",    # numbers, as in 1,2,3; with all of them Triton is timed, too
+    size: str = None,        # m = n = k, as in 1024,4096, or m x n x k, as in 64x512x256 (4096)
     shape: Param("m n k, in place of a size", int, nargs=3) = None,
     runs: int = 20,          # timed runs of each kernel
     json: str = None,        # result card to write; with the word card: this GPU's in nbs/results
@@ -496,24 +554,7 @@ def main(
     budget: float = 120,     # seconds for that search
 ):
     "Check every kernel and show its speed beside cuBLAS."
-    if readme: return write_readme()
-    if tune is not None: return _tune(tune, budget)
-    numbers = list(KERNELS) if kernels == "all" else _numbers(kernels, "--kernels")
-    unknown = [n for n in numbers if n not in KERNELS]
-    if unknown:
-        _refuse(f"there is no kernel {', '.join(map(str, unknown))}; "
-                f"there are {', '.join(map(str, KERNELS))}")
-    if runs < 1: _refuse(f"--runs {runs}: needed is a whole number of at least 1")
-    if shape and min(shape) < 1:
-        _refuse(f"--shape {' '.join(map(str, shape))}: each must be at least 1")
-    shapes = [tuple(shape)] if shape else _shapes(size)
-    chosen = [KERNELS[n] for n in numbers]
-    if config.ENABLE_CUDASIM: rows, gpu = _in_simulator(chosen, shapes, json)
-    else: rows, gpu = _on_gpu(chosen, shapes, runs, json)
-    timed = [r for r in rows if r.get("ms") and (r["m"], r["n"], r["k"]) == shapes[-1]]
-    if plot and timed:
-        title = f"{gpu}, {'×'.join(map(str, shapes[-1]))}"
-        found = by_dtype(timed).items()
-        draw_panels([(f"{title}, {dtype}", rows) for dtype, rows in found]).savefig(plot, dpi=150)
-    elif plot: _refuse("--plot: there is no speed to draw")
-    if any(row["passed"] is False for row in rows): sys.exit(1)
+    with _one_line():
+        if readme: return _write_readme()
+        if tune is not None: return _tune(tune, budget)
+        _run(kernels, size, shape, runs, json, plot)

@@ -1,3 +1,4 @@
+import json
 import os
 import pathlib
 import tempfile
@@ -6,6 +7,16 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+
+
+SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text(encoding="utf-8"))
+
+
+def minimal_card(gpu="Invented GPU", size=4096):
+    "A card with the fields that the schema requires and no other, and the speed of one kernel at one size."
+    full = json.loads((ROOT/"nbs"/"results"/"nvidia-h200.json").read_text(encoding="utf-8"))
+    row = next(row for row in full["speed"] if (row["kernel"], row["m"], row["n"], row["k"]) == (1, size, size, size))
+    return {name: full[name] for name in SCHEMA["required"]} | dict(gpu=gpu, speed=[row])
 
 
 def environment():

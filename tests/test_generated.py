@@ -9,7 +9,7 @@ import sys
 
 import jsonschema
 import pytest
-from conftest import ROOT, environment
+from conftest import ROOT, SCHEMA, environment, minimal_card
 
 from numba_matmul import ladder, util
 from numba_matmul.ncu import LOOK_AT
@@ -82,7 +82,7 @@ def test_readme_and_picture_come_from_the_cards():
 @pytest.fixture
 def two_cards(tmp_path, monkeypatch):
     "The card of another GPU beside the first one: without kernel 12, and with another speed of Triton."
-    card = json.loads(CARDS[0].read_text(encoding="utf-8"))
+    card = util.load_cards("experiments")[0]
     other = card | dict(gpu="Another GPU", experiments={}, speed=[row for row in card["speed"] if row["kernel"] not in (0, 12)])
     other["speed"].append(other["speed"][-1] | dict(kernel=0, name="sgemm_triton", gflops=12345.0, m=4096, n=4096, k=4096))
     folder = tmp_path/"nbs"/"results"
@@ -135,9 +135,8 @@ def test_the_glossary_has_each_term_once_and_links_to_a_page_that_uses_it():
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda p: p.name)
 def test_card_keeps_the_schema(path):
-    schema = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))
     card = json.loads(path.read_text(encoding="utf-8"))
-    jsonschema.Draft202012Validator(schema).validate(card)
+    jsonschema.Draft202012Validator(SCHEMA).validate(card)
     assert {row["kernel"] for row in card["speed"]} <= ladder.KERNELS.keys() | {0}  # 0: no kernel of the course
     for row in card["speed"]:  # the derived numbers agree with the measured ones
         assert row["gflops"] == pytest.approx(2 * row["m"] * row["n"] * row["k"] / row["ms"] / 1e6)
@@ -145,10 +144,11 @@ def test_card_keeps_the_schema(path):
 
 
 def test_a_card_with_a_failed_check_is_refused():
-    schema = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))
-    card = json.loads(CARDS[0].read_text(encoding="utf-8"))
+    card = minimal_card()
+    util.check_card(card)
     card["speed"][0] = {key: card["speed"][0][key] for key in ("kernel", "name", "m", "n", "k")} | dict(passed=False, message="wrong")
-    with pytest.raises(jsonschema.ValidationError): jsonschema.Draft202012Validator(schema).validate(card)
+    with pytest.raises(jsonschema.ValidationError): jsonschema.Draft202012Validator(SCHEMA).validate(card)
+    with pytest.raises(ValueError, match="card.speed"): util.check_card(card)
 
 
 def test_every_experiment_of_the_lessons_is_recorded():

@@ -1,6 +1,5 @@
 "What happens at the first import, and what the command line answers."
 import ctypes
-import json
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from numba import config
 
 import numba_matmul
 from numba_matmul import ladder as ladder_module
+from numba_matmul.util import load_cards
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 
@@ -101,19 +101,61 @@ shell.run_cell("#| compiler\\nprint('compiled again')")
 def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
     done = ladder("--kernels", "1,12,13,14")  # each kernel is checked in test_kernels
     assert done.returncode == 0, done.stderr
-    cards = [json.loads(p.read_text(encoding="utf-8")) for p in sorted((ROOT/"nbs"/"results").glob("*.json"))]
-    assert cards[0]["gpu"] in done.stdout and cards[0]["date"] in done.stdout and "passed" in done.stdout
+    first = load_cards()[0]
+    assert first["gpu"] in done.stdout and first["date"] in done.stdout and "passed" in done.stdout
     assert "No speed was recorded" in ladder("--shape", "33", "34", "35", "--kernels", "1").stdout
 
 
 @pytest.mark.parametrize("args,text", [
-    (("--kernels", "99"), "no kernel 99"), (("--kernels", "1,x"), "'1,x'"), (("--size", "0"), "--size"), (("--size", "big"), "--size"),
-    (("--size", "64x32"), "--size"), (("--size", "64x0x32"), "--size"),
-    (("--shape", "1", "0", "1"), "--shape"), (("--runs", "0"), "--runs"), (("--tune", "3"), "9, 10, 11, 12"),
+    (("--kernels", "99"), "no kernel 99"), (("--kernels", "1,x"), "'1,x'"), (("--kernels", ""), "--kernels ''"), (("--kernels", "1,1"), "each kernel once"),
+    (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"), (("--size", "big"), "--size"), (("--size", ""), "--size ''"),
+    (("--size", "64x32"), "--size"), (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
+    (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"), (("--runs", "0"), "--runs"),
+    (("--tune", "3"), "9, 10, 11, 12"), (("--plot", ""), "--plot ''"), (("--plot", "speeds.doc"), ".png or .svg or .pdf"),
+    (("--plot", "no/such/folder/speeds.png"), "cannot be written"), (("--json", ""), "--json"),
 ])
-def test_nonsense_ends_in_one_line_and_status_2(args, text):
-    done = ladder(*args)
-    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and text in done.stderr
+def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys):
+    monkeypatch.setattr(ladder_module, "check", lambda kernel: pytest.fail("asked after the work has begun"))
+    with pytest.raises(SystemExit) as ended: ladder_module.main(**arguments(*args))
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and len(said.splitlines()) == 1 and text in said
+
+
+def arguments(*args):
+    "What the command line makes of its arguments."
+    found, rest = {}, list(args)
+    while rest:
+        name = rest.pop(0).removeprefix("--")
+        if name == "shape": found[name], rest = [int(x) for x in rest[:3]], rest[3:]
+        else: found[name] = int(rest.pop(0)) if name in ("runs", "tune") else rest.pop(0)
+    return found
+
+
+def test_nonsense_on_the_command_line():
+    done = ladder("--kernels", "99")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "no kernel 99" in done.stderr
+
+
+def test_a_gpu_times_triton_only_with_all_kernels(monkeypatch):
+    seen = []
+    monkeypatch.setattr(ladder_module, "_in_simulator", lambda kernels, others, shapes: seen.append((len(kernels), len(others))) or ([], None))
+    monkeypatch.setattr(ladder_module, "_on_gpu", lambda kernels, others, *rest: seen.append((len(kernels), len(others))) or ([], None))
+    ladder_module.main(kernels="16"), ladder_module.main()
+    assert seen == [(1, 0), (len(ladder_module.KERNELS), len(ladder_module.OTHERS))]
+
+
+@without_gpu
+def test_a_reader_who_has_seen_enough_sees_no_traceback():
+    done = subprocess.run(f"set -o pipefail; {sys.executable} -m numba_matmul.ladder --kernels 1 | head -1", shell=True, executable="/bin/bash",
+                          capture_output=True, text=True, env=environment(), cwd=ROOT)
+    assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
+
+
+@without_gpu
+def test_ctrl_c_is_answered_in_one_line():
+    code = "import os, signal, numba_matmul\nfrom numba_matmul import ladder\nladder.check = lambda kernel: os.kill(os.getpid(), signal.SIGINT)\nladder.main()"
+    done = python(code)
+    assert done.returncode == 1 and done.stderr == "Interrupted: nothing was written.\n"
 
 
 def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):

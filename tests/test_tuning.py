@@ -4,6 +4,7 @@ from functools import partial
 from importlib.util import find_spec
 
 import pytest
+from conftest import minimal_card
 
 from numba_matmul import compiler, k09_autotuning, util
 from numba_matmul.k01_naive import sgemm_naive
@@ -105,7 +106,7 @@ def test_without_a_gpu_it_refuses():
 def test_what_was_found_is_kept_on_the_card_and_picked_up(tmp_path, monkeypatch):
     monkeypatch.setattr(util, "card_folder", lambda: tmp_path)
     monkeypatch.setenv("MATMUL_GPU", "Test GPU")
-    (tmp_path/"test-gpu.json").write_text(json.dumps(dict(gpu="Test GPU", speed=[{}])))
+    (tmp_path/"test-gpu.json").write_text(json.dumps(minimal_card("Test GPU")))
     default = k09_autotuning.TILE
     tuned_tile.cache_clear()
     try:

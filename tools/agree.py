@@ -17,7 +17,7 @@ from numba_matmul.microscope import LINE, WORD, microscope
 from numba_matmul.ncu import COPIES, COUNTERS, SHAPE, ncu
 from numba_matmul.ptx import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.simulator import launch_of
-from numba_matmul.util import gpu_card, gpu_name, progress, with_shared_memory, write_card
+from numba_matmul.util import gpu_card, gpu_name, need_gpu, progress, with_shared_memory, write_card
 from numba_matmul.vector import load2, load4, store2, store4
 
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
@@ -169,7 +169,7 @@ def from_driver(number):
 
 
 def main(numbers):
-    if config.ENABLE_CUDASIM: sys.exit("STAGE=ncu needs a GPU")
+    need_gpu("STAGE=ncu")
     copying = [number for number in numbers if not KERNELS[number].by_tma]  # what the TMA moves is in none of the counters
     kernels = [*copying, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]

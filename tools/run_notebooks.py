@@ -1,9 +1,11 @@
-"""Run the notebooks of the course on this machine, one at a time, and keep their outputs: `make gpu STAGE=notebooks`.
+"""Run the notebooks of the course on this GPU, one at a time, and keep their outputs: `make gpu STAGE=notebooks`.
 
-`NOTEBOOKS="01* 02*"` runs only some of them."""
+`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run to its end."""
+import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
 
-from numba_matmul.util import gpu_name, write_card
+from numba_matmul.util import gpu_card, gpu_name, need_gpu, write_card
 
 
 def run(path):
@@ -26,19 +28,32 @@ def run(path):
     write_nb(nb, path)
 
 
+def run_in_child(path):
+    "Execute one notebook in a process of its own, which sees no other's state; the experiments that it made."
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder)/"experiments"
+        notes.touch()
+        command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
+        if subprocess.run(command, cwd=path.parent, env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
+            sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
+        return {name: entry for line in notes.read_text(encoding="utf-8").splitlines() for name, entry in json.loads(line).items()}
+
+
+def main(wanted):
+    need_gpu("STAGE=notebooks")
+    if not gpu_card(): sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
+    nbs = Path(__file__).parent.parent/"nbs"
+    paths = sorted({path for name in wanted or ["*"] for path in nbs.glob(f"{name}.ipynb")})
+    if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
+    made = {}
+    for path in paths:
+        start = time.time()
+        made |= run_in_child(path)
+        write_card(dict(gpu=gpu_name(), experiments=gpu_card().get("experiments", {}) | made))
+        print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
+    if wanted in ([], ["*"]): write_card(dict(gpu=gpu_name(), experiments=made))  # none stays that no notebook makes
+
+
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--one"]:
-        run(Path(sys.argv[2]))
-    else:
-        wanted = sys.argv[1:] or ["*"]
-        if wanted == ["*"]:  # none stays that no notebook makes
-            write_card(dict(gpu=gpu_name(), experiments={}))
-        env = os.environ | {"MATMUL_RECORD": "1"}  # experiments go to the result card
-        nbs = Path(__file__).parent.parent/"nbs"
-        paths = {path for name in wanted for path in nbs.glob(f"{name}.ipynb")}
-        if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
-        for path in sorted(paths):  # a process for each: a notebook sees no other's state
-            start = time.time()
-            command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
-            if subprocess.run(command, cwd=nbs, env=env).returncode: sys.exit(f"{path.name} failed")
-            print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
+    if sys.argv[1:2] == ["--one"]: run(Path(sys.argv[2]))
+    else: main(sys.argv[1:])

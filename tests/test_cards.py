@@ -1,0 +1,197 @@
+"Result cards: which are loaded, who may change one, what a wheel brings."
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, environment, minimal_card
+from numba import config
+
+from numba_matmul import ladder, util
+
+without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    "A folder for cards, empty."
+    folder = tmp_path/"nbs"/"results"
+    folder.mkdir(parents=True)
+    for module in util, ladder: monkeypatch.setattr(module, "card_folder", lambda: folder)
+    return folder
+
+
+def keep(folder, card, name="invented-gpu.json"):
+    (folder/name).write_text(json.dumps(card), encoding="utf-8")
+    return folder/name
+
+
+BROKEN = {
+    "half.json": lambda path: path.write_text('{"gpu": "Half a'),
+    "empty.json": lambda path: path.write_text(""),
+    "list.json": lambda path: path.write_text("[]"),
+    "latin.json": lambda path: path.write_bytes('{"gpu": "é"}'.encode("latin-1")),
+    "other.json": lambda path: path.write_text('{"gpu": "No speeds"}'),
+    "row.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(speed=[{"kernel": 1}]))),
+    "nan.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(clock_mhz=float("nan")))),
+    "folder.json": lambda path: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys, name):
+    BROKEN[name](results/name)
+    keep(results, minimal_card())
+    for _ in range(3): assert [card["gpu"] for card in util.load_cards()] == ["Invented GPU"]
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1 and name in said and str(results) not in said
+
+
+def test_cards_are_chosen_by_what_they_hold(results):
+    few, many = minimal_card("A few"), minimal_card("Many") | dict(experiments={"x": dict(unit="ms", values={"y": 1.0}, date="2026-01-02")})
+    keep(results, few, "a.json"), keep(results, many, "b.json")
+    def found(*fields, **needs): return [card["gpu"] for card in util.load_cards(*fields, **needs)]
+    assert found() == ["Many", "A few"] and found("experiments") == ["Many"] and found("ncu") == []
+    assert found(kernels=[1]) == ["Many", "A few"] and found(kernels=[1, 2]) == found(kernels=[1], size=64) == []
+
+
+def test_a_changed_card_is_read_again(results):
+    path = keep(results, minimal_card())
+    assert util.load_cards()[0]["date"] == minimal_card()["date"]
+    keep(results, minimal_card() | dict(date="2031-02-03".replace("2031", "2027")))
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
+    assert util.load_cards()[0]["date"] == "2027-02-03"
+
+
+def test_only_its_gpu_changes_a_card_and_other_fields_stay(results, monkeypatch):
+    path = keep(results, minimal_card() | dict(tuned={}))
+    before = path.read_bytes()
+    monkeypatch.setattr(util, "_here", lambda: None)
+    with pytest.raises(ValueError, match="only one Invented GPU can change its card, and this is a machine without a GPU"):
+        util.write_card(dict(gpu="Invented GPU", experiments={}))
+    monkeypatch.setattr(util, "_here", lambda: "Another GPU")
+    with pytest.raises(ValueError, match="this is Another GPU"): util.write_card(dict(gpu="Invented GPU", experiments={}))
+    with pytest.raises(ValueError, match="the card of one Invented GPU"): util.write_card(minimal_card("Another GPU"), path)
+    with pytest.raises(ValueError, match="STAGE=ladder comes first"): util.write_card(dict(gpu="Another GPU", experiments={}))
+    assert path.read_bytes() == before and os.listdir(results) == [path.name]
+    monkeypatch.setattr(util, "_here", lambda: "Invented GPU")
+    assert util.write_card(dict(gpu="Invented GPU", experiments={})) == path
+    assert json.loads(path.read_text(encoding="utf-8")) == minimal_card() | dict(tuned={}, experiments={})
+
+
+def test_a_card_is_written_whole_or_not_at_all(results, monkeypatch):
+    path = keep(results, minimal_card())
+    before = path.read_bytes()
+    monkeypatch.setattr(util, "_here", lambda: "Invented GPU")
+    for wrong in dict(speed=[]), dict(clock_mhz=float("nan")), dict(invented="field"), dict(date="yesterday"):
+        with pytest.raises(ValueError): util.write_card(dict(gpu="Invented GPU") | wrong)
+    def full(self, *args, **kwargs): raise OSError(28, "No space left on device")
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", full)
+        with pytest.raises(OSError): util.write_card(dict(gpu="Invented GPU", experiments={}))
+    assert path.read_bytes() == before and os.listdir(results) == [path.name]
+
+
+def test_nothing_is_written_where_there_is_no_checkout(monkeypatch):
+    monkeypatch.setattr(util, "CHECKOUT", None)
+    monkeypatch.setattr(util, "_here", lambda: "Invented GPU")
+    with pytest.raises(ValueError, match="checkout"): util.write_card(minimal_card())
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    "The project in another folder, where a command may change it."
+    target = tmp_path_factory.mktemp("elsewhere")/"matmul"
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build", ".ipynb_checkpoints"))
+    return target
+
+
+def run(*command, cwd, **env):
+    kept = {name: value for name, value in environment().items() if name not in ("PYTHON", "MAKEFLAGS", "MAKELEVEL")}
+    return subprocess.run([str(x) for x in command], cwd=cwd, env=kept | env, capture_output=True, text=True)
+
+
+def state(folder): return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+
+
+@without_gpu
+@pytest.mark.parametrize("stage", ["tune", "ladder", "notebooks", "ncu", "check"])
+def test_every_stage_refuses_without_a_gpu_and_changes_nothing(elsewhere, stage):
+    before = state(elsewhere)
+    done = run("make", "gpu", f"STAGE={stage}", f"PYTHON={sys.executable}", cwd=elsewhere, PYTHONPATH=str(elsewhere))
+    assert done.returncode and "GPU" in done.stderr and "Traceback" not in done.stderr
+    assert state(elsewhere) == before
+
+
+STAGES = """
+import json, os, sys
+import numba_matmul
+from numba_matmul import util
+util._here, util.need_gpu = lambda: "Invented GPU", lambda what: None
+sys.path.insert(0, "tools")
+import run_notebooks
+run_notebooks.need_gpu, run_notebooks.gpu_name = util.need_gpu, util._here
+def command(names, env):
+    if "fails" in names[-1]: return 1
+    with open(env["MATMUL_RECORD"], "a") as notes: notes.write(json.dumps({names[-1]: dict(unit="ms", values=dict(x=1.0), date="2026-01-02")}) + "\\n")
+    return 0
+class Done:
+    def __init__(self, status): self.returncode = status
+run_notebooks.subprocess.run = lambda names, cwd, env: Done(command(names, env))
+run_notebooks.main(sys.argv[1:])
+"""
+
+
+def test_experiments_reach_the_card_when_their_notebook_has_run_to_its_end(elsewhere):
+    results, nbs = elsewhere/"nbs"/"results", elsewhere/"nbs"
+    there = sorted(path.name for path in nbs.glob("*.ipynb"))
+    earlier = {"earlier": dict(unit="ms", values=dict(x=2.0), date="2026-01-01")}
+    path = keep(results, minimal_card() | dict(experiments=earlier))
+    def kept(): return sorted(json.loads(path.read_text(encoding="utf-8"))["experiments"])
+    def stage(*names): return run(sys.executable, "-c", STAGES, *names, cwd=elsewhere, PYTHONPATH=str(elsewhere), MATMUL_GPU="Invented GPU")
+    try:
+        assert stage("01_naive").returncode == 0 and kept() == ["01_naive.ipynb", "earlier"]
+        shutil.copy(nbs/"01_naive.ipynb", nbs/"02_fails.ipynb")
+        done = stage()
+        assert done.returncode and "02_fails.ipynb failed" in done.stderr and kept()[-1] == "earlier"  # what came before it stays
+        (nbs/"02_fails.ipynb").unlink()
+        assert stage().returncode == 0 and kept() == there  # none stays that no notebook makes
+    finally: path.unlink(), (nbs/"02_fails.ipynb").unlink(missing_ok=True)
+
+
+@without_gpu
+def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_path):
+    pip = sys.executable, "-m", "pip", "--disable-pip-version-check"
+    shutil.copytree(elsewhere, tmp_path/"source")
+    built = run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ".", cwd=tmp_path/"source")
+    assert built.returncode == 0, built.stderr
+    (wheel,), venv = tmp_path.glob("*.whl"), tmp_path/"venv"
+    run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site/"dependencies.pth").write_text(os.path.dirname(os.path.dirname(pytest.__file__)))  # and not this project, which lies elsewhere
+    assert run(*pip, "install", "-q", "--no-deps", "--target", site, wheel, cwd=tmp_path).returncode == 0
+    def python(*args): return run(venv/"bin"/"python", *args, cwd=tmp_path, PYTHONPATH="")
+    done = python("-c", "import numba_matmul; from util import *; print(numba_matmul.__file__); [print(card['gpu'], len(card['speed'])) for card in load_cards()]")
+    _, place, *cards = done.stdout.splitlines()
+    assert place.startswith(str(site)) and cards == [f"{card['gpu']} {len(card['speed'])}" for card in util.load_cards()]
+    before = state(site)
+    done = python("-m", "numba_matmul.ladder", "--kernels", "1")
+    assert done.returncode == 0 and f"recorded on one {util.load_cards()[0]['gpu']}, " in done.stdout and "–" not in done.stdout, done.stdout + done.stderr
+    done = python("-m", "numba_matmul.ladder", "--readme")
+    assert done.returncode == 2 and done.stderr == "matmul-ladder: --readme: the course's checkout is not here\n"
+    assert state(site) == before
+
+
+def test_readme_without_a_card_is_refused(results, capsys):
+    with pytest.raises(SystemExit): ladder.main(readme=True)
+    assert "make gpu STAGE=ladder comes first" in capsys.readouterr().err
+    keep(results, minimal_card(size=512))
+    with pytest.raises(SystemExit): ladder.main(readme=True)
+
+
+def test_without_a_card_the_ladder_says_so(results, capsys):
+    ladder.main(kernels="1")
+    said = capsys.readouterr().out
+    assert "no speed is recorded" in said and "None" not in said
