@@ -800,6 +800,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'numba_matmul.util.measure_runtime': ('util.html#measure_runtime', 'numba_matmul/util.py'),
                                    'numba_matmul.util.need_capability': ('util.html#need_capability', 'numba_matmul/util.py'),
                                    'numba_matmul.util.need_gpu': ('util.html#need_gpu', 'numba_matmul/util.py'),
+                                   'numba_matmul.util.pick_card': ('util.html#pick_card', 'numba_matmul/util.py'),
                                    'numba_matmul.util.progress': ('util.html#progress', 'numba_matmul/util.py'),
                                    'numba_matmul.util.recorded': ('util.html#recorded', 'numba_matmul/util.py'),
                                    'numba_matmul.util.rounded': ('util.html#rounded', 'numba_matmul/util.py'),

@@ -7,8 +7,8 @@ __all__ = ['KEPT_AS', 'MAX_GRID_Y', 'CHECKOUT', 'RESULTS', 'COLORS', 'to_d', 'to
            'Gemm', 'device_matrix', 'current_gpu', 'gemm_args', 'row_strips', 'capable', 'need_capability',
            'shared_memory_limit', 'with_shared_memory', 'assert_matmul_correct', 'dtype_of', 'rounded', 'check_matmul',
            'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime', 'card_folder', 'check_card', 'load_cards',
-           'gpu_name', 'gpu_card', 'need_gpu', 'Markdown', 'card_row', 'cycles_per_step', 'recorded', 'write_whole',
-           'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
+           'pick_card', 'gpu_name', 'gpu_card', 'need_gpu', 'Markdown', 'card_row', 'cycles_per_step', 'recorded',
+           'write_whole', 'write_card', 'Experiment', 'experiment', 'draw_matrix', 'draw_matmul']
 
 # %% ../nbs/00_util.ipynb #3f4d4a78
 import json
@@ -603,6 +603,17 @@ def load_cards(
     def has_all(card):
         return card.keys() >= set(fields) and all(card_row(card, kernel, size) for kernel in kernels)
     return sorted(filter(has_all, cards), key=lambda card: -len(card.get("experiments", {})))
+
+def pick_card(
+    *fields,  # as for `load_cards`
+    **needs,
+) -> dict:
+    "This GPU's card if it has all that, else the first card that has; `LookupError` if none has."
+    cards = load_cards(*fields, **needs)
+    if not cards:
+        wanted = [*fields, *(f"kernel {number}" for number in needs.get("kernels", ()))]
+        raise LookupError(f"no result card has {', '.join(wanted) or 'a speed'}: run make gpu STAGE=ladder")
+    return next((card for card in cards if card["gpu"] == _here()), cards[0])
 
 def gpu_name():
     """Name of this GPU. In the simulator: that of the process which started this one, if it has a
