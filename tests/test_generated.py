@@ -1,4 +1,5 @@
 "The library, the scripts, the README and the cards are in step with what they are made from, and the notebooks are clean."
+import ast
 import importlib.util
 import json
 import os
@@ -180,6 +181,20 @@ def test_notebook_has_the_form_of_the_course(path):
     if imports is None: return
     line = re.search(r"^(from|import) (.+)", imports, re.M)
     assert re.match(r"(util|numba_matmul)\b", line[2]) or "#| export" in imports, "the first import chooses the simulator"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_imports_stand_in_cells_of_their_own(path):
+    "nbdev's documentation runs every cell that has an import, and none of those before it that have none."
+    for cell in cells(path):
+        text = source(cell)
+        if cell["cell_type"] != "code" or text.startswith("%%") or re.search(r"^#\| *(export|hide)", text, re.M): continue
+        tree, kinds = ast.parse(text), (ast.Import, ast.ImportFrom)
+        imports = [isinstance(statement, kinds) for statement in tree.body]
+        assert all(imports) or not any(imports), text
+        if not imports or all(imports): continue
+        nested = any(isinstance(node, kinds) for node in ast.walk(tree))
+        assert not nested or all(isinstance(statement, (ast.FunctionDef, ast.ClassDef)) for statement in tree.body), text
 
 
 def linked_files():
