@@ -667,6 +667,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'numba_matmul.simulator._covered': ('tool_simulator.html#_covered', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._described': ( 'tool_simulator.html#_described',
                                                                                'numba_matmul/simulator.py'),
+                                        'numba_matmul.simulator._end_with': ('tool_simulator.html#_end_with', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._index': ('tool_simulator.html#_index', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._last_user_line': ( 'tool_simulator.html#_last_user_line',
                                                                                     'numba_matmul/simulator.py'),

@@ -29,6 +29,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
@@ -1075,13 +1076,20 @@ class Pickler(cloudpickle.Pickler):
         return buffer.getvalue(), pickler.sources
 
 # %% ../nbs/tool_simulator.ipynb #d717b265
-def _child():
+def _end_with(parent):
+    "In a child: when this parent is gone, end the child and all that it started."
+    while os.getppid() == parent: time.sleep(0.5)
+    os.killpg(0, signal.SIGKILL)
+
+def _child(parent):
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to stderr."
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:
-        try: path, task, sources = pickle.load(sys.stdin.buffer)
+        try: path, timeout, task, sources = pickle.load(sys.stdin.buffer)
         except EOFError: return
+        signal.setitimer(signal.ITIMER_REAL, timeout + 1)  # ends it, should the parent fail to
         sys.path[:] = path
         Pickler.remember(sources)
         try:
@@ -1089,6 +1097,7 @@ def _child():
             result = "value", Pickler.dumps(fn(*args))[0]
         except SimulatorError as e: result = "mistake", str(e)
         except Exception as e: result = "error", f"{type(e).__name__}: {e}"
+        signal.setitimer(signal.ITIMER_REAL, 0)
         answer.write(pickle.dumps(result))
         answer.flush()
 
@@ -1099,8 +1108,9 @@ class _Child:
         path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
         if not config.ENABLE_CUDASIM and cuda.is_available(): env["MATMUL_GPU"] = gpu_name()
-        command = [sys.executable, "-c", "from numba_matmul.simulator import _child; _child()"]
         self.parent, self.said = os.getpid(), tempfile.TemporaryFile()
+        command = [sys.executable, "-c",
+                   f"from numba_matmul.simulator import _child; _child({self.parent})"]
         self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=self.said,
                                         stdout=subprocess.PIPE, start_new_session=True)
 
@@ -1136,7 +1146,7 @@ def in_child(
     keep=False,       # ask a child that stays, and has Numba ready, and not a fresh one?
 ):
     "`fn(*args)`, called in another Python process. Raises `SimulatorError` or `ChildError`."
-    task = pickle.dumps((sys.path, *Pickler.dumps((fn, args))))
+    task = pickle.dumps((sys.path, timeout, *Pickler.dumps((fn, args))))
     child = getattr(_kept, str(simulator), None) if keep else None
     if not child or child.parent != os.getpid() or child.process.poll() is not None:
         child = _Child(simulator)

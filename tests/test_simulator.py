@@ -1,5 +1,7 @@
 "What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same tests."
+import fcntl
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,7 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, environment
 from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
 from numba_matmul import simulator
@@ -319,6 +321,72 @@ def test_a_child_that_hangs_is_ended_with_its_own_children(tmp_path):
     with pytest.raises(ChildError, match="within 2 s"): in_child(hang, simulator=True, timeout=2)
     time.sleep(3)
     assert not marker.exists()
+
+
+def held(path):
+    "Take a lock that goes when this process, and all to whom it hands it on, are gone."
+    global lock
+    lock = open(path, "w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+PARENT = """
+import os, subprocess, sys, time
+from itertools import repeat
+import numpy as np
+import test_simulator
+from numba_matmul.simulator import diagnose, in_child
+from numba import cuda
+from test_simulator import held
+
+path, case = sys.argv[1:]
+
+@cuda.jit
+def endless(out):
+    held(path)
+    while out[0] == 0: pass
+
+def with_a_command():
+    held(path)
+    os.set_inheritable(test_simulator.lock.fileno(), True)
+    subprocess.run(["sleep", "100"], close_fds=False)
+
+def never_interrupted():
+    held(path)
+    sum(repeat(0))
+
+def with_a_child(): in_child(with_a_command, simulator=True)
+
+if case == "diagnosis": diagnose(endless[1, 1], np.zeros(1, np.float32))
+if case == "grandchild": in_child(with_a_child, simulator=True)
+if case == "idle": in_child(held, path, simulator=True, keep=True)
+if case == "out of time": in_child(never_interrupted, simulator=True, timeout=4)
+time.sleep(100)
+"""
+
+
+@pytest.mark.parametrize("case,how", [("diagnosis", signal.SIGKILL), ("diagnosis", signal.SIGINT), ("grandchild", signal.SIGKILL),
+                                      ("idle", signal.SIGKILL), ("out of time", signal.SIGSTOP)], ids=lambda x: getattr(x, "name", x))
+def test_a_child_ends_with_its_parent_and_at_its_time_limit(case, how, tmp_path):
+    path = tmp_path/"lock"
+    env = environment() | {"NUMBA_ENABLE_CUDASIM": "1"}
+    env["PYTHONPATH"] += os.pathsep + str(ROOT/"tests")
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, str(path), case], env=env, stderr=subprocess.DEVNULL)
+    def is_held():
+        if not path.exists(): return False
+        with open(path) as file:
+            try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError: return True
+        return False
+    def wait_until(held, seconds):
+        end = time.time() + seconds
+        while is_held() != held and time.time() < end: time.sleep(0.1)
+        return is_held() == held
+    try:
+        assert wait_until(True, 30)
+        parent.send_signal(how)
+        assert wait_until(False, 8)
+    finally: parent.kill(); parent.wait()
 
 
 def test_a_child_that_is_kept_answers_the_task_that_it_was_asked():
