@@ -693,6 +693,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'numba_matmul.simulator._text': ('tool_simulator.html#_text', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._type_text': ( 'tool_simulator.html#_type_text',
                                                                                'numba_matmul/simulator.py'),
+                                        'numba_matmul.simulator.all_arguments': ( 'tool_simulator.html#all_arguments',
+                                                                                  'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.check_end': ('tool_simulator.html#check_end', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.cp_async': ('tool_simulator.html#cp_async', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator.cp_async_commit_group': ( 'tool_simulator.html#cp_async_commit_group',

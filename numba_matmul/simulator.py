@@ -10,8 +10,8 @@ __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'get_item', 'set_ite
            'Late', 'let_others_run', 'MBarrier', 'mbarrier_init', 'fence_mbarriers', 'mbarrier', 'mbarrier_wait',
            'tensor_map', 'tma_load', 'Products', 'Unfinished', 'start_products', 'finish_products',
            'store_pair_for_tma', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'check_end',
-           'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate', 'Message', 'diagnose',
-           'Launch', 'launch_of']
+           'all_arguments', 'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate',
+           'Message', 'diagnose', 'Launch', 'launch_of']
 
 # %% ../nbs/tool_simulator.ipynb #676a754e
 import copy
@@ -919,6 +919,15 @@ JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "linei
                "launch_bounds", "lto", "shared_memory_carveout", "fastmath", "max_registers",
                "extensions", "boundscheck"}
 
+def all_arguments(fn, args):
+    "The arguments of a launch, with the defaults of those left out. Refuses too many and too few."
+    code, defaults = fn.__code__, fn.__defaults__ or ()
+    names = code.co_varnames[:code.co_argcount]
+    if not 0 <= len(names) - len(args) <= len(defaults):
+        raise TypeError(f"{fn.__name__} takes {len(names)} argument{'s' * (len(names) != 1)} "
+                        f"({', '.join(names)}), and {len(args)} were given: pass one for each name")
+    return (*args, *defaults[len(defaults) - len(names) + len(args):])
+
 class StrictKernel(numba_kernel.FakeCUDAKernel):
     "What `@cuda.jit` returns in the strict simulator."
     def __init__(self, fn, options):
@@ -938,11 +947,10 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
     def __call__(self, *args):
         if self._device or numba_kernel._get_kernel_context(): return self.fn(*args)
         self._check_limits()
-        write_back = []
+        args, write_back = all_arguments(self.fn, args), []
         module = StrictModule(self.grid_dim, self.block_dim)
-        names = self.fn.__code__.co_varnames
         args = [self._argument(arg, write_back, name)
-                for arg, name in zip(args, names, strict=False)]
+                for arg, name in zip(args, self.fn.__code__.co_varnames)]
         blocks = self.blocks or [index[::-1] for index in np.ndindex(*reversed(self.grid_dim))]
         with numba_kernel._push_kernel_context(module):
             for index in blocks:
@@ -1045,15 +1053,17 @@ class Pickler(cloudpickle.Pickler):
     "Pickles kernels by value, device arrays as numpy arrays; keeps the source that no file holds."
     def __init__(self, file):
         super().__init__(file)
-        self.sources = {}
+        self.sources, self.copies = {}, {}  # copies: function of a kernel → its one copy
 
     def reducer_override(self, obj):
         if isinstance(obj, type): return super().reducer_override(obj)
         parts = _parts(obj)
         if parts:  # a copy of the function, which no module knows: so it goes by value
             fn, *rest = parts
-            copy = FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
-            return _rebuild, (copy, *rest)
+            if fn not in self.copies:
+                self.copies[fn] = FunctionType(fn.__code__, fn.__globals__, fn.__name__,
+                                               fn.__defaults__, fn.__closure__)
+            return _rebuild, (self.copies[fn], *rest)
         if getattr(obj, "__cuda_ndarray__", False): return np.asarray, (obj.copy_to_host(),)
         if isinstance(obj, _lru_cache_wrapper) and obj.__module__ == "__main__":
             return cache, (obj.__wrapped__,)  # a cached factory of a notebook
@@ -1109,7 +1119,7 @@ class _Child:
         env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
         if not config.ENABLE_CUDASIM and cuda.is_available(): env["MATMUL_GPU"] = gpu_name()
         self.parent, self.said = os.getpid(), tempfile.TemporaryFile()
-        command = [sys.executable, "-c",
+        command = [sys.executable, "-P", "-c",  # -P: a folder here may bear this package's name
                    f"from numba_matmul.simulator import _child; _child({self.parent})"]
         self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=self.said,
                                         stdout=subprocess.PIPE, start_new_session=True)
@@ -1216,6 +1226,7 @@ def _note_launches(fn, args):
     noted = []
     def note(launch, *args):
         if launch.grid_dim is None: return launch.fn(*args)
+        args = all_arguments(launch.fn, args)
         types = ", ".join(_type_text(launch._argument(arg, [])) for arg in args)
         noted.append(Launch(StrictKernel(launch.fn, launch.options), launch.grid_dim,
                             launch.block_dim, launch.dynshared_size, f"void({types})", args))

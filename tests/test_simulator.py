@@ -235,6 +235,26 @@ def test_two_launch_configurations_of_one_kernel_are_two():
     assert in_child(both, simulator=True) == [2, 2, 0, 0]
 
 
+@pytest.mark.parametrize("given", [1, 4])
+def test_a_launch_with_too_many_or_too_few_arguments_is_refused(given):
+    def launch(given):
+        from numba import cuda
+        @cuda.jit
+        def k(x, out, factor=2.0): out[0] = x[1] * factor
+        out = np.zeros(1, np.float32)
+        k[1, 1](X, out)
+        assert out[0] == 2
+        k[1, 1](*[X] * given)
+    with pytest.raises(ChildError, match=rf"k takes 3 arguments \(x, out, factor\), and {given} were given: pass one"):
+        in_child(launch, given, simulator=True)
+
+
+def test_a_default_counts_as_if_it_were_given():
+    @cuda.jit
+    def dtype(out, x=0.5): out[0] = (np.float32(1) * x).itemsize
+    assert simulate(dtype[1, 1], np.zeros(1))[0][0] == 8
+
+
 def test_python_floats_are_float64_as_when_compiled():
     @cuda.jit
     def dtype(out, x): out[0] = (np.float32(1) * x).itemsize
@@ -395,6 +415,13 @@ def test_a_child_that_is_kept_answers_the_task_that_it_was_asked():
     assert ask(os.getpid) == first != os.getpid()
     with pytest.raises(ChildError, match="within 1 s"): ask(time.sleep, 3, timeout=1)
     assert ask(lambda: 42) == 42 and ask(os.getpid) != first
+
+
+def test_a_child_does_not_take_a_folder_of_that_name_for_the_package(monkeypatch, tmp_path):
+    (tmp_path/"numba_matmul").mkdir()
+    (tmp_path/"numba_matmul"/"__init__.py").write_text("raise ImportError('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    assert in_child(os.getcwd, simulator=True) == str(tmp_path)
 
 
 def test_nothing_is_left_in_the_temporary_folder(temporary_folder):
