@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba import cuda
-from .simulator import TWO_BODIES, ChildError, Pickler, in_child, launch_of
+from .simulator import (TWO_BODIES, ChildError, Pickler, in_child, kernel_parts, launch_of,
+                                    recursion)
 from .util import Markdown
 
 # %% ../nbs/tool_compiler.ipynb #a8185b18
@@ -273,16 +274,25 @@ def machine_code(
     target="sm_90",  # a key of `TARGETS`
     shape=(256, 256, 256),  # m, n, k for which a host function chooses its kernel
 ) -> MachineCode:
-    "Compile a kernel as a launch would, without a GPU. Raises `CompileError` or `ValueError`."
+    """Compile a kernel as a launch would, without a GPU.
+    Raises `CompileError`; `TypeError` or `ValueError` for what it can't take."""
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(TARGETS)}")
-    kernel = getattr(kernel, "dispatcher", kernel)
-    if not hasattr(kernel, "py_func"):
+    if parts := kernel_parts(kernel):
+        fn, _, configuration = parts
+        if configuration:
+            raise TypeError(f"{fn.__name__}[grid, block] is a kernel with a launch configuration: "
+                            f"pass the kernel alone, {fn.__name__}")
+        if signature is None:
+            raise ValueError(f"{fn.__name__} is a kernel, so it needs a signature, "
+                             'such as "void(float32[:, ::1], uint64)"')
+    elif signature is None:
         launch = launch_of(kernel, shape)
         kernel, signature = launch.kernel, launch.signature
-    elif signature is None:
-        raise ValueError(f"{kernel.py_func.__name__} is a kernel, so it needs a signature, "
-                         'such as "void(float32[:, ::1], uint64)"')
+    else:
+        raise TypeError(f"a signature is for a kernel, and {getattr(kernel, '__name__', kernel)!r} "
+                        "is none: leave the signature out, or decorate the function with @cuda.jit")
+    if found := recursion(kernel.py_func): raise CompileError(found)
     path = _cache_file(Pickler.dumps(kernel)[0], signature, target)
     if path.exists(): found = json.loads(path.read_text())
     else:

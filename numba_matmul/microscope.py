@@ -8,11 +8,12 @@ __all__ = ['SECTOR', 'LINE', 'BANKS', 'WORD', 'sectors', 'wavefronts', 'Site', '
 # %% ../nbs/tool_microscope.ipynb #18d2b1fd
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from . import simulator
-from .simulator import in_child, launch_of
+from .simulator import check_launch, check_size, in_child, kernel_parts, launch_of
 from .util import COLORS
 
 SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes a bank and cycle
@@ -155,9 +156,11 @@ def _watch(launch, args, blocks):
     return by_block, {name: dict(count) for name, count in reads.items()}, shapes
 
 # %% ../nbs/tool_microscope.ipynb #adcd41a5
-def _sorts(kernel, grid):
+def _sorts(kernel, grid, block):
     "One block of each sort, and how many of that sort there are."
-    if "atomic" in kernel.__code__.co_names: return {block: 1 for block in np.ndindex(*grid)}
+    if "atomic" in kernel.__code__.co_names:
+        check_size(prod(grid), prod(block))
+        return {place: 1 for place in np.ndindex(*grid)}
     axes = [[(0, 1), (1, n - 2), (n - 1, 1)] if n > 2 else [(i, 1) for i in range(n)] for n in grid]
     return {(x, y, z): a * b * c for x, a in axes[0] for y, b in axes[1] for z, c in axes[2]}
 
@@ -250,21 +253,23 @@ def microscope(
     timeout=300,  # seconds
 ) -> View:
     "What each warp of some blocks asks of memory. `SimulatorError` at a mistake of the kernel."
-    if isinstance(fn, int) or not hasattr(fn, "py_func") and not hasattr(fn, "dispatcher"):
+    if kernel_parts(fn): check_launch(configured := fn, args)
+    elif len(args) == 1:
         launch = launch_of(fn, *args)
-        configured, args, grid = launch.configured, launch.args, launch.grid
-    else: configured, grid = fn, getattr(fn, "grid_dim", None) or getattr(fn, "griddim", None)
-    kernel = getattr(configured, "dispatcher", configured).py_func
-    name = kernel.__name__
-    if grid is None: raise ValueError(f"{name} needs a configuration: {name}[grid, block]")
+        configured, args = launch.configured, launch.args
+    else:
+        raise TypeError("pass a host function or its number and one shape, as in microscope(1, (64, "
+                        "64, 64)), or a kernel and its arguments: microscope(kernel[grid, block], …)")
+    kernel, _, (grid, block, *_) = kernel_parts(configured)
     if any(not arg.flags.c_contiguous for arg in args if isinstance(arg, np.ndarray)):
         raise ValueError("the microscope needs row-major arrays: a view has other addresses")
-    counts = _sorts(kernel, grid) if blocks is None else {tuple(block): 1 for block in blocks}
-    if not counts or any(not all(0 <= i < n for i, n in zip(block, grid)) for block in counts):
+    counts = _sorts(kernel, grid, block) if blocks is None else {tuple(place): 1 for place in blocks}
+    if not counts or any(len(place) != 3 or not all(0 <= i < n for i, n in zip(place, grid))
+                         for place in counts):
         raise ValueError(f"blocks are (x, y, z) within the grid {tuple(grid)}, and at least one")
     sites, reads, shapes = in_child(_watch, configured, args, list(counts), simulator=True,
                                     timeout=timeout)
-    return View(name, sites, counts, reads, shapes)
+    return View(kernel.__name__, sites, counts, reads, shapes)
 
 # %% ../nbs/tool_microscope.ipynb #33d20ed7
 def _draw_sectors(site, columns):

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['TWO_BODIES', 'recorder', 'STATIC_SHARED_LIMIT', 'get_item', 'set_item', 'PATIENCE', 'FULL_WARP', 'MAX_THREADS',
-           'MAX_BLOCK', 'MAX_GRID', 'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction', 'Thread', 'Block',
-           'Element', 'Elements', 'Access', 'SharedArray', 'LocalArray', 'LocalMemory', 'SharedMemory', 'GlobalArray',
-           'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'Landed',
-           'Late', 'let_others_run', 'MBarrier', 'mbarrier_init', 'fence_mbarriers', 'mbarrier', 'mbarrier_wait',
-           'tensor_map', 'tma_load', 'Products', 'Unfinished', 'start_products', 'finish_products',
-           'store_pair_for_tma', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read', 'check_end',
-           'all_arguments', 'StrictKernel', 'jit', 'install', 'skip_cells', 'Pickler', 'in_child', 'simulate',
-           'Message', 'diagnose', 'Launch', 'launch_of']
+           'MAX_BLOCK', 'MAX_GRID', 'MAX_SIMULATED', 'JIT_OPTIONS', 'SimulatorError', 'ChildError', 'instruction',
+           'Thread', 'Block', 'Element', 'Elements', 'Access', 'SharedArray', 'LocalArray', 'LocalMemory',
+           'SharedMemory', 'GlobalArray', 'Atomics', 'StrictModule', 'exchange', 'cp_async', 'cp_async_commit_group',
+           'cp_async_wait_group', 'Landed', 'Late', 'let_others_run', 'MBarrier', 'mbarrier_init', 'fence_mbarriers',
+           'mbarrier', 'mbarrier_wait', 'tensor_map', 'tma_load', 'Products', 'Unfinished', 'start_products',
+           'finish_products', 'store_pair_for_tma', 'fence_async', 'tma_store', 'tma_commit_group', 'tma_wait_read',
+           'check_end', 'check_size', 'all_arguments', 'StrictKernel', 'jit', 'install', 'skip_cells', 'kernel_parts',
+           'recursion', 'Pickler', 'in_child', 'check_launch', 'simulate', 'Message', 'diagnose', 'Launch', 'launch_of']
 
 # %% ../nbs/tool_simulator.ipynb #676a754e
 import copy
@@ -35,6 +35,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper, cache, cached_property
 from importlib.util import find_spec
+from math import prod
+from numbers import Integral
 from pathlib import Path
 from types import FunctionType
 
@@ -915,9 +917,21 @@ def check_end(block):
 
 # %% ../nbs/tool_simulator.ipynb #ed18345c
 MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+MAX_SIMULATED = 10**6  # threads of a launch: at 0.1 ms each, nearly two minutes
 JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache",
                "launch_bounds", "lto", "shared_memory_carveout", "fastmath", "max_registers",
                "extensions", "boundscheck"}
+
+def check_size(
+    blocks,   # how many are to be simulated
+    threads,  # in each
+):
+    "Refuse a launch that would take too long here."
+    if (size := int(blocks) * int(threads)) > MAX_SIMULATED:
+        raise SimulatorError(f"{blocks:,} blocks of {threads:,} threads would take the simulator "
+                             f"about {size / 600_000:,.0f} minutes, and {MAX_SIMULATED:,} threads "
+                             "are its limit: choose a smaller shape (or, with the microscope, some "
+                             "of the blocks: blocks=[(0, 0, 0)])")
 
 def all_arguments(fn, args):
     "The arguments of a launch, with the defaults of those left out. Refuses too many and too few."
@@ -951,7 +965,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         module = StrictModule(self.grid_dim, self.block_dim)
         args = [self._argument(arg, write_back, name)
                 for arg, name in zip(args, self.fn.__code__.co_varnames)]
-        blocks = self.blocks or [index[::-1] for index in np.ndindex(*reversed(self.grid_dim))]
+        blocks = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
         with numba_kernel._push_kernel_context(module):
             for index in blocks:
                 module._shared = memory = SharedMemory(self.dynshared_size)
@@ -961,7 +975,8 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
     def _check_limits(self):
         if self.grid_dim is None:
             raise ValueError(f"launch {self.__name__} as {self.__name__}[grid, block](…)")
-        threads, bounds = int(np.prod(self.block_dim)), self.options.get("launch_bounds")
+        if found := recursion(self.fn): raise SimulatorError(found)
+        threads, bounds = prod(self.block_dim), self.options.get("launch_bounds")
         bound = bounds[0] if isinstance(bounds, tuple) else bounds
         if threads > MAX_THREADS:
             raise SimulatorError(f"a block of {threads} threads, and the most is {MAX_THREADS}")
@@ -976,6 +991,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         if self.dynshared_size > shared_memory_limit():
             raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
                                  f"and a block of sm_90 may have {shared_memory_limit()}")
+        check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _argument(self, arg, write_back, name=""):
         "`arg` as the kernel sees it."
@@ -999,7 +1015,9 @@ def jit(function_or_signature=None, **options):
 def _of_the_running_kernel(name):
     "What the module `cuda` answers for a name that it has only inside a kernel."
     running = numba_kernel._get_kernel_context()
-    if running is None: raise AttributeError(f"cuda.{name} exists only inside a running kernel")
+    if running is None:
+        raise AttributeError(f"cuda.{name} exists only inside a running kernel: "
+                             "decorate its function with @cuda.jit, and launch it")
     return getattr(running, name)
 
 def _cast(kind, *args):
@@ -1035,7 +1053,7 @@ def _rebuild(fn, options, configuration):
     kernel = cuda.jit(**options)(fn)
     return kernel[configuration] if configuration else kernel
 
-def _parts(kernel):
+def kernel_parts(kernel):
     "Function, options and launch configuration of a kernel of either mode; `None` if it is none."
     if isinstance(kernel, numba_kernel.FakeCUDAKernel):
         grid = kernel.grid_dim
@@ -1049,6 +1067,23 @@ def _parts(kernel):
         options = {k: v for k, v in kernel.targetoptions.items() if k != "lto"}
         return kernel.py_func, options, configuration
 
+@cache
+def _names(code):
+    "The global names that this code uses."
+    return [x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+
+def recursion(fn, callers=()):
+    "How a kernel, or a device function that it calls, comes to call itself; `None` if none does."
+    callers = (*callers, fn)
+    values = [fn.__globals__.get(name) for name in _names(fn.__code__)]
+    for value in values + [cell.cell_contents for cell in fn.__closure__ or ()]:
+        callee, *_ = kernel_parts(value) or (None,)
+        if callee in callers:
+            turn = (*callers[callers.index(callee):], callee)
+            return (f"{callee.__name__} calls itself ({' → '.join(f.__name__ for f in turn)}), "
+                    "and a GPU's compiler refuses that: use a loop")
+        if callee and (found := recursion(callee, callers)): return found
+
 class Pickler(cloudpickle.Pickler):
     "Pickles kernels by value, device arrays as numpy arrays; keeps the source that no file holds."
     def __init__(self, file):
@@ -1057,7 +1092,7 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj):
         if isinstance(obj, type): return super().reducer_override(obj)
-        parts = _parts(obj)
+        parts = kernel_parts(obj)
         if parts:  # a copy of the function, which no module knows: so it goes by value
             fn, *rest = parts
             if fn not in self.copies:
@@ -1171,6 +1206,20 @@ def in_child(
     raise (SimulatorError if kind == "mistake" else ChildError)(value)
 
 # %% ../nbs/tool_simulator.ipynb #74187369
+def check_launch(launch, args):
+    "Refuse what is no kernel with its configuration, or has other arguments."
+    parts = kernel_parts(launch)
+    if parts is None:
+        name = getattr(launch, "__name__", repr(launch))
+        raise TypeError(f"{name} is no kernel: pass kernel[grid, block], where `kernel` is a "
+                        "function decorated with @cuda.jit")
+    fn, options, configuration = parts
+    if options.get("device"):
+        raise TypeError(f"{fn.__name__} is a device function: pass a kernel that calls it")
+    if not configuration:
+        raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
+    all_arguments(fn, args)
+
 def _launch(launch, args):
     launch(*args)
     return tuple(arg for arg in args if isinstance(arg, np.ndarray))
@@ -1181,6 +1230,7 @@ def simulate(
     timeout=60,  # seconds
 ):
     "Launch in a child; returns the arrays as the kernel left them. `SimulatorError` at a mistake."
+    check_launch(launch, args)
     return in_child(_launch, launch, args, simulator=True, timeout=timeout)
 
 class Message(str):
@@ -1234,21 +1284,33 @@ def _note_launches(fn, args):
     fn(*(cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
     return noted
 
+def _name_of(fn): return getattr(fn, "func", fn).__name__
+
 def launch_of(
     fn,     # host function (a, b), or a number on the ladder
     shape,  # m, n, k
 ) -> Launch:
     "The kernel that a host function launches for matrices of this shape."
-    if isinstance(fn, int):
+    if isinstance(fn, int) and not isinstance(fn, bool):
         from numba_matmul.ladder import KERNELS
         if fn not in KERNELS:
             raise ValueError(f"there is no kernel {fn}; there are {', '.join(map(str, KERNELS))}")
         fn = KERNELS[fn].fn
+    kernel = kernel_parts(fn)
+    if kernel or not callable(fn):
+        given = f"the kernel {kernel[0].__name__}" if kernel else repr(fn)
+        raise TypeError(f"expected a host function, which launches a kernel, or a kernel's number "
+                        f"on the ladder, got {given}")
+    try: inspect.signature(fn).bind("a", "b")
+    except TypeError:
+        raise TypeError(f"{_name_of(fn)}{inspect.signature(fn)} is no host function, which takes "
+                        "two matrices (a, b): if it is a kernel, decorate it with @cuda.jit") from None
+    if np.shape(shape) != (3,) or not all(isinstance(x, Integral) and x >= 0 for x in shape):
+        raise ValueError(f"expected a shape (m, n, k), three whole numbers, got {shape!r}")
     m, n, k = shape
     a, b = (rounded(np.random.randn(*size), dtype_of(fn)) for size in ((m, k), (k, n)))
     noted = in_child(_note_launches, fn, (a, b), simulator=True)
     if len(noted) != 1:
         names = ", ".join(launch.kernel.py_func.__name__ for launch in noted) or "none"
-        name = getattr(fn, "func", fn).__name__
-        raise ValueError(f"{name} launches {len(noted)} kernels for {m}×{n}×{k}, not one: {names}")
+        raise ValueError(f"{_name_of(fn)} launches {len(noted)} kernels for {m}×{n}×{k}, not one: {names}")
     return noted[0]

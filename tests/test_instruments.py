@@ -12,7 +12,7 @@ if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", a
 
 from numba import cuda, float32, uint32
 
-from numba_matmul import compiler, k16_warp_specialized
+from numba_matmul import compiler, simulator, k16_warp_specialized
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
 from numba_matmul.k13_beyond_cublas import LARGE, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS
@@ -21,6 +21,9 @@ from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
 from numba_matmul.simulator import SimulatorError, launch_of
 from numba_matmul.util import load_cards
 from numba_matmul.vector import load4, store4
+
+
+X = np.arange(8, dtype=np.float32)
 
 
 @cuda.jit
@@ -146,6 +149,38 @@ def test_comparing_puts_kernels_side_by_side():
 ])
 def test_what_the_compiler_tool_refuses(call, text):
     with pytest.raises((CompileError, ValueError), match=text): call()
+
+
+@cuda.jit
+def endless(x): endless(x)
+
+
+ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1])"
+
+
+@pytest.mark.parametrize("call,error,text", [
+    (lambda: machine_code(simple[1, 8], ONE), TypeError, "launch configuration: pass the kernel alone, simple"),
+    (lambda: machine_code(True), TypeError, "got True"), (lambda: machine_code(None), TypeError, "got None"), (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),
+    (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"), (lambda: machine_code(1, ONE), TypeError, "1 is none"),
+    (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"), (lambda: machine_code(1, shape=(64, 64)), ValueError, "three whole numbers"),
+    (lambda: microscope(True, (8, 8, 8)), TypeError, "got True"), (lambda: microscope(None, (8, 8, 8)), TypeError, "got None"),
+    (lambda: microscope(1), TypeError, "one shape"), (lambda: microscope(1, 8, 8, 8), TypeError, "one shape"), (lambda: microscope(1, (8, 8, 8), 5), TypeError, "one shape"),
+    (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments"), (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
+    (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"), (lambda: microscope(simple[1, 8], X, X, X), TypeError, "takes 2 arguments"),
+    (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
+    (lambda: microscope(counting[10**9, 8], X), SimulatorError, "1,000,000,000 blocks"),
+])
+def test_what_is_no_kernel_is_refused_before_a_child_is_started(call, error, text, monkeypatch):
+    monkeypatch.setattr(simulator, "_Child", None)
+    with pytest.raises(error, match=text): call()
+
+
+@cuda.jit
+def counting(x): cuda.atomic.add(x, 0, 1)
+
+
+def test_a_large_launch_is_looked_at_by_some_of_its_blocks():
+    assert microscope(counting[10**9, 8], X, blocks=[(5, 0, 0)]).counts == {(5, 0, 0): 1}
 
 
 def test_a_kernel_that_does_not_compile_is_answered_with_its_line():

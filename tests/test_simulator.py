@@ -15,7 +15,7 @@ from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
 from numba_matmul import simulator
 from numba_matmul.ptx import add_mma, ldmatrix, pack_bf16, shared_address, store_pair, to_array, unpack_bf16
-from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, in_child, launch_of, simulate
+from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, diagnose, in_child, launch_of, simulate
 from numba_matmul.util import from_bf16, to_bf16
 
 X = np.arange(64, dtype=np.float32)
@@ -223,6 +223,84 @@ def test_options_of_the_compiler_are_accepted_and_typos_are_not():
     assert "launch_bound" in in_child(options, simulator=True)
 
 
+@cuda.jit
+def add(x, y, out):
+    i = cuda.grid(1)
+    if i < out.size: out[i] = x[i] + y[i]
+
+
+@cuda.jit(device=True)
+def half(x): return x / 2
+
+
+def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
+
+
+@pytest.mark.parametrize("call", [simulate, diagnose])
+@pytest.mark.parametrize("launch,args,error,match", [
+    (True, (), TypeError, "True is no kernel: pass kernel"), (None, (), TypeError, "None is no kernel"), ("add", (), TypeError, "'add' is no kernel"),
+    (1, ((64, 64, 64),), TypeError, "1 is no kernel"), (undecorated, (X, X), TypeError, "undecorated is no kernel.*@cuda.jit"),
+    (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"), (half[1, 1], (X,), TypeError, "half is a device function"),
+    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"), (add[1, 8], (X,) * 4, TypeError, "and 4 were given"),
+])
+def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, args, error, match, monkeypatch):
+    monkeypatch.setattr(simulator, "_Child", None)
+    with pytest.raises(error, match=match): call(launch, *args)
+
+
+@pytest.mark.parametrize("fn,shape,error,match", [
+    (True, (8, 8, 8), TypeError, "got True"), (None, (8, 8, 8), TypeError, "got None"), ("sgemm_naive", (8, 8, 8), TypeError, "got 'sgemm_naive'"),
+    (add, (8, 8, 8), TypeError, "got the kernel add"), (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (99, (8, 8, 8), ValueError, "no kernel 99"),
+    (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) is no host function.*@cuda.jit"),
+    (1, (8, 8), ValueError, r"three whole numbers, got \(8, 8\)"), (1, 8, ValueError, "got 8"), (1, (8, 8, -8), ValueError, "got"), (1, (8, 8, 0.5), ValueError, "got"),
+])
+def test_what_launches_no_kernel_is_refused_before_a_child_is_started(fn, shape, error, match, monkeypatch):
+    monkeypatch.setattr(simulator, "_Child", None)
+    with pytest.raises(error, match=match): launch_of(fn, shape)
+
+
+def test_an_undecorated_kernel_is_told_what_it_lacks():
+    with pytest.raises(ChildError, match="cuda.grid exists only inside a running kernel: decorate its function with @cuda.jit"):
+        launch_of(undecorated, (8, 8, 8))
+
+
+def test_recursion_is_refused_and_a_name_that_is_only_an_attribute_is_not():
+    @cuda.jit
+    def again(x):
+        if x[0] > 1: again(x)
+    @cuda.jit(device=True)
+    def even(n): return n == 0 or odd(n - 1)
+    @cuda.jit(device=True)
+    def odd(n): return n != 0 and even(n - 1)
+    @cuda.jit
+    def k(x): x[0] = even(4)
+    refused(again[1, 1], X, match=r"again calls itself \(again → again\).*use a loop")
+    refused(k[1, 1], X, match=r"even calls itself \(even → odd → even\)")
+    @cuda.jit
+    def max(x): cuda.atomic.max(x, 0, 5)
+    assert simulate(max[1, 1], X)[0][0] == 5
+
+
+@pytest.mark.parametrize("grid,match", [((2**31 - 1, 1, 1), "2,147,483,647 blocks of 32 threads would take"), ((40_000, 1), "about 2 minutes"), ((9, 65535, 65535), "limit")])
+def test_a_launch_too_large_to_simulate_is_refused_at_once(grid, match):
+    @cuda.jit
+    def k(x): x[-1] = 0
+    refused(k[grid, 32], X, match=match)
+    refused(k[(31_000, 1), 32], X, match="negative")  # this one runs
+
+
+def test_the_blocks_of_a_launch_are_not_listed():
+    @cuda.jit
+    def k(x): x[0] = -1 if cuda.blockIdx.x else 1 / 0
+    def peak(launch):
+        import resource
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        try: launch(X.copy())
+        except SimulatorError: return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert in_child(peak, k[10**6, 1], simulator=True) * unit < 50 * 2**20
+
+
 def test_two_launch_configurations_of_one_kernel_are_two():
     def both():
         from numba import cuda
@@ -280,7 +358,7 @@ def test_cuda_may_be_a_local_name():
         k[2, 2](out)
         try: gpu.threadIdx
         except AttributeError as e: return out.tolist(), str(e)
-    assert in_child(launch, simulator=True) == ([0, 1, 0, 1], "cuda.threadIdx exists only inside a running kernel")
+    assert in_child(launch, simulator=True) == ([0, 1, 0, 1], "cuda.threadIdx exists only inside a running kernel: decorate its function with @cuda.jit, and launch it")
 
 
 def test_an_exception_in_a_device_function_names_its_line():
