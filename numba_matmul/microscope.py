@@ -105,7 +105,7 @@ class Site:
     requests: int = 0
     passes: int = 0   # sectors (global) or wavefronts (shared) in all
     wanted: int = 0   # different bytes in all
-    sample: dict = field(default_factory=dict)  # of the first request: lane →
+    sample: dict = field(default_factory=dict, repr=False)  # of the first request: lane →
                                                 # first byte, index, byte it was copied from
     count: int = 1    # elements a lane
 
@@ -199,15 +199,24 @@ class View:
         raise ValueError(f"{self.name} has no {operation or 'access'} of {array!r}; "
                          f"it touches {', '.join(sorted({s.array for s in self.merged()}))}")
 
+    def _rows(self):
+        for s in self.merged():
+            unit, used = ("sector", f"{s.used:.0%}") if s.space == "global" else ("wavefront", "")
+            if s.cost != 1: unit += "s"
+            yield (str(s.line), f"{s.space} {s.operation}", s.array, str(8 * s.size),
+                   f"{s.requests:,}", f"{s.cost:.4g} {unit}", used)
+
+    def __repr__(self):
+        rows = [("line", "", "array", "bits", "requests", "a request", "used"), *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, side, width in
+                                   zip(row, "><<>>>>", widths)).rstrip() for row in rows)
+
     def _repr_markdown_(self):
         head = ("| line | | array | bits | requests | a request | used |\n"
                 "|--:|---|---|--:|--:|--:|--:|\n")
-        def row(s):
-            unit, used = ("sector", f"{s.used:.0%}") if s.space == "global" else ("wavefront", "")
-            if s.cost != 1: unit += "s"
-            return (f"| {s.line} | {s.space} {s.operation} | `{s.array}` | {8 * s.size} "
-                    f"| {s.requests:,} | {s.cost:.4g} {unit} | {used} |")
-        return head + "\n".join(row(s) for s in self.merged())
+        return head + "\n".join(f"| {line} | {what} | `{array}` | " + " | ".join(rest) + " |"
+                                for line, what, array, *rest in self._rows())
 
     def totals(self):
         "Sectors and wavefronts of the whole launch, under the names of Nsight Compute."

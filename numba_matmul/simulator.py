@@ -27,13 +27,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 import time
 from bisect import bisect_right
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import _lru_cache_wrapper, cache, cached_property
+from html import escape
 from importlib.util import find_spec
 from math import prod
 from numbers import Integral
@@ -1234,8 +1234,11 @@ def simulate(
     return in_child(_launch, launch, args, simulator=True, timeout=timeout)
 
 class Message(str):
-    "Text that a notebook shows as it is."
-    def __repr__(self): return "\n".join(textwrap.wrap(self, 110))
+    "Text that is shown as it is; in a browser with lines that end between words."
+    def __repr__(self): return str(self)
+    def _repr_html_(self):
+        style = "font: var(--jp-code-font-size, 1em) monospace; white-space: pre-wrap"
+        return f'<div style="{style}">{escape(self)}</div>'
 
 def diagnose(
     launch,      # a kernel with its configuration: `kernel[grid, block]`
@@ -1258,6 +1261,9 @@ class Launch:
     signature: str      # types of the arguments
     args: tuple
 
+    def __repr__(self):
+        return (f"{self.kernel.py_func.__name__}[{self.grid}, {self.block}] with "
+                f"{self.dynamic_bytes} bytes of dynamic shared memory, {self.signature}")
     @property
     def configured(self): return self.kernel[self.grid, self.block, 0, self.dynamic_bytes]
 

@@ -233,6 +233,21 @@ def test_the_parts_of_a_launch_add_up_to_all_of_it():
     assert by_parts == every
 
 
+def test_a_view_is_printed_as_the_table_that_a_notebook_shows():
+    view = microscope(tiled[1, 32], np.arange(64, dtype=np.float32))
+    assert "sample" not in repr(view.site("x"))
+    printed, table = str(view).splitlines(), view._repr_markdown_().splitlines()
+    assert [line.split() for line in printed] == [line.replace("|", " ").replace("`", "").split() for line in (table[0], *table[2:])]
+    assert [line.split("  ", 2)[-1].lstrip() for line in printed] == ["array  bits  requests    a request  used", "x        32         1    8 sectors   50%",
+                                                                      "tile     32         1  1 wavefront"]
+
+
+@cuda.jit
+def tiled(x):
+    tile = cuda.shared.array(32, float32)
+    tile[cuda.threadIdx.x] = x[2 * cuda.threadIdx.x]
+
+
 def test_wide_accesses_are_for_float32():
     @cuda.jit
     def k(x, out): store4(out, 0, *load4(x, 0))

@@ -15,7 +15,8 @@ from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
 from numba_matmul import simulator
 from numba_matmul.ptx import add_mma, ldmatrix, pack_bf16, shared_address, store_pair, to_array, unpack_bf16
-from numba_matmul.simulator import ChildError, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, diagnose, in_child, launch_of, simulate
+from numba_matmul.simulator import (ChildError, Message, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, diagnose, in_child, launch_of,
+                                    simulate)
 from numba_matmul.util import from_bf16, to_bf16
 
 X = np.arange(64, dtype=np.float32)
@@ -507,6 +508,18 @@ def test_nothing_is_left_in_the_temporary_folder(temporary_folder):
     def k(out): out[-1] = 0
     refused(k[1, 1], X.copy(), match="negative")
     assert not os.listdir(temporary_folder)
+
+
+def test_a_message_is_left_to_the_reader_to_break_into_lines():
+    message = Message("x[i] < 0 " * 30)
+    assert repr(message) == str(message) == message
+    html = message._repr_html_()
+    assert html.count("x[i] &lt; 0 ") == 30 and "\n" not in html and "<pre" not in html  # a browser breaks words in a pre
+
+
+def test_a_launch_is_shown_without_its_matrices():
+    assert repr(launch_of(1, (40, 33, 9))) == ("sgemm_naive_kernel[(2, 2, 1), (32, 32, 1)] with 0 bytes of dynamic shared memory, "
+                                               "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], uint64, float32, float32)")
 
 
 def test_the_order_of_threads_is_always_the_same():
