@@ -9,7 +9,6 @@ __all__ = ['COUNTERS', 'REASONS', 'STALLS', 'MEMORY', 'COPIES', 'TENSOR_CORES', 
 
 # %% ../nbs/tool_ncu.ipynb #a68c2673
 import csv
-import io
 import re
 import shutil
 import statistics
@@ -120,12 +119,21 @@ def run_ncu(
 # %% ../nbs/tool_ncu.ipynb #66288c26
 def _read(text, counters):
     "ncu's table as kernel → counter → value, the mean of its launches."
-    lines = [line for line in text.splitlines() if line.startswith('"')]
-    head, _, *rows = csv.reader(io.StringIO("\n".join(lines)))
+    lines = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
+    rows = [dict(zip(lines[0], line)) for line in lines[2:]]  # the second has the units
+    last_words = f"Its last words:\n{text[-2000:]}"
+    if not rows:
+        raise NcuError("ncu printed no table: run the script without it first, and see whether "
+                       f"`ncu --version` answers. {last_words}")
     def value(row, metric):
-        number = float(row[head.index(metric)].replace(",", ""))
+        try: number = float(row.get(metric, "").replace(",", ""))
+        except ValueError:
+            raise NcuError(f"ncu says {row.get(metric) or 'nothing'} of {metric}: see with "
+                           "`ncu --query-metrics` whether this GPU has it. "
+                           f"(A report has only what it was made with.) {last_words}") from None
         return int(number) if number.is_integer() else number
-    def kernel(row): return re.split(r"[\[(]", row[head.index("Kernel Name")])[0].split("::")[-1]
+    def kernel(row):
+        return re.split(r"[\[(]", row.get("Kernel Name", ""))[0].split("::")[-1]
     launches = defaultdict(list)
     for row in rows: launches[kernel(row)].append(row)
     return {name: {counter: statistics.mean(value(row, metric) for row in its)

@@ -1,12 +1,16 @@
 "The compiler tool, the microscope and the reader of Nsight Compute's tables. None needs a GPU."
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from functools import partial
 from importlib.util import find_spec
 from inspect import signature
 
 import numpy as np
 import pytest
+from conftest import ROOT, environment
 
 if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
 
@@ -17,7 +21,7 @@ from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
 from numba_matmul.k13_beyond_cublas import LARGE, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
-from numba_matmul.ncu import NcuError, merged_by_compiler, ncu
+from numba_matmul.ncu import NcuError, _read, merged_by_compiler, ncu
 from numba_matmul.simulator import SimulatorError, launch_of
 from numba_matmul.util import load_cards
 from numba_matmul.vector import load4, store4
@@ -331,6 +335,51 @@ def test_errors_of_ncu_come_with_their_remedy(tmp_path, says, text):
     with pytest.raises(NcuError, match=text): ncu(script, command=str(fake))
     with pytest.raises(NcuError, match="no file"): ncu(tmp_path/"nothing.py", command=str(fake))
     with pytest.raises(NcuError, match="not found"): ncu(script, command="no-such-program")
+
+
+HEAD, UNITS = '"ID","Kernel Name","cycles.avg"', '"","","cycle"'
+
+
+@pytest.mark.parametrize("lines,text", [
+    ([], "no table"), (["==PROF== Connected", "some last words"], "no table.*some last words"), ([HEAD], "no table"), ([HEAD, UNITS], "no table"),
+    ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "says n/a of cycles.avg.*--query-metrics"), ([HEAD, UNITS, '"0","k[1](A)"'], "says nothing of cycles.avg"),
+    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "says nothing of cycles.avg"), (['"ID"', '""', '"0"'], "says nothing of cycles.avg"),
+])
+def test_a_table_that_cannot_be_read_is_shown(lines, text, tmp_path):
+    fake, report = tmp_path/"ncu", tmp_path/"a.ncu-rep"
+    fake.write_text("#!/bin/sh\ncat <<'END'\n" + "".join(f"{line}\n" for line in lines) + "END\n")
+    fake.chmod(0o755)
+    report.touch()
+    with pytest.raises(NcuError, match=f"(?s){text}"): ncu(report, counters={"cycles": "cycles.avg"}, command=str(fake))
+
+
+def test_launches_of_a_kernel_are_averaged():
+    rows = ('"0","m::k[1](A)","1,000.5"', '"1","m::k[1](A)","2,000"', '"2","other(A)","7"')
+    assert _read("\n".join(("==PROF==", HEAD, UNITS, *rows)), {"cycles": "cycles.avg"}) == {"k": {"cycles": 1500.25}, "other": {"cycles": 7}}
+
+
+def profile_tool(folder, *numbers, **env):
+    "What tools/profile.py answers in a copy of the project, and what it leaves in the folder."
+    for name in ("tools", "profiling_scripts"): shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
+    before = set(folder.iterdir())
+    done = subprocess.run([sys.executable, "tools/profile.py", *numbers], cwd=folder, env=environment() | env, capture_output=True, text=True)
+    return done, {path.name for path in set(folder.iterdir()) - before}
+
+
+@pytest.mark.parametrize("numbers,text", [(["05"], "ncu was not found"), (["x", "5"], "no script for x; there are 01, 02"), (["05", "005", "99"], "for 005 99;"), ([], "for nothing;")])
+def test_profiling_that_cannot_be_ends_in_one_line_and_leaves_nothing(numbers, text, tmp_path):
+    done, left = profile_tool(tmp_path, *numbers, PATH="")
+    assert done.returncode == 1 and text in done.stderr and len(done.stderr.splitlines()) == 1 and not left
+
+
+def test_a_kernel_is_profiled_under_its_number_with_or_without_the_zero(tmp_path):
+    fake = tmp_path/"ncu"
+    fake.write_text("#!/bin/sh\necho $* >> said\n")
+    fake.chmod(0o755)
+    done, left = profile_tool(tmp_path, "5", PATH=f"{tmp_path}:/bin")
+    said = (tmp_path/"said").read_text().splitlines()
+    assert said[0] == "--version" and said[1].endswith("profiling_scripts/05_2d_blocktiling.py") and "profiles" in left
+    assert done.returncode == 1 and "there is no file" in done.stderr  # this ncu writes none
 
 
 def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path, temporary_folder):

@@ -21,6 +21,7 @@ def look_at(script):
 
 def profile(script):
     "Profile the second launch of `script` with all sections, and print the details."
+    run_ncu("--version")  # where it fails, nothing is left behind
     report = root/"profiles"/script.stem
     report.parent.mkdir(exist_ok=True)
     print(f"{script.name} → profiles/{report.name}.ncu-rep", flush=True)
@@ -38,11 +39,12 @@ if __name__ == "__main__":
     to_card, wanted = sys.argv[1:2] == ["--card"], [x for x in sys.argv[1:] if x != "--card"]
     there = {script.stem[:2]: script for script in sorted((root/"profiling_scripts").glob("*.py"))}
     if to_card and not wanted: wanted = list(there)
-    if not wanted or not there.keys() >= set(wanted):
-        sys.exit(f"make profile KERNEL=…: there is no script for {' '.join(wanted) or 'nothing'}; there are {', '.join(there)}")
+    unknown = [x for x in wanted if x.zfill(2) not in there]
+    if unknown or not wanted:
+        sys.exit(f"make profile KERNEL=…: there is no script for {' '.join(unknown) or 'nothing'}; there are {', '.join(there)}")
     try:
         profiles = {}
-        for number in wanted: profiles |= profile(there[number])
+        for number in wanted: profiles |= profile(there[number.zfill(2)])
         if to_card:
             write_card(dict(gpu=gpu_name(), profiles=gpu_card().get("profiles", {}) | profiles))
     except NcuError as e: sys.exit(str(e))
