@@ -39,7 +39,11 @@ def _choose():
     # Have torch.profiler shut its tracer down after each profile. Otherwise the tracer may crash at the end of a process
     # in which the driver was initialised before torch was imported (seen in 15 of 32 runs with torch 2.11).
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
-    if "NUMBA_ENABLE_CUDASIM" not in os.environ:
+    chosen = os.environ.get("NUMBA_ENABLE_CUDASIM", "").strip()
+    if chosen not in ("", "0", "1"):
+        raise ImportError(f"NUMBA_ENABLE_CUDASIM is {chosen!r}: set it to 1 for the simulator, to 0 for a GPU, or not at all")
+    if not chosen:
+        os.environ.pop("NUMBA_ENABLE_CUDASIM", None)  # an empty one, of which Numba would warn
         reason = _why_no_gpu()
         if reason and "numba" in sys.modules and not sys.modules["numba"].config.ENABLE_CUDASIM:
             raise ImportError(f"{reason}, so kernels need Numba's simulator, which must be on before numba is imported. "

@@ -42,6 +42,24 @@ def test_the_users_choice_wins(value):
     assert done.stdout == f"{value}\n", done.stderr
 
 
+@pytest.mark.parametrize("value", ["yes", "true", "2", "-1", "1.0"])
+def test_a_choice_that_is_none_is_refused_in_one_line(value):
+    done = python("import util", NUMBA_ENABLE_CUDASIM=value)
+    assert done.returncode == 1 and "Warning" not in done.stderr
+    assert done.stderr.splitlines()[-1] == f"ImportError: NUMBA_ENABLE_CUDASIM is {value!r}: set it to 1 for the simulator, to 0 for a GPU, or not at all"
+
+
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_choice_counts_as_none(value):
+    assert python("import util", NUMBA_ENABLE_CUDASIM=value).stdout == python("import util").stdout
+
+
+@without_gpu
+def test_an_empty_choice_does_not_turn_the_simulator_off():
+    done = python("import util; from numba import config; assert config.ENABLE_CUDASIM", NUMBA_ENABLE_CUDASIM="")
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 class Driver:
     "A CUDA driver with one GPU."
     def __init__(self, version=13000, capability=(9, 0), gpus=1, init=0): self.version, self.capability, self.gpus, self.init = version, capability, gpus, init
