@@ -1,8 +1,8 @@
 """Fast matrix multiplication in Numba CUDA, step by step.
 
-Importing this package decides where kernels run. With a usable NVIDIA GPU nothing happens. Without one it turns on
-Numba's simulator, made strict (`numba_matmul.simulator`), and says so in one line. `NUMBA_ENABLE_CUDASIM`, when you
-set it yourself, always wins."""
+Importing this package decides where kernels run: with a usable NVIDIA GPU there. Without one it turns on Numba's
+simulator, made strict (`numba_matmul.simulator`), and says so in one line. `NUMBA_ENABLE_CUDASIM`, when you set it
+yourself, always wins. In a notebook, cells that cannot run here are then skipped with a line."""
 __version__ = "0.1.0"
 
 import os
@@ -52,10 +52,9 @@ def _choose():
             os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
             print(f"Kernels run in Numba's simulator: {reason}.")
     from numba import config
-    if config.ENABLE_CUDASIM:
-        from . import simulator
-        simulator.install()
-        simulator.skip_cells()
+    from . import simulator
+    if config.ENABLE_CUDASIM: simulator.install()
+    simulator.skip_cells()
 
 
 _choose()

@@ -693,6 +693,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                            'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._poisoned': ('tool_simulator.html#_poisoned', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._present': ('tool_simulator.html#_present', 'numba_matmul/simulator.py'),
+                                        'numba_matmul.simulator._read_only': ( 'tool_simulator.html#_read_only',
+                                                                               'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._rebuild': ('tool_simulator.html#_rebuild', 'numba_matmul/simulator.py'),
                                         'numba_matmul.simulator._refuse_negative': ( 'tool_simulator.html#_refuse_negative',
                                                                                      'numba_matmul/simulator.py'),

@@ -1036,15 +1036,25 @@ def install():
     types.Number.__call__ = _cast
 
 # %% ../nbs/tool_simulator.ipynb #9979dd66
+def _read_only(lines):
+    "What to say of a `%%writefile` cell whose file cannot be written; an empty list for all else."
+    magic, *words = "".join(lines[:1]).split() or [""]
+    path = Path(words[-1] if words else ".")
+    place = path if path.exists() else path.parent
+    if magic != "%%writefile" or not place.exists() or os.access(place, os.W_OK): return []
+    what = "file" if place == path else "folder"
+    return [f"{Path(*path.parts[-2:])} was not written: the {what} is read-only."]
+
 def skip_cells():
     "Under IPython, replace cells that cannot run here by one line that says so."
-    missing = {"#|cuda": "a GPU"}
+    missing = {"#|cuda": "a GPU"} if config.ENABLE_CUDASIM else {}
     if find_spec("numba_cuda") is None: missing["#|compiler"] = "numba-cuda, which is not installed"
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None: return
     def skip(lines):
         marks = {line.replace(" ", "").strip() for line in lines} & missing.keys()
-        return [f"print('Skipped: this cell needs {missing[mark]}.')\n" for mark in marks] or lines
+        said = [f"Skipped: this cell needs {missing[mark]}." for mark in marks] or _read_only(lines)
+        return [f"print({text!r})\n" for text in said] or lines
     shell.input_transformers_cleanup.append(skip)
 
 # %% ../nbs/tool_simulator.ipynb #b5b06ece

@@ -97,6 +97,40 @@ shell.run_cell("print('also', 'ran')")
     assert "needs a GPU" in done.stdout and "\nran" not in done.stdout and "also ran" in done.stdout, done.stderr
 
 
+READ_ONLY = """
+import os, sys
+{shell}
+run("import numba_matmul")
+access = os.access
+os.access = lambda path, mode: mode != os.W_OK and access(path, mode)
+run("%%writefile ../here/there.py\\nnew")
+run("%%writefile new.py\\nnew")
+run("\\n%%writefile -a nowhere/new.py\\nnew")
+run("print('%%writefile goes', 'on')")
+os.access = access
+run("%%writefile there.py\\nchanged")
+"""
+SHELLS = {"ipykernel": "from ipykernel.inprocess.manager import InProcessKernelManager as M\nm = M(); m.start_kernel(); c = m.client(); c.start_channels()\n"
+                       "def run(text):\n    c.execute(text)\n    while c.iopub_channel.msg_ready():\n"
+                       "        content = c.get_iopub_msg()['content']\n        print(content.get('text', ''), content.get('evalue', ''), end='')",
+          "nbdev": "from execnb.shell import CaptureShell\nshell = CaptureShell()\n"
+                   "def run(text):\n    for out in shell.run(text): print(''.join(out.get('text', '')), out.get('evalue', ''), end='')"}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("simulator", "01")
+def test_a_script_that_cannot_be_written_is_left_with_a_line(shell, simulator, tmp_path):
+    here = tmp_path/"here"
+    here.mkdir()
+    (here/"there.py").write_text("old")
+    done = subprocess.run([sys.executable, "-c", READ_ONLY.format(shell=SHELLS[shell])], cwd=here, capture_output=True, text=True,
+                          env=environment() | dict(NUMBA_ENABLE_CUDASIM=simulator))
+    said = [line.strip() for line in done.stdout.splitlines()]
+    assert {"here/there.py was not written: the file is read-only.", "new.py was not written: the folder is read-only."} <= {*said}, done.stdout + done.stderr
+    assert not (here/"new.py").exists()
+    assert "No such file" in done.stdout and "goes on" in done.stdout and (here/"there.py").read_text() == "changed\n"
+
+
 @without_gpu
 def test_compiler_cells_are_skipped_only_where_there_is_no_compiler():
     done = python("""
