@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
@@ -297,10 +298,11 @@ def machine_code(
     if path.exists(): found = json.loads(path.read_text())
     else:
         found = _build(kernel, signature, target)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(found))
-        part.replace(path)  # at once: another process may be reading
+        with suppress(OSError):  # where nothing can be kept, it is compiled each time
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_suffix(f".{os.getpid()}")
+            part.write_text(json.dumps(found))
+            part.replace(path)  # at once: another process may be reading
     fields = re.findall(r"(REG|STACK|SHARED):(\d+)", found["usage"])
     usage = {field: int(value) for field, value in fields}
     shared = usage["SHARED"]

@@ -108,6 +108,13 @@ def test_an_edited_kernel_is_compiled_anew_and_the_second_time_comes_from_the_ca
     assert len(list((tmp_path/"numba_matmul").iterdir())) == 2
 
 
+def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_path, monkeypatch):
+    (tmp_path/"file").write_text("where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"file"))
+    monkeypatch.setattr(compiler, "_build", lambda *args: dict(sass="", usage="REG:7 STACK:8 SHARED:1024"))
+    assert machine_code(simple, "void(float32[::1], float32[::1])").registers == 7
+
+
 def test_line_numbers_and_loop():
     code = machine_code(3)
     lines = {x.line for x in code.main_loop}
