@@ -203,13 +203,14 @@ def shared_memory_bound(
     numbers, ffmas = {kernel.name: number for number, kernel in KERNELS.items()}, PROFILED**3 / 32
     rows = []
     for name in names:
-        if name not in card["profiles"]:
+        speed = card_row(card, numbers[name], PROFILED)
+        if name not in card["profiles"] or not speed:
             rows.append(f"| {name} | not counted yet | | |")
             continue
         wavefronts = sum(counted(name, f"shared {operation} wavefronts", card)
                          for operation in ("load", "store"))
-        bound = min(1, ffmas / 4 / wavefronts)
-        reached = card_row(card, numbers[name], PROFILED)["gflops"] / card["peak_gflops"]
+        bound = min(1, ffmas / 4 / wavefronts) if wavefronts else 1
+        reached = speed["gflops"] / card["peak_gflops"]
         rows.append(f"| {name} | {wavefronts / ffmas:.3f} | {bound:.0%} | {reached:.0%} |")
     return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts for each `FFMA` of a warp "
                                "| so at most | reached |", "|---|--:|--:|--:|", *rows]))

@@ -1,4 +1,5 @@
 "The compiler tool, the microscope and the reader of Nsight Compute's tables. None needs a GPU."
+import json
 import os
 import shutil
 import stat
@@ -16,12 +17,13 @@ if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", a
 
 from numba import cuda, float32, uint32
 
-from numba_matmul import compiler, simulator, k16_warp_specialized
+from numba_matmul import compiler, k16_warp_specialized, simulator
+from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
 from numba_matmul.k13_beyond_cublas import LARGE, sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
-from numba_matmul.ncu import NcuError, _read, merged_by_compiler, ncu
+from numba_matmul.ncu import NcuError, _read, agreement, counted, merged_by_compiler, ncu, shared_memory_bound, stalls
 from numba_matmul.simulator import SimulatorError, launch_of
 from numba_matmul.util import load_cards
 from numba_matmul.vector import load4, store4
@@ -321,12 +323,43 @@ def test_pictures_are_drawn():
 
 
 def test_predictions_agree_with_what_was_counted():
-    rows = [row for card in load_cards() for row in card["ncu"]]
-    assert {row["kernel"] for row in rows} >= {row["name"] for card in load_cards() for row in card["speed"] if row["kernel"]}
+    cards = [card for card in load_cards() if "ncu" in card]
+    for card in cards: assert {row["kernel"] for row in card["ncu"]} >= {row["name"] for row in card["speed"] if row["kernel"]}
+    rows = [row for card in cards for row in card["ncu"]]
+    assert rows
     numbers = {kernel.name: number for number, kernel in KERNELS.items()}
     for row in rows:
         if row["predicted"] == pytest.approx(row["counted"], rel=0.01): continue
         assert row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"]), row
+
+
+def minimal_card(**more):
+    "A card of another GPU, with the fields that each must have, and its one speed."
+    required = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))["required"]
+    card = next(card for card in load_cards() if "profiles" in card)
+    return {name: card[name] for name in required} | dict(gpu="Another GPU", speed=card["speed"][:1]) | more
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_card_with_the_required_fields_alone_changes_no_table(first, monkeypatch):
+    cards = load_cards()
+    def tables(): return agreement("sgemm_naive", "sgemm_smem_blocking"), counted("sgemm_naive", "cycles"), shared_memory_bound("sgemm_smem_blocking")
+    before = tables()
+    monkeypatch.setattr(ncu_module, "load_cards", lambda: [minimal_card(), *cards] if first else [*cards, minimal_card()])
+    assert tables() == before and stalls("sgemm_naive").axes
+
+
+def test_without_a_profile_the_tables_say_so(monkeypatch):
+    card = minimal_card()
+    monkeypatch.setattr(ncu_module, "load_cards", lambda: [card])
+    assert agreement("sgemm_naive") == "Not counted yet: sgemm_naive." and "0 predictions" in agreement()
+    for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"), lambda: stalls("sgemm_naive")):
+        with pytest.raises(NcuError, match="no profile is recorded: run make gpu STAGE=ncu"): call()
+    card |= dict(profiles=dict(sgemm_naive={"shared load wavefronts": 0, "shared store wavefronts": 0, "cycles": 1}), speed=[])
+    assert "| sgemm_naive | not counted yet" in shared_memory_bound("sgemm_naive")  # no speed at that size
+    card["speed"] = [dict(kernel=1, m=4096, n=4096, k=4096, gflops=card["peak_gflops"] / 4)]
+    assert "| sgemm_naive | 0.000 | 100% | 25% |" in shared_memory_bound("sgemm_naive")
+    assert "| sgemm_smem_blocking | not counted yet" in shared_memory_bound("sgemm_smem_blocking")
 
 
 @pytest.mark.parametrize("says,text", [
