@@ -1289,7 +1289,7 @@ def _type_text(arg):
 
 def _note_launches(fn, args):
     "In a child: call `fn(*args)`, and return the launches that it asks for."
-    noted = []
+    noted, call = [], StrictKernel.__call__
     def note(launch, *args):
         if launch.grid_dim is None: return launch.fn(*args)
         args = all_arguments(launch.fn, args)
@@ -1297,7 +1297,8 @@ def _note_launches(fn, args):
         noted.append(Launch(StrictKernel(launch.fn, launch.options), launch.grid_dim,
                             launch.block_dim, launch.dynshared_size, f"void({types})", args))
     StrictKernel.__call__ = note
-    fn(*(cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
+    try: fn(*(cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
+    finally: StrictKernel.__call__ = call
     return noted
 
 def _name_of(fn): return getattr(fn, "func", fn).__name__

@@ -27,6 +27,7 @@ from numba_matmul.ncu import NcuError, _read, agreement, counted, merged_by_comp
 from numba_matmul.simulator import SimulatorError, launch_of
 from numba_matmul.util import load_cards
 from numba_matmul.vector import load4, store4
+from test_simulator import kept_child, new_children, no_child  # fixtures
 
 
 X = np.arange(8, dtype=np.float32)
@@ -183,8 +184,7 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
     (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
     (lambda: microscope(counting[10**9, 8], X), SimulatorError, "1,000,000,000 blocks"),
 ])
-def test_what_is_no_kernel_is_refused_before_a_child_is_started(call, error, text, monkeypatch):
-    monkeypatch.setattr(simulator, "_Child", None)
+def test_what_is_no_kernel_is_refused_before_a_child_is_started(call, error, text, no_child):
     with pytest.raises(error, match=text): call()
 
 
@@ -238,12 +238,18 @@ def test_wide_accesses_count_once_and_must_be_aligned():
     with pytest.raises(SimulatorError, match="16 bytes at x"): microscope(k[1, 32], x, np.zeros(128, np.float32), 2)
 
 
+@cuda.jit
+def copy(x, out):
+    i, j = cuda.grid(2)
+    if i < x.shape[0] and j < x.shape[1]: out[i, j] = x[i, j]
+
+
 def test_the_parts_of_a_launch_add_up_to_all_of_it():
-    shape = 70, 40, 9
-    by_parts = microscope(1, shape).totals()
-    grid = 3, 2
-    every = microscope(1, shape, blocks=[(x, y, 0) for x in range(grid[0]) for y in range(grid[1])]).totals()
-    assert by_parts == every
+    x = np.zeros((37, 32), np.float32)
+    launch, grid = partial(microscope, copy[(5, 4), (8, 8)], x, x.copy()), (5, 4, 1)
+    by_parts, every = launch(), launch(blocks=list(np.ndindex(*grid)))
+    assert len(by_parts.counts) == 9 and max(by_parts.counts.values()) == 6 and len(every.counts) == 20
+    assert by_parts.totals() == every.totals()
 
 
 def test_a_view_is_printed_as_the_table_that_a_notebook_shows():
@@ -316,7 +322,7 @@ def test_zeros_that_land_have_no_line():
 
 
 def test_pictures_are_drawn():
-    view = microscope(3, (64, 64, 64))
+    view = microscope(3, (32, 32, 32))
     for array, operation in ("a", "load"), ("c", "store"), ("a_tile", "store"), ("b_tile", "load"):
         assert view.draw(array, operation).axes
     assert view.heat_map("b").axes
@@ -422,7 +428,7 @@ def test_a_kernel_is_profiled_under_its_number_with_or_without_the_zero(tmp_path
     assert done.returncode == 1 and "there is no file" in done.stderr  # this ncu writes none
 
 
-def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path, temporary_folder):
+def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path, temporary_folder, new_children):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     machine_code(simple, "void(float32[::1], float32[::1])")
     microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32))

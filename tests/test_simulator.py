@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from functools import partial
 from importlib.util import find_spec
@@ -20,6 +21,26 @@ from numba_matmul.simulator import (ChildError, Message, SimulatorError, cp_asyn
 from numba_matmul.util import from_bf16, to_bf16
 
 X = np.arange(64, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kept_child():
+    "One child launches and notes launches for all tests: kernels travel by value, so nothing of a test is left in it."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulator, "in_child", partial(in_child, keep=True))
+        yield
+
+
+@pytest.fixture
+def new_children(monkeypatch):
+    "Those that are kept are not asked."
+    monkeypatch.setattr(simulator, "_kept", threading.local())
+
+
+@pytest.fixture
+def no_child(monkeypatch, new_children):
+    "No child can be asked, or started."
+    monkeypatch.setattr(simulator, "_Child", None)
 
 
 def refused(launch, *args, match):
@@ -244,8 +265,7 @@ def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
     (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"), (half[1, 1], (X,), TypeError, "half is a device function"),
     (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"), (add[1, 8], (X,) * 4, TypeError, "and 4 were given"),
 ])
-def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, args, error, match, monkeypatch):
-    monkeypatch.setattr(simulator, "_Child", None)
+def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, args, error, match, no_child):
     with pytest.raises(error, match=match): call(launch, *args)
 
 
@@ -255,8 +275,7 @@ def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, ar
     (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) is no host function.*@cuda.jit"),
     (1, (8, 8), ValueError, r"three whole numbers, got \(8, 8\)"), (1, 8, ValueError, "got 8"), (1, (8, 8, -8), ValueError, "got"), (1, (8, 8, 0.5), ValueError, "got"),
 ])
-def test_what_launches_no_kernel_is_refused_before_a_child_is_started(fn, shape, error, match, monkeypatch):
-    monkeypatch.setattr(simulator, "_Child", None)
+def test_what_launches_no_kernel_is_refused_before_a_child_is_started(fn, shape, error, match, no_child):
     with pytest.raises(error, match=match): launch_of(fn, shape)
 
 
@@ -414,14 +433,6 @@ def test_a_child_returns_values_and_errors():
     with pytest.raises(ChildError, match="status 3.*last words"): in_child(lambda: (print("last words", flush=True), os._exit(3)), simulator=True)
 
 
-def test_a_child_that_hangs_is_ended_with_its_own_children(tmp_path):
-    marker = tmp_path/"still-alive"
-    def hang(): subprocess.run(["sh", "-c", f"sleep 4; touch {marker}"])
-    with pytest.raises(ChildError, match="within 2 s"): in_child(hang, simulator=True, timeout=2)
-    time.sleep(3)
-    assert not marker.exists()
-
-
 def held(path):
     "Take a lock that goes when this process, and all to whom it hands it on, are gone."
     global lock
@@ -429,14 +440,38 @@ def held(path):
     fcntl.flock(lock, fcntl.LOCK_EX)
 
 
+def with_a_command(path):
+    "Hold the lock, and have a command that never ends hold it, too."
+    held(path)
+    os.set_inheritable(lock.fileno(), True)
+    subprocess.run(["sleep", "100"], close_fds=False)
+
+
+def wait_until(path, is_held, seconds):
+    "Is that so of the lock, within so many seconds?"
+    end = time.time() + seconds
+    while time.time() < end:
+        if path.exists():
+            with open(path) as file:
+                try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError: found = True
+                else: found = False
+            if found == is_held: return True
+        time.sleep(0.1)
+
+
+def test_a_child_that_hangs_is_ended_with_its_own_children(tmp_path):
+    with pytest.raises(ChildError, match="within 6 s"): in_child(with_a_command, tmp_path/"lock", simulator=True, timeout=6)
+    assert wait_until(tmp_path/"lock", False, 1)
+
+
 PARENT = """
-import os, subprocess, sys, time
+import sys, time
 from itertools import repeat
 import numpy as np
-import test_simulator
 from numba_matmul.simulator import diagnose, in_child
 from numba import cuda
-from test_simulator import held
+from test_simulator import held, with_a_command
 
 path, case = sys.argv[1:]
 
@@ -445,21 +480,16 @@ def endless(out):
     held(path)
     while out[0] == 0: pass
 
-def with_a_command():
-    held(path)
-    os.set_inheritable(test_simulator.lock.fileno(), True)
-    subprocess.run(["sleep", "100"], close_fds=False)
-
 def never_interrupted():
     held(path)
     sum(repeat(0))
 
-def with_a_child(): in_child(with_a_command, simulator=True)
+def with_a_child(): in_child(with_a_command, path, simulator=True)
 
 if case == "diagnosis": diagnose(endless[1, 1], np.zeros(1, np.float32))
 if case == "grandchild": in_child(with_a_child, simulator=True)
 if case == "idle": in_child(held, path, simulator=True, keep=True)
-if case == "out of time": in_child(never_interrupted, simulator=True, timeout=4)
+if case == "out of time": in_child(never_interrupted, simulator=True, timeout=8)
 time.sleep(100)
 """
 
@@ -471,20 +501,10 @@ def test_a_child_ends_with_its_parent_and_at_its_time_limit(case, how, tmp_path)
     env = environment() | {"NUMBA_ENABLE_CUDASIM": "1"}
     env["PYTHONPATH"] += os.pathsep + str(ROOT/"tests")
     parent = subprocess.Popen([sys.executable, "-c", PARENT, str(path), case], env=env, stderr=subprocess.DEVNULL)
-    def is_held():
-        if not path.exists(): return False
-        with open(path) as file:
-            try: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError: return True
-        return False
-    def wait_until(held, seconds):
-        end = time.time() + seconds
-        while is_held() != held and time.time() < end: time.sleep(0.1)
-        return is_held() == held
     try:
-        assert wait_until(True, 30)
+        assert wait_until(path, True, 30)
         parent.send_signal(how)
-        assert wait_until(False, 8)
+        assert wait_until(path, False, 14)
     finally: parent.kill(); parent.wait()
 
 
@@ -503,7 +523,7 @@ def test_a_child_does_not_take_a_folder_of_that_name_for_the_package(monkeypatch
     assert in_child(os.getcwd, simulator=True) == str(tmp_path)
 
 
-def test_nothing_is_left_in_the_temporary_folder(temporary_folder):
+def test_nothing_is_left_in_the_temporary_folder(temporary_folder, new_children):
     @cuda.jit
     def k(out): out[-1] = 0
     refused(k[1, 1], X.copy(), match="negative")
@@ -776,7 +796,7 @@ def boxes_at_the_edges(row, column):
 
 
 @pytest.mark.parametrize("row,column", [(0, 0), (3, 8), (16, 40), (-3, 0), (0, -8), (-8, 16), (30, 0), (17, 72)])
-def test_the_tma_copies_what_is_inside(row, column): assert in_child(boxes_at_the_edges, row, column, simulator=True)
+def test_the_tma_copies_what_is_inside(row, column): assert in_child(boxes_at_the_edges, row, column, simulator=True, keep=True)
 
 
 def test_a_host_function_that_launches_several_kernels_is_told_with_their_names():
