@@ -267,12 +267,13 @@ def microscope(
         launch = launch_of(fn, *args)
         configured, args = launch.configured, launch.args
     else:
-        raise TypeError("pass a host function or its number and one shape, as in microscope(1, (64, "
-                        "64, 64)), or a kernel and its arguments: microscope(kernel[grid, block], …)")
+        raise TypeError("pass a host function or its number and one shape, microscope(1, (64, 64, 64))"
+                        ", or a kernel and its arguments, microscope(kernel[grid, block], …)")
     kernel, _, (grid, block, *_) = kernel_parts(configured)
     if any(not arg.flags.c_contiguous for arg in args if isinstance(arg, np.ndarray)):
         raise ValueError("the microscope needs row-major arrays: a view has other addresses")
-    counts = _sorts(kernel, grid, block) if blocks is None else {tuple(place): 1 for place in blocks}
+    if blocks is None: counts = _sorts(kernel, grid, block)
+    else: counts = {tuple(place): 1 for place in blocks}
     if not counts or any(len(place) != 3 or not all(0 <= i < n for i, n in zip(place, grid))
                          for place in counts):
         raise ValueError(f"blocks are (x, y, z) within the grid {tuple(grid)}, and at least one")

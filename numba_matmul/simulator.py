@@ -1080,7 +1080,7 @@ def kernel_parts(kernel):
 @cache
 def _names(code):
     "The global names that this code uses."
-    return [x.argval for x in dis.get_instructions(code) if x.opname in ("LOAD_GLOBAL", "LOAD_NAME")]
+    return [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
 
 def recursion(fn, callers=()):
     "How a kernel, or a device function that it calls, comes to call itself; `None` if none does."
@@ -1144,7 +1144,8 @@ def _child(parent):
     while True:
         try: path, timeout, task, sources = pickle.load(sys.stdin.buffer)
         except EOFError: return
-        signal.setitimer(signal.ITIMER_REAL, timeout + 1)  # ends it, should the parent fail to
+        limit = timeout + 1 if timeout else 0  # ends it, should the parent fail to; 0: never
+        signal.setitimer(signal.ITIMER_REAL, limit)
         sys.path[:] = path
         Pickler.remember(sources)
         try:
@@ -1320,8 +1321,8 @@ def launch_of(
                         f"on the ladder, got {given}")
     try: inspect.signature(fn).bind("a", "b")
     except TypeError:
-        raise TypeError(f"{_name_of(fn)}{inspect.signature(fn)} is no host function, which takes "
-                        "two matrices (a, b): if it is a kernel, decorate it with @cuda.jit") from None
+        raise TypeError(f"{_name_of(fn)}{inspect.signature(fn)} is no host function, which takes two "
+                        "matrices (a, b): if it is a kernel, decorate it with @cuda.jit") from None
     if np.shape(shape) != (3,) or not all(isinstance(x, Integral) and x >= 0 for x in shape):
         raise ValueError(f"expected a shape (m, n, k), three whole numbers, got {shape!r}")
     m, n, k = shape
@@ -1329,5 +1330,6 @@ def launch_of(
     noted = in_child(_note_launches, fn, (a, b), simulator=True)
     if len(noted) != 1:
         names = ", ".join(launch.kernel.py_func.__name__ for launch in noted) or "none"
-        raise ValueError(f"{_name_of(fn)} launches {len(noted)} kernels for {m}×{n}×{k}, not one: {names}")
+        raise ValueError(f"{_name_of(fn)} launches {len(noted)} kernels for {m}×{n}×{k}, "
+                         f"not one: {names}")
     return noted[0]

@@ -179,7 +179,7 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
     (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"), (lambda: machine_code(1, shape=(64, 64)), ValueError, "three whole numbers"),
     (lambda: microscope(True, (8, 8, 8)), TypeError, "got True"), (lambda: microscope(None, (8, 8, 8)), TypeError, "got None"),
     (lambda: microscope(1), TypeError, "one shape"), (lambda: microscope(1, 8, 8, 8), TypeError, "one shape"), (lambda: microscope(1, (8, 8, 8), 5), TypeError, "one shape"),
-    (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments"), (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
+    (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments, microscope"), (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
     (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"), (lambda: microscope(simple[1, 8], X, X, X), TypeError, "takes 2 arguments"),
     (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
     (lambda: microscope(counting[10**9, 8], X), SimulatorError, "1,000,000,000 blocks"),

@@ -428,7 +428,7 @@ def test_a_device_function_that_has_a_plain_name_too_goes_by_value(monkeypatch):
 
 
 def test_a_child_returns_values_and_errors():
-    assert in_child(lambda x: x + 1, 41, simulator=False) == 42
+    assert in_child(lambda x: x + 1, 41, simulator=False, timeout=None) == 42
     with pytest.raises(ChildError, match="ZeroDivisionError"): in_child(lambda: 1 // 0, simulator=True)
     with pytest.raises(ChildError, match="status 3.*last words"): in_child(lambda: (print("last words", flush=True), os._exit(3)), simulator=True)
 
