@@ -1,40 +1,42 @@
 # make ladder            every kernel, checked and beside cuBLAS (without a GPU: in the simulator, with recorded speeds)
 # make test              all that CI checks; needs no GPU
-# make lab               the course in JupyterLab
-# make profile KERNEL=01 one kernel under Nsight Compute
+# make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
+# make profile KERNEL=05 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: tune, ladder, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
 # make readme            README's table and picture, from the result cards
+# make clean             removes .venv and all that was built; make help shows this
 #
 # Each makes .venv at its first call. PYTHON=python3 uses that interpreter instead and installs nothing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test lab profile gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean
+.PHONY: ladder test lab profile gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
+# Ends with one line where an interpreter is too old, or too new for the tested packages.
+FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed; %s is %s" % (sys.executable, sys.version.split()[0]))
+
 ifdef PYTHON
 PY := $(PYTHON)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 setup:
+	@command -v $(firstword $(PYTHON)) > /dev/null || { echo "PYTHON=$(PYTHON): there is no such program" >&2; exit 2; }
+	@$(PYTHON) -c '$(FITS)' && PYTHON="$(PYTHON)" $(PYTHON) tools/set_up.py --check $(NEEDS)
 else
 PY := .venv/bin/python
+SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 setup: .venv/ready
 endif
 
-# The extra follows the driver: cu12 where it knows no CUDA 13, else cu13 (also without a GPU: the compiler tool uses it).
+# The first interpreter that fits makes the environment.
 .venv/ready: settings.ini setup.py constraints.txt compiler.txt
-	@echo "Setting up .venv (once; a few minutes)"
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, this is " + sys.version.split()[0])'
-	@test -x .venv/bin/python || python3 -m venv .venv
-	@extra=cu13; nvidia-smi 2>/dev/null | grep -q 'CUDA Version: 12' && extra=cu12; \
-	 grep -v -E "^(#|$$)$$([ $$extra = cu12 ] && echo '|^(cuda-|nvidia-)')" constraints.txt > .venv/constraints.txt; \
-	 .venv/bin/python -m pip install -q --disable-pip-version-check -c .venv/constraints.txt -e ".[dev,$$extra]" || exit 1; \
-	 [ $$extra = cu12 ] || [ $$(uname) = Darwin ] || .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps -r compiler.txt
-	@touch $@
+	@PATH="$(SYSTEM_PATH)"; for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	   command -v $$python > /dev/null && $$python -c '$(FITS)' 2> /dev/null && exec $$python tools/set_up.py; done; \
+	 if command -v python3 > /dev/null; then python3 -c '$(FITS)'; else echo "Python 3.11 to 3.14 is needed, and there is no python3 here" >&2; fi; exit 1
 
 ladder: setup
 	@$(PY) -m numba_matmul.ladder
@@ -43,12 +45,17 @@ test: setup
 	$(PY) -c "from nbdev.test import nbdev_test; nbdev_test(n_workers=2, do_print=True)"
 	$(PY) -m pytest -q -n 2 tests
 
+# The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
+lab: NEEDS := jupyterlab
 lab: setup
-	$(PY) -m jupyterlab nbs
+	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb $(ARGS)
 
 readme: setup
 	$(PY) -m numba_matmul.ladder --readme
 
+ifeq ($(filter profile,$(MAKECMDGOALS))$(KERNEL),profile)
+$(error which kernel? For example, make profile KERNEL=05)
+endif
 profile: setup
 	@$(PY) tools/profile.py $(KERNEL)
 
@@ -77,6 +84,9 @@ gpu-ncu: setup
 gpu-check: setup
 	$(PY) tools/check_gpu.py $(KERNELS)
 	@$(if $(KERNELS),:,echo "To commit: nbs/results")
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
 	rm -rf .venv build *.egg-info profiles

@@ -1,6 +1,5 @@
 "What happens at the first import, and what the command line answers."
 import ctypes
-import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -279,17 +278,3 @@ def test_rows_of_another_day_or_another_software_leave_the_card(monkeypatch):
         assert ladder_module._rows_beside([dict(rows[0], ms=1.0)], now) == kept
     monkeypatch.setattr(ladder_module, "gpu_card", dict)
     assert ladder_module._rows_beside(rows, now) == []
-
-
-@pytest.mark.parametrize("target", ["ladder", "lab", "readme", "test", "profile", "gpu STAGE=ladder", "gpu STAGE=ncu", "gpu STAGE=check", "gpu STAGE=notebooks"])
-def test_make_finds_its_python_in_the_environment_that_it_made(target, tmp_path):
-    for name in ("Makefile", "settings.ini", "setup.py", "constraints.txt", "compiler.txt"): shutil.copy(ROOT/name, tmp_path)
-    for name in ("nbs", ".venv/bin"): (tmp_path/name).mkdir(parents=True)
-    python = tmp_path/".venv"/"bin"/"python"
-    python.write_text('#!/bin/sh\necho "called with $*"\n')
-    python.chmod(0o755)
-    (tmp_path/".venv"/"ready").touch()
-    env = {name: value for name, value in environment().items() if name not in ("PYTHON", "MAKEFLAGS", "MAKELEVEL")}
-    done = subprocess.run(["make", *target.split()], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "called with -m jupyterlab nbs" in done.stdout if target == "lab" else "called with" in done.stdout

@@ -1,0 +1,256 @@
+"What `make` does before anything else: it finds an interpreter, makes .venv, and says what it fetches and why it fails."
+import os
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from importlib.metadata import PackageNotFoundError, distribution
+
+import pytest
+import yaml
+from conftest import ROOT, environment
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+INI = ConfigParser(delimiters=["="])
+INI.read(ROOT/"settings.ini", encoding="utf-8")
+MIN, MAX = (tuple(map(int, text.split(", "))) for text in re.search(r"not \((\d, \d+)\) <= sys.version_info < \((\d, \d+)\)", (ROOT/"Makefile").read_text(encoding="utf-8")).groups())
+PYTHONS = [f"{MIN[0]}.{minor}.0" for minor in range(MIN[1], MAX[1])]
+
+
+def requirements(text): return [Requirement(line) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+def pins(name): return {canonicalize_name(pin.name): pin for pin in requirements((ROOT/name).read_text(encoding="utf-8"))}
+
+
+CONSTRAINTS, COMPILER = pins("constraints.txt"), pins("compiler.txt")
+PINS = CONSTRAINTS | COMPILER
+
+
+def installed(name):
+    "The distribution of this name, if it is the tested version."
+    try: found = distribution(name)
+    except PackageNotFoundError: return None
+    pin = PINS.get(canonicalize_name(name))
+    return found if pin is None or pin.specifier.contains(found.version, prereleases=True) else None
+
+
+def test_the_pythons_are_the_same_everywhere():
+    jobs = yaml.safe_load((ROOT/".github"/"workflows"/"ci.yml").read_text(encoding="utf-8"))["jobs"]["test"]["strategy"]["matrix"]
+    assert jobs["python"] == [python.removesuffix(".0") for python in PYTHONS]
+    assert INI["DEFAULT"]["min_python"] == ".".join(map(str, MIN))
+    assert f"3.{MIN[1]} to 3.{MAX[1] - 1}" in (ROOT/"Makefile").read_text(encoding="utf-8")
+
+
+def test_the_tested_set_can_be_installed_on_every_python():
+    "4.1.1 of soupsieve asked for Python 3.11.5: nothing could be installed on Debian 12, which has 3.11.2."
+    asked = {name: found.metadata.get("Requires-Python", "") for name in PINS if (found := installed(name))}
+    assert len(asked) > 100
+    assert not {(name, text, python) for name, text in asked.items() for python in PYTHONS if not SpecifierSet(text).contains(python)}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("system", [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("darwin", "Darwin", "arm64")], ids=lambda s: f"{s[1]}-{s[2]}")
+def test_everything_that_is_needed_is_pinned(python, system):
+    "From the requirements on, as far as the metadata of the installed packages tells. What is not pinned changes under us."
+    there = default_environment() | dict(python_full_version=python, python_version=python.removesuffix(".0"), os_name="posix",
+                                         sys_platform=system[0], platform_system=system[1], platform_machine=system[2])
+    todo = [(need, "settings.ini") for key in ("requirements", "dev_requirements", "cu13_requirements") for need in requirements(INI["DEFAULT"][key])]
+    seen, wrong = set(), []
+    while todo:
+        need, by = todo.pop()
+        name = canonicalize_name(need.name)
+        if need.marker and by == "settings.ini" and not need.marker.evaluate(there): continue
+        if name not in PINS: wrong.append(f"{by} needs {need}, which constraints.txt does not name")
+        elif name not in COMPILER and not all(need.specifier.contains(pin.version, prereleases=True) for pin in PINS[name].specifier):
+            wrong.append(f"{by} needs {need}, and constraints.txt says {PINS[name]}")
+        if (name, *need.extras) in seen: continue
+        seen.add((name, *need.extras))
+        found = installed(name)
+        for deeper in map(Requirement, found.requires or () if found else ()):
+            if any(deeper.marker is None or deeper.marker.evaluate(there | dict(extra=extra)) for extra in ("", *need.extras)): todo.append((deeper, name))
+    assert len(seen) > 100 and not wrong, "\n".join(wrong)
+
+
+@pytest.fixture
+def project(tmp_path):
+    "A copy of what `make` reads, and a caller of it: no environment yet, no package index, no settings of pip."
+    for name in ("Makefile", "settings.ini", "setup.py", "constraints.txt", "compiler.txt", "pyproject.toml", "README.md", "util.py"): shutil.copy(ROOT/name, tmp_path)
+    for name in ("tools", "numba_matmul", "nbs", "empty", "bin"): (tmp_path/name).mkdir()
+    shutil.copy(ROOT/"tools"/"set_up.py", tmp_path/"tools")
+    (tmp_path/"bin"/"python3").symlink_to(getattr(sys, "_base_executable", sys.executable))
+    for name in "sed", "rm": (tmp_path/"bin"/name).symlink_to(shutil.which(name))
+
+    def make(*args, path=(tmp_path/"bin",), **more):
+        dropped = ("PYTHON", "MAKEFLAGS", "MAKELEVEL", "PYTHONPATH", "VIRTUAL_ENV", "KERNEL")
+        env = {name: value for name, value in environment().items() if name not in dropped and not name.startswith("PIP_")}
+        env |= dict(PATH=os.pathsep.join(map(str, path)), PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path/"empty")) | more
+        return subprocess.run([shutil.which("make"), *args], cwd=tmp_path, env=env, capture_output=True, text=True)
+
+    make.root = tmp_path
+    return make
+
+
+def script(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink(): path.unlink()
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+
+
+def told(done): return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make")]
+
+
+@pytest.mark.parametrize("target", ["ladder", "lab", "readme", "test", "profile KERNEL=05", "gpu STAGE=ladder", "gpu STAGE=ncu", "gpu STAGE=check", "gpu STAGE=notebooks"])
+def test_make_finds_its_python_in_the_environment_that_it_made(target, project):
+    script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
+    (project.root/".venv"/"ready").touch()
+    done = project(*target.split())
+    assert done.returncode == 0 and "called with" in done.stdout, done.stderr
+
+
+def test_lab_opens_the_first_lesson_and_the_links_stay_within_its_root(project):
+    script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
+    (project.root/".venv"/"ready").touch()
+    said = project("lab", "ARGS=--no-browser").stdout
+    page = re.search(r"called with -m jupyterlab .*--LabApp.default_url=/lab/tree/(\S+) --no-browser\n", said)[1]
+    assert page == min(f"nbs/{path.name}" for path in (ROOT/"nbs").glob("*.ipynb")) and f"--ServerApp.root_dir={project.root} " in said
+
+
+def test_help_names_every_target_that_a_reader_calls(project):
+    said = project("help").stdout
+    assert all(f"make {target} " in said for target in ("ladder", "test", "lab", "profile", "gpu", "readme", "clean")) and "PYTHON=python3" in said
+
+
+def test_profile_without_a_kernel_is_one_line_before_anything_is_set_up(project):
+    done = project("profile")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and "make profile KERNEL=05" in done.stderr
+    assert not (project.root/".venv").exists() and not done.stdout
+
+
+OLD = 'exec {python} -c "import sys; sys.version_info = ({version}); sys.version = \'{text} (main)\'; exec(sys.argv[2])" "$@"\n'
+
+
+@pytest.mark.parametrize("version,text", [((3, 10, 6), "3.10.6"), ((*MAX, 0), "{}.{}.0".format(*MAX)), ((2, 7, 18), "2.7.18")])
+def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(version, text, project):
+    script(project.root/"bin"/"python3", OLD.format(python=sys.executable, version=str(version)[1:-1], text=text))
+    for args in (), (f"PYTHON={project.root/'bin'/'python3'}",):
+        done = project(*args)
+        assert done.returncode == 2 and len(told(done)) == 1 and "Python 3.11 to 3.14 is needed" in done.stderr and text in done.stderr, done
+    assert not (project.root/".venv").exists()
+
+
+def test_no_python_at_all_is_one_line(project):
+    done = project(path=(project.root/"empty",))
+    assert done.returncode == 2 and told(done) == ["Python 3.11 to 3.14 is needed, and there is no python3 here"]
+
+
+def test_a_python_that_fits_is_found_beside_an_old_python3(project):
+    script(project.root/"bin"/"python3", OLD.format(python=sys.executable, version="3, 10, 6", text="3.10.6"))
+    script(project.root/"bin"/"python3.12", 'case "$1" in -c) exit 0;; *) echo "python3.12 $*";; esac\n')
+    assert project().stdout.startswith("python3.12 tools/set_up.py\n")
+
+
+def test_without_the_venv_module_one_line_says_what_to_install(project):
+    (project.root/"sitecustomize.py").write_text("import sys\nsys.modules['ensurepip'] = None\n")
+    done = project(PYTHONPATH=str(project.root))
+    assert done.returncode == 2 and len(told(done)) == 1 and f"apt install python3.{sys.version_info[1]}-venv" in done.stderr, done
+    assert not (project.root/".venv").exists()
+
+
+@pytest.mark.parametrize("extra,sizes", [({}, ["5.7 GB on disk with PyTorch's CUDA build", "2.1 GB on disk with its CPU build", "PIP_EXTRA_INDEX_URL"]),
+                                         (dict(PIP_EXTRA_INDEX_URL="https://example.org/whl/cpu"), ["2.1 GB on disk, with PyTorch's CPU build"])])
+def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, project):
+    "With pip itself, which has no index here."
+    for _ in range(2):  # nothing is left behind that looks finished
+        done = project("ladder", **extra)
+        first, last = told(done)[0], done.stderr.splitlines()
+        assert first.startswith(("Setting up .venv with Python", "Bringing .venv up to date"))
+        assert done.returncode == 2 and "ERROR: " in done.stdout and "setuptools" in done.stdout and "Traceback" not in done.stdout + done.stderr
+        assert last[0].startswith("pip could not install the packages; its reason is above. ") and last[0].endswith("make again: it goes on from here.")
+        assert len(last) == 2 and not (project.root/".venv"/"ready").exists()
+        if first.startswith("Setting up"):
+            for size in sizes: assert size in done.stdout.split("ERROR")[0]
+            assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
+
+
+PIP = """
+case "$*" in *"pip --version"*|*"config list"*) exit 0;; *compiler.txt*) exit 0;; esac
+printf 'Obtaining file:///somewhere\\n  Installing build dependencies: started\\nCollecting numba (from matmul==0.1.0)\\n'
+printf '  Downloading numba-0.68.1.whl (3.9 MB)\\n     ---- 3.9/3.9 MB 30.0 MB/s eta 0:00:00\\n'
+printf 'Requirement already satisfied: six in ./somewhere\\n'
+printf 'WARNING: Retrying (Retry(total=4)) after connection broken\\n'
+printf '  Downloading torch-2.13.0.whl (526.6 MB)\\n\\r     -- 100.0/526.6 MB 30.0 MB/s\\r     ---- 526.6/526.6 MB 31.0 MB/s eta 0:00:00\\n'
+"""
+GOOD = PIP + "printf 'Installing collected packages: numba, torch\\nSuccessfully installed numba-0.68.1 torch-2.13.0\\n'\n"
+BAD = PIP + "printf 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\\nsecond line\\n'; exit 3\n"
+
+
+def test_of_pips_lines_the_large_files_the_retries_and_the_install_are_shown(project):
+    script(project.root/".venv"/"bin"/"python", GOOD)
+    done = project("setup")
+    assert done.returncode == 0 and not done.stderr and (project.root/".venv"/"ready").exists(), done.stderr
+    assert told(done)[:4] == ["Bringing .venv up to date with settings.ini and constraints.txt", "WARNING: Retrying (Retry(total=4)) after connection broken",
+                              "  Downloading torch-2.13.0.whl (526.6 MB)", "Installing 2 packages (this can take minutes)"]
+    assert len(told(done)) == 5 and told(done)[4].startswith("Done in ")
+    assert "Collecting numba" in (project.root/".venv"/"pip.log").read_text()
+
+
+def test_pips_status_is_kept_and_its_last_lines_are_shown(project):
+    script(project.root/".venv"/"bin"/"python", BAD)
+    (project.root/".venv"/"ready").touch()
+    os.utime(project.root/".venv"/"ready", (0, 0))  # of an older constraints.txt
+    done = project("setup")
+    assert done.returncode == 2 and not (project.root/".venv"/"ready").exists()
+    assert "No space left on device\nsecond line\n" in done.stdout and "The disk is full" in done.stderr.splitlines()[0]
+
+
+@pytest.mark.parametrize("program,status", [(GOOD, 0), (BAD, 1)])
+def test_on_a_terminal_pips_own_progress_bar_is_shown(program, status, project):
+    pty = pytest.importorskip("pty")
+    script(project.root/".venv"/"bin"/"python", 'test -t 1 || [ "$3" != install ] || exit 9\n' + program)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "tools/set_up.py"], cwd=project.root, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    try:
+        while new := os.read(ours, 1 << 16): said += new
+    except OSError: pass  # the end of a pseudo-terminal
+    os.close(ours)
+    assert process.wait() == status, said.decode()
+    said = said.decode().replace("\r\n", "\n")
+    assert "-- 100.0/526.6 MB 30.0 MB/s\r     ---- 526.6/526.6 MB 31.0 MB/s eta 0:00:00\n" in said and "3.9/3.9 MB" not in said
+    assert "\r\x1b[K1 packages: Collecting numba" in said and "\nCollecting" not in said
+    assert ("second line\n" in said) == bool(status)
+
+
+def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
+    script(project.root/"bin"/"mine", f'exec {sys.executable} -S "$@"\n')  # without site-packages
+    for target in "ladder", "lab", "readme":
+        done = project(target, f"PYTHON={project.root/'bin'/'mine'}")
+        assert done.returncode == 2 and len(told(done)) == 1, done
+        line = told(done)[0]
+        assert " lacks numba, " in line and ("jupyterlab" in line) == (target == "lab")
+        assert re.search(r'Install with: \S+/mine -m pip install -e "\.\[dev,cu1[23]\]"', line)
+
+
+def test_a_path_that_leads_nowhere_is_one_line(project):
+    done = project("ladder", "PYTHON=/no/such/python")
+    assert done.returncode == 2 and told(done) == ["PYTHON=/no/such/python: there is no such program"]
+
+
+def test_an_environment_of_the_readers_own_is_used_as_it_is(project):
+    (project.root/"numba_matmul"/"ladder.py").write_text("print('the ladder')")
+    done = project("ladder", f"PYTHON={sys.executable}")
+    assert done.returncode == 0 and done.stdout == "the ladder\n", done.stderr
+    assert not (project.root/".venv").exists()
+
+
+def test_what_nbdev_leaves_behind_is_not_committed():
+    names = [f"nbs/{name}" for name in ("_quarto.yml", "nbdev.yml", "sidebar.yml")] + ["_proc/index.ipynb", "_docs/index.html"]
+    done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == 128: pytest.skip("this is no clone")
+    assert done.stdout.split() == names
