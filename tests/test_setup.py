@@ -14,7 +14,6 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 INI = ConfigParser(delimiters=["="])
 INI.read(ROOT/"settings.ini", encoding="utf-8")
@@ -38,6 +37,11 @@ def installed(name):
     return found if pin is None or pin.specifier.contains(found.version, prereleases=True) else None
 
 
+def version_of(name):
+    try: return distribution(name).version
+    except PackageNotFoundError: return None
+
+
 def test_the_pythons_are_the_same_everywhere():
     jobs = yaml.safe_load((ROOT/".github"/"workflows"/"ci.yml").read_text(encoding="utf-8"))["jobs"]["test"]["strategy"]["matrix"]
     assert jobs["python"] == [python.removesuffix(".0") for python in PYTHONS]
@@ -50,6 +54,13 @@ def test_the_tested_set_can_be_installed_on_every_python():
     asked = {name: found.metadata.get("Requires-Python", "") for name in PINS if (found := installed(name))}
     assert len(asked) > 100
     assert not {(name, text, python) for name, text in asked.items() for python in PYTHONS if not SpecifierSet(text).contains(python)}
+
+
+@pytest.mark.skipif(not (ROOT/".venv"/"ready").exists() or sys.prefix != str(ROOT/".venv"), reason="this environment was not made by make")
+def test_the_environment_holds_the_tested_set():
+    "Else these tests look at other packages than those that are named."
+    named = pins(".venv/constraints.txt")  # without NVIDIA's packages where the driver is one of CUDA 12
+    assert not [f"{name} {found}" for name in named if (found := version_of(name)) and not installed(name)], "call make"
 
 
 @pytest.mark.parametrize("python", PYTHONS)
