@@ -32,6 +32,11 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 setup: .venv/ready
 endif
 
+# What these need besides the requirements in settings.ini.
+lab: NEEDS := jupyterlab
+test: NEEDS := nbdev execnb jupyterlab pytest pytest-xdist hypothesis
+gpu-notebooks: NEEDS := nbdev execnb
+
 # The first interpreter that fits makes the environment.
 .venv/ready: settings.ini setup.py constraints.txt compiler.txt
 	@PATH="$(SYSTEM_PATH)"; for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -46,7 +51,6 @@ test: setup
 	$(PY) -m pytest -q -n 2 tests
 
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
-lab: NEEDS := jupyterlab
 lab: setup
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb $(ARGS)
 

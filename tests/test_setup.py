@@ -240,11 +240,11 @@ def test_on_a_terminal_pips_own_progress_bar_is_shown(program, status, project):
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
     script(project.root/"bin"/"mine", f'exec {sys.executable} -S "$@"\n')  # without site-packages
-    for target in "ladder", "lab", "readme":
-        done = project(target, f"PYTHON={project.root/'bin'/'mine'}")
+    for target, package in ("ladder", "numba"), ("lab", "jupyterlab"), ("test", "pytest-xdist"), ("gpu STAGE=ladder", "torch"), ("gpu STAGE=notebooks", "nbdev"):
+        done = project(*target.split(), f"PYTHON={project.root/'bin'/'mine'}")
         assert done.returncode == 2 and len(told(done)) == 1, done
         line = told(done)[0]
-        assert " lacks numba, " in line and ("jupyterlab" in line) == (target == "lab")
+        assert " lacks numba, " in line and f"{package}," in line.replace(".", ",") and ("jupyterlab" in line) == (target in ("lab", "test"))
         assert re.search(r'Install with: \S+/mine -m pip install -e "\.\[dev,cu1[23]\]"', line)
 
 

@@ -109,7 +109,7 @@ def announce(python, cuda, new):
     "Say what will be fetched, before it is."
     if not new: return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE, universal_newlines=True).stdout
-    print(f"Setting up .venv with Python {platform.python_version()}, once. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 140 packages:")
+    print(f"Setting up .venv with Python {platform.python_version()}, once. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 150 packages:")
     if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings): print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
     else:
         print(f"  {FULL_SIZE} with PyTorch's CUDA build, which is pip's default on Linux")
