@@ -176,16 +176,15 @@ def test_without_the_venv_module_one_line_says_what_to_install(project):
                                          (dict(PIP_EXTRA_INDEX_URL="https://example.org/whl/cpu"), ["2.1 GB on disk, with PyTorch's CPU build"])])
 def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, project):
     "With pip itself, which has no index here."
-    for _ in range(2):  # nothing is left behind that looks finished
+    for _ in range(2):  # the first call leaves nothing that looks finished
         done = project("ladder", **extra)
         first, last = told(done)[0], done.stderr.splitlines()
-        assert first.startswith(("Setting up .venv with Python", "Bringing .venv up to date"))
+        assert first.startswith("Setting up .venv with Python")
         assert done.returncode == 2 and "ERROR: " in done.stdout and "setuptools" in done.stdout and "Traceback" not in done.stdout + done.stderr
         assert last[0].startswith("pip could not install the packages; its reason is above. ") and last[0].endswith("make again: it goes on from here.")
         assert len(last) == 2 and not (project.root/".venv"/"ready").exists()
-        if first.startswith("Setting up"):
-            for size in sizes: assert size in done.stdout.split("ERROR")[0]
-            assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
+        for size in sizes: assert size in done.stdout.split("ERROR")[0]
+        assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
 
 
 PIP = """
@@ -202,6 +201,7 @@ BAD = PIP + "printf 'ERROR: Could not install packages due to an OSError: [Errno
 
 def test_of_pips_lines_the_large_files_the_retries_and_the_install_are_shown(project):
     script(project.root/".venv"/"bin"/"python", GOOD)
+    (project.root/".venv"/"lib"/"python3"/"site-packages"/"torch").mkdir(parents=True)
     done = project("setup")
     assert done.returncode == 0 and not done.stderr and (project.root/".venv"/"ready").exists(), done.stderr
     assert told(done)[:4] == ["Bringing .venv up to date with settings.ini and constraints.txt", "WARNING: Retrying (Retry(total=4)) after connection broken",

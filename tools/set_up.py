@@ -105,9 +105,9 @@ def cuda_major():
     return 12 if b"CUDA Version: 12" in said else 13
 
 
-def announce(python, cuda, new):
+def announce(python, cuda):
     "Say what will be fetched, before it is."
-    if not new: return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
+    if any(VENV.glob("lib/*/site-packages/torch")): return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE, universal_newlines=True).stdout
     print(f"Setting up .venv with Python {platform.python_version()}, once. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 150 packages:")
     if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings): print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
@@ -126,10 +126,10 @@ def set_up():
     start, python = time.time(), VENV/"bin"/"python"
     if VENV.is_dir() and (VENV/"ready").exists(): (VENV/"ready").unlink()
     def works(): return python.exists() and not subprocess.run([str(python), "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
-    new, cuda = not works(), cuda_major()
-    if new and subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)]).returncode:
+    cuda = cuda_major()
+    if not works() and subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)]).returncode:
         sys.exit("The environment .venv could not be made; the reason is above.")
-    announce(python, cuda, new)
+    announce(python, cuda)
     pins = (ROOT/"constraints.txt").read_text(encoding="utf-8").splitlines()
     (VENV/"constraints.txt").write_text("\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-"))) + "\n", encoding="utf-8")
     pip_install(python, "-c", str(VENV/"constraints.txt"), "-e", f".[dev,cu{cuda}]")
