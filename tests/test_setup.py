@@ -180,62 +180,29 @@ def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, proj
         done = project("ladder", **extra)
         first, last = told(done)[0], done.stderr.splitlines()
         assert first.startswith("Setting up .venv with Python")
-        assert done.returncode == 2 and "ERROR: " in done.stdout and "setuptools" in done.stdout and "Traceback" not in done.stdout + done.stderr
-        assert last[0].startswith("pip could not install the packages; its reason is above. ") and last[0].endswith("make again: it goes on from here.")
-        assert len(last) == 2 and not (project.root/".venv"/"ready").exists()
-        for size in sizes: assert size in done.stdout.split("ERROR")[0]
+        assert done.returncode == 2 and "ERROR: " in done.stderr and "setuptools" in done.stderr and "Traceback" not in done.stdout + done.stderr
+        assert last[-2].startswith("pip could not install the packages; its reason is above. ") and last[-2].endswith("make again: it goes on from here.")
+        assert not (project.root/".venv"/"ready").exists()
+        for size in sizes: assert size in done.stdout
         assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
 
 
 PIP = """
-case "$*" in *"pip --version"*|*"config list"*) exit 0;; *compiler.txt*) exit 0;; esac
-printf 'Obtaining file:///somewhere\\n  Installing build dependencies: started\\nCollecting numba (from matmul==0.1.0)\\n'
-printf '  Downloading numba-0.68.1.whl (3.9 MB)\\n     ---- 3.9/3.9 MB 30.0 MB/s eta 0:00:00\\n'
-printf 'Requirement already satisfied: six in ./somewhere\\n'
-printf 'WARNING: Retrying (Retry(total=4)) after connection broken\\n'
-printf '  Downloading torch-2.13.0.whl (526.6 MB)\\n\\r     -- 100.0/526.6 MB 30.0 MB/s\\r     ---- 526.6/526.6 MB 31.0 MB/s eta 0:00:00\\n'
+case "$*" in *"pip --version"*|*"config list"*|*compiler.txt*) exit 0;; *"pip install"*) echo "Downloading torch (526.6 MB)";; esac
 """
-GOOD = PIP + "printf 'Installing collected packages: numba, torch\\nSuccessfully installed numba-0.68.1 torch-2.13.0\\n'\n"
-BAD = PIP + "printf 'ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device\\nsecond line\\n'; exit 3\n"
 
 
-def test_of_pips_lines_the_large_files_the_retries_and_the_install_are_shown(project):
-    script(project.root/".venv"/"bin"/"python", GOOD)
+def test_what_pip_says_is_shown_and_its_status_kept(project):
+    ready = project.root/".venv"/"ready"
+    script(project.root/".venv"/"bin"/"python", PIP)
     (project.root/".venv"/"lib"/"python3"/"site-packages"/"torch").mkdir(parents=True)
     done = project("setup")
-    assert done.returncode == 0 and not done.stderr and (project.root/".venv"/"ready").exists(), done.stderr
-    assert told(done)[:4] == ["Bringing .venv up to date with settings.ini and constraints.txt", "WARNING: Retrying (Retry(total=4)) after connection broken",
-                              "  Downloading torch-2.13.0.whl (526.6 MB)", "Installing 2 packages (this can take minutes)"]
-    assert len(told(done)) == 5 and told(done)[4].startswith("Done in ")
-    assert "Collecting numba" in (project.root/".venv"/"pip.log").read_text()
-
-
-def test_pips_status_is_kept_and_its_last_lines_are_shown(project):
-    script(project.root/".venv"/"bin"/"python", BAD)
-    (project.root/".venv"/"ready").touch()
-    os.utime(project.root/".venv"/"ready", (0, 0))  # of an older constraints.txt
+    assert done.returncode == 0 and not done.stderr and ready.exists(), done.stderr
+    assert told(done)[:2] == ["Bringing .venv up to date with settings.ini and constraints.txt", "Downloading torch (526.6 MB)"]
+    script(project.root/".venv"/"bin"/"python", PIP + "echo 'ERROR: No space left on device' >&2; exit 3\n")
+    os.utime(ready, (0, 0))  # of an older constraints.txt
     done = project("setup")
-    assert done.returncode == 2 and not (project.root/".venv"/"ready").exists()
-    assert "No space left on device\nsecond line\n" in done.stdout and "The disk is full" in done.stderr.splitlines()[0]
-
-
-@pytest.mark.parametrize("program,status", [(GOOD, 0), (BAD, 1)])
-def test_on_a_terminal_pips_own_progress_bar_is_shown(program, status, project):
-    pty = pytest.importorskip("pty")
-    script(project.root/".venv"/"bin"/"python", 'test -t 1 || [ "$3" != install ] || exit 9\n' + program)
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen([sys.executable, "tools/set_up.py"], cwd=project.root, stdin=theirs, stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    said = b""
-    try:
-        while new := os.read(ours, 1 << 16): said += new
-    except OSError: pass  # the end of a pseudo-terminal
-    os.close(ours)
-    assert process.wait() == status, said.decode()
-    said = said.decode().replace("\r\n", "\n")
-    assert "-- 100.0/526.6 MB 30.0 MB/s\r     ---- 526.6/526.6 MB 31.0 MB/s eta 0:00:00\n" in said and "3.9/3.9 MB" not in said
-    assert "\r\x1b[K1 packages: Collecting numba" in said and "\nCollecting" not in said
-    assert ("second line\n" in said) == bool(status)
+    assert done.returncode == 2 and not ready.exists() and done.stderr.startswith("ERROR: No space left on device\npip could not install the packages")
 
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
