@@ -47,8 +47,8 @@ ladder: setup
 	@$(PY) -m numba_matmul.ladder
 
 test: setup
-	$(PY) -c "from nbdev.test import nbdev_test; nbdev_test(n_workers=2, do_print=True)"
-	$(PY) -m pytest -q -n 2 tests
+	$(PY) -c "import os; from nbdev.test import nbdev_test; nbdev_test(n_workers=os.cpu_count(), do_print=True)"
+	$(PY) -m pytest -q -n logical --dist worksteal tests
 
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
 lab: setup

@@ -25,7 +25,7 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba import cuda
 from .simulator import (TWO_BODIES, ChildError, Pickler, in_child, kernel_parts, launch_of,
                                     recursion)
-from .util import Markdown
+from .util import Markdown, write_whole
 
 # %% ../nbs/tool_compiler.ipynb #a8185b18
 class CompileError(RuntimeError):
@@ -300,9 +300,7 @@ def machine_code(
         found = _build(kernel, signature, target)
         with suppress(OSError):  # where nothing can be kept, it is compiled each time
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(f".{os.getpid()}")
-            part.write_text(json.dumps(found))
-            part.replace(path)  # at once: another process may be reading
+            write_whole(path, json.dumps(found))  # another process may be reading
     fields = re.findall(r"(REG|STACK|SHARED):(\d+)", found["usage"])
     usage = {field: int(value) for field, value in fields}
     shared = usage["SHARED"]
