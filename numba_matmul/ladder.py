@@ -323,17 +323,18 @@ def readme_ladder() -> str:
     return "\n".join([picture, "", f"{what}, on", "", *lines])
 
 def readme_speed() -> str:
-    "The generated part of the README that says how fast: the first and the last kernel of each type."
-    card = next(card for card in load_cards() if rows_at(card))
-    def told(rows):
-        first, last = ({row["kernel"]: row for row in rows}[f({row["kernel"] for row in rows} - {0})]
-                       for f in (min, max))
+    "The generated part of the README that says how fast: first and last kernel of each type, by GPU."
+    def told(card, rows):
+        numbers = {row["kernel"]: row for row in rows if row["kernel"]}
+        first, last = numbers[min(numbers)], numbers[max(numbers)]
         larger = card_row(card, last["kernel"], 8192)
         more = f"; at 8192×8192×8192 {larger['percent']:.1f} %" if larger else ""
         return (f"from {first['gflops']:,.0f} to {last['gflops']:,.0f} GFLOP/s in "
                 f"{dtype_of(last['name'])} ({last['percent']:.1f} % of cuBLAS{more})")
-    speeds = [told(rows) for rows in by_dtype(rows_at(card)).values()]
-    return f"At 4096×4096×4096 on one {card['gpu']}: {', and '.join(speeds)}."
+    lines = [f"- on one {card['gpu']} " + ", and ".join(
+                 told(card, rows) for rows in by_dtype(rows_at(card)).values())
+             for card in load_cards() if rows_at(card)]
+    return "\n".join(["Speeds at 4096×4096×4096:", "", *lines])
 
 def readme_colab() -> str:
     "The generated part of the README on Colab: a first cell, for a copy of the repository."
