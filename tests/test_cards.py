@@ -150,7 +150,8 @@ def test_experiments_reach_the_card_when_their_notebook_has_run_to_its_end(elsew
     earlier = {"earlier": dict(unit="ms", values=dict(x=2.0), date="2026-01-01")}
     path = keep(results, minimal_card() | dict(experiments=earlier))
     def kept(): return sorted(json.loads(path.read_text(encoding="utf-8"))["experiments"])
-    def stage(*names): return run(sys.executable, "-c", STAGES, *names, cwd=elsewhere, PYTHONPATH=str(elsewhere), MATMUL_GPU="Invented GPU")
+    path_there = os.pathsep.join((str(elsewhere), environment()["PYTHONPATH"]))
+    def stage(*names): return run(sys.executable, "-c", STAGES, *names, cwd=elsewhere, PYTHONPATH=path_there, MATMUL_GPU="Invented GPU")
     try:
         assert stage("01_naive").returncode == 0 and kept() == ["01_naive.ipynb", "earlier"]
         shutil.copy(nbs/"01_naive.ipynb", nbs/"02_fails.ipynb")

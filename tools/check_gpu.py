@@ -24,6 +24,7 @@ CASES = 1000  # over all kernels
 REPEATS, REPEATED = 100, ((300, 520, 1000), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096))
 TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
 SANITIZED = (256, 256, 128), (37, 36, 40)  # m, n, k: one that fits all tiles, and one that fits none
+PIECE = 2**28  # elements of a matrix that are compared at once: in float64, and again without sign, 4 GB
 PATIENCE = 90  # seconds for a tool and a product
 
 
@@ -67,14 +68,16 @@ def many_launches(kernel, m, n, k):
 
 
 def large_case(kernel, m, n, k):
-    "A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in strips."
+    "A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in pieces."
     if not kernel.copies or random.random() < 0.5: m, n, k = kernel.fitted(m, n, k)
     dtype = getattr(torch, kernel.dtype)
     a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
     a.normal_(), b.normal_(), c.fill_(torch.nan)
     kernel(a, b, c)
-    rows = max(1, 2**28 // n)
-    for i in range(0, m, rows): assert_matmul_correct(a[i:i + rows], b, c[i:i + rows])
+    rows = max(1, PIECE // max(n, k))
+    columns = max(1, PIECE // max(min(rows, m), k))
+    for i, j in product(range(0, m, rows), range(0, n, columns)):
+        assert_matmul_correct(a[i:i + rows], b[:, j:j + columns], c[i:i + rows, j:j + columns])
 
 
 def sanitize(kernel, shape):
