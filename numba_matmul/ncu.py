@@ -157,7 +157,7 @@ def agreement(
     kernels, only what differs, and how much does not."""
     from numba_matmul.ladder import KERNELS
     numbers = {kernel.name: number for number, kernel in KERNELS.items()}
-    lines, cards = [], [card for card in load_cards() if "ncu" in card]
+    lines, cards = [], load_cards("ncu")
     rows = [(card["gpu"], row) for card in cards for row in card["ncu"]]
     same = sum(row["predicted"] == row["counted"] for _, row in rows)
     for gpu, row in rows:
@@ -189,8 +189,8 @@ def counted(
 
 def _profiled(card=None):
     "The card, or the first one with profiles; `NcuError` if it has none."
-    card = card or next((card for card in load_cards() if "profiles" in card), {})
-    if "profiles" not in card: raise NcuError("no profile is recorded: run make gpu STAGE=ncu")
+    card = card or next(iter(load_cards("profiles")), None)
+    if card is None: raise NcuError("no profile is recorded: run make gpu STAGE=ncu")
     return card
 
 def shared_memory_bound(

@@ -1,5 +1,4 @@
 "The compiler tool, the microscope and the reader of Nsight Compute's tables. None needs a GPU."
-import json
 import os
 import shutil
 import stat
@@ -11,7 +10,7 @@ from inspect import signature
 
 import numpy as np
 import pytest
-from conftest import ROOT, environment
+from conftest import ROOT, environment, minimal_card
 
 if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
 
@@ -329,7 +328,7 @@ def test_pictures_are_drawn():
 
 
 def test_predictions_agree_with_what_was_counted():
-    cards = [card for card in load_cards() if "ncu" in card]
+    cards = load_cards("ncu")
     for card in cards: assert {row["kernel"] for row in card["ncu"]} >= {row["name"] for row in card["speed"] if row["kernel"]}
     rows = [row for card in cards for row in card["ncu"]]
     assert rows
@@ -339,11 +338,9 @@ def test_predictions_agree_with_what_was_counted():
         assert row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"]), row
 
 
-def minimal_card(**more):
-    "A card of another GPU, with the fields that each must have, and its one speed."
-    required = json.loads((ROOT/"nbs"/"card.schema.json").read_text(encoding="utf-8"))["required"]
-    card = next(card for card in load_cards() if "profiles" in card)
-    return {name: card[name] for name in required} | dict(gpu="Another GPU", speed=card["speed"][:1]) | more
+def show(monkeypatch, *cards):
+    "Let the tables find these cards, in this order."
+    monkeypatch.setattr(ncu_module, "load_cards", lambda *fields: [card for card in cards if card.keys() >= set(fields)])
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -351,13 +348,13 @@ def test_a_card_with_the_required_fields_alone_changes_no_table(first, monkeypat
     cards = load_cards()
     def tables(): return agreement("sgemm_naive", "sgemm_smem_blocking"), counted("sgemm_naive", "cycles"), shared_memory_bound("sgemm_smem_blocking")
     before = tables()
-    monkeypatch.setattr(ncu_module, "load_cards", lambda: [minimal_card(), *cards] if first else [*cards, minimal_card()])
+    show(monkeypatch, *([minimal_card(), *cards] if first else [*cards, minimal_card()]))
     assert tables() == before and stalls("sgemm_naive").axes
 
 
 def test_without_a_profile_the_tables_say_so(monkeypatch):
     card = minimal_card()
-    monkeypatch.setattr(ncu_module, "load_cards", lambda: [card])
+    show(monkeypatch, card)
     assert agreement("sgemm_naive") == "Not counted yet: sgemm_naive." and "0 predictions" in agreement()
     for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"), lambda: stalls("sgemm_naive")):
         with pytest.raises(NcuError, match="no profile is recorded: run make gpu STAGE=ncu"): call()
