@@ -1,7 +1,12 @@
 "What happens at the first import, and what the command line answers."
 import ctypes
+import fcntl
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from importlib.util import find_spec
 
 import pytest
@@ -200,6 +205,20 @@ def test_a_reader_who_has_seen_enough_sees_no_traceback():
     done = subprocess.run(f"set -o pipefail; {sys.executable} -m numba_matmul.ladder --kernels 1 | head -1", shell=True, executable="/bin/bash",
                           capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
+
+
+def test_progress_is_shown_on_a_terminal():
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    code = "import time, numba_matmul\nfrom numba_matmul import ladder\nladder.check = lambda kernel: time.sleep(1.5)\nladder.main(kernels='1,2,3')"
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment() | {"NUMBA_ENABLE_CUDASIM": "1"}, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    said = b""
+    try:
+        while new := os.read(ours, 1 << 16): said += new
+    except OSError: pass  # how a terminal ends
+    os.close(ours)
+    assert process.wait() == 0 and "kernels checked:  67%" in said.decode()
 
 
 @without_gpu
