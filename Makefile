@@ -5,6 +5,7 @@
 # make gpu STAGE=…       on a GPU machine: tune, ladder, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
+# make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU
 # make readme            README's table and picture, from the result cards
 # make clean             removes .venv and all that was built; make help shows this
 #
@@ -12,7 +13,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test lab profile gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test lab profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -47,8 +48,8 @@ ladder: setup
 	@$(PY) -m numba_matmul.ladder
 
 test: setup
-	$(PY) -c "import os; from nbdev.test import nbdev_test; nbdev_test(n_workers=os.cpu_count(), do_print=True)"
-	$(PY) -m pytest -q -n logical --dist worksteal tests
+	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests/test_notebooks.py
+	$(PY) -m pytest -q -n logical --dist worksteal --ignore tests/test_notebooks.py tests
 
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
 lab: setup
@@ -62,6 +63,9 @@ $(error which kernel? For example, make profile KERNEL=05)
 endif
 profile: setup
 	@$(PY) tools/profile.py $(KERNEL)
+
+same-code: setup
+	@$(PY) tools/same_code.py $(BASE)
 
 gpu:
 	@case "$(STAGE)" in tune|ladder|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from functools import partial
 from importlib.util import find_spec
-from inspect import signature
 
 import numpy as np
 import pytest
@@ -14,12 +13,13 @@ from conftest import ROOT, environment, minimal_card
 
 if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
 
+from compiled import OPTIONS_13, OPTIONS_16, SHAPES, cases, targets
 from numba import cuda, float32, uint32
 
-from numba_matmul import compiler, k16_warp_specialized, simulator
+from numba_matmul import compiler, simulator
 from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
-from numba_matmul.k13_beyond_cublas import LARGE, sgemm_beyond_cublas
+from numba_matmul.k13_beyond_cublas import sgemm_beyond_cublas
 from numba_matmul.ladder import KERNELS
 from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
 from numba_matmul.ncu import NcuError, _read, agreement, counted, merged_by_compiler, ncu, shared_memory_bound, stalls
@@ -38,15 +38,14 @@ def simple(x, out):
     if i < out.size: out[i] = x[i] + x[i]
 
 
-@pytest.mark.parametrize("shape,targets", [((128, 128, 64), ["sm_90"]), ((132, 132, 36), ["sm_89", "sm_90"]), ((65, 63, 61), ["sm_80", "sm_90"])])
-@pytest.mark.parametrize("number", KERNELS)
-def test_no_kernel_of_the_ladder_spills(number, shape, targets):
-    "Sizes that fit, that do not, and whose rows are not aligned."
-    launch, kernel = launch_of(number, KERNELS[number].fitted(*shape)), KERNELS[number]
-    for target in targets[-1:] if kernel.by_tma else targets:
+@pytest.mark.parametrize("label,kernel,fn,shape", [pytest.param(*case, id=case[0]) for case in cases()])
+def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
+    "At sizes that fit, that do not, and whose rows are not aligned; with each tile; and where C is read, which needs registers, too."
+    launch, multiply = launch_of(fn, shape), "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.by_tma else "HMMA"
+    wanted = {SHAPES[0]: ["sm_90"], SHAPES[1]: ["sm_89", "sm_90"]}.get(shape, ["sm_80", "sm_90"])
+    for target in targets(kernel, wanted):
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0, code
-        multiply = "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.by_tma else "HMMA"
         assert any(x.kind == multiply for x in code.instructions), code
 
 
@@ -62,25 +61,15 @@ def test_a_gpu_without_its_instructions_cannot_have_a_kernel(number, target):
     with pytest.raises(CompileError): machine_code(number, target=target)
 
 
-@pytest.mark.parametrize("options", [dict(tile=tile) for tile in k16_warp_specialized.CYCLES] + [
-    dict(tile=k16_warp_specialized.LARGE, **change) for change in (dict(late=False), dict(read_c=True))])
-def test_no_tile_of_kernel_16_spills(options):
-    code = machine_code(partial(KERNELS[16].fn, **options))
-    assert code.spills == code.stack_bytes == 0 and code.mix["HGMMA"] == 4
+@pytest.mark.parametrize("options", OPTIONS_16)
+def test_kernel_16_multiplies_four_times_a_turn(options):
+    assert machine_code(partial(KERNELS[16].fn, **options)).mix["HGMMA"] == 4
 
 
-@pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if "tile" in signature(kernel.fn).parameters])
-def test_no_kernel_that_reads_c_spills(number):
-    "With the guard, which needs registers, too."
-    launch = launch_of(partial(KERNELS[number].fn, read_c=True), KERNELS[number].fitted(65, 63, 61))
-    code = machine_code(launch.kernel, launch.signature)
-    assert code.spills == 0 and code.stack_bytes == 0, code
-
-
-@pytest.mark.parametrize("options", [{}, dict(guarded=True, width=1, read_c=True)])
+@pytest.mark.parametrize("options", OPTIONS_13)
 def test_kernel_13_has_its_results_in_the_other_bank(options):
-    code = machine_code(partial(sgemm_beyond_cublas, tile=LARGE, **options))
-    assert code.spills == code.stack_bytes == 0 and code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
+    code = machine_code(partial(sgemm_beyond_cublas, **options))
+    assert code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
     if options.get("width") != 1: assert len(code.main_loop) + code.port_conflicts < 1250
 
 
