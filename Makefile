@@ -72,7 +72,7 @@ gpu:
 	 *) echo "make gpu STAGE=tune|ladder|notebooks|ncu|check" >&2; exit 2;; esac
 
 gpu-tune: setup
-	@for number in $(or $(KERNELS),9 10 11 12); do $(PY) -m numba_matmul.ladder --tune $$number --budget $(or $(BUDGET),120) || exit 1; done
+	@for number in $(or $(KERNELS),all); do $(PY) -m numba_matmul.ladder --tune $$number --budget $(or $(BUDGET),120) || exit 1; done
 	@echo "To commit: nbs/results"
 
 gpu-ladder: setup

@@ -1,7 +1,7 @@
 "Everything is said in settings.ini; this file only hands it to setuptools."
 from configparser import ConfigParser
 from pathlib import Path
-from setuptools import setup
+from setuptools import find_packages, setup
 
 here = Path(__file__).parent
 ini = ConfigParser(delimiters=["="])
@@ -28,7 +28,7 @@ setup(
                  "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA", "Framework :: Jupyter"],
     python_requires=">=" + cfg["min_python"],
     # a wheel brings the result cards and their schema as data of the package; a checkout reads them where they are
-    packages=[cfg["lib_path"], f"{cfg['lib_path']}.results"],
+    packages=[*find_packages(include=[cfg["lib_path"], f"{cfg['lib_path']}.*"]), f"{cfg['lib_path']}.results"],
     package_dir={f"{cfg['lib_path']}.results": "nbs/results"},
     package_data={f"{cfg['lib_path']}.results": ["*.json", "schema/*.json"]},
     py_modules=["util"],

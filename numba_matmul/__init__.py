@@ -1,7 +1,7 @@
 """Fast matrix multiplication in Numba CUDA, step by step.
 
 Importing this package decides where kernels run: with a usable NVIDIA GPU there. Without one it turns on Numba's
-simulator, made strict (`numba_matmul.simulator`), and says so in one line. `NUMBA_ENABLE_CUDASIM`, when you set it
+simulator, made strict (`numba_matmul.sim`), and says so in one line. `NUMBA_ENABLE_CUDASIM`, when you set it
 yourself, always wins. In a notebook, cells that cannot run here are then skipped with a line."""
 __version__ = "0.1.0"
 
@@ -52,9 +52,9 @@ def _choose():
             os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
             print(f"Kernels run in Numba's simulator: {reason}.")
     from numba import config
-    from . import simulator
-    if config.ENABLE_CUDASIM: simulator.install()
-    simulator.skip_cells()
+    from .sim import launch
+    if config.ENABLE_CUDASIM: launch.install()
+    launch.skip_cells()
 
 
 _choose()

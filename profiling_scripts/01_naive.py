@@ -2,7 +2,7 @@
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k01_naive import sgemm_naive
+from numba_matmul.kernels.k01_naive import sgemm_naive
 
 size = 33 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")

@@ -2,7 +2,7 @@
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k02_gmem_coalescing import sgemm_gmem_coalescing
+from numba_matmul.kernels.k02_gmem_coalescing import sgemm_gmem_coalescing
 
 size = 33 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")

@@ -2,7 +2,7 @@
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k03_smem_blocking import sgemm_smem_blocking
+from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking
 
 size = 33 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")

@@ -2,7 +2,7 @@
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k05_2d_blocktiling import sgemm_2d_blocktiling
+from numba_matmul.kernels.k05_2d_blocktiling import sgemm_2d_blocktiling
 
 size = 36 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")

@@ -2,7 +2,7 @@
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
+from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 
 size = 36 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")

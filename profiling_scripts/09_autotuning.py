@@ -5,7 +5,8 @@ import sys
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k09_autotuning import GroupTile, sgemm_autotuned
+from numba_matmul.gemm.tiles import GroupTile
+from numba_matmul.kernels.k09_autotuning import sgemm_autotuned
 
 tile = GroupTile(*map(int, sys.argv[1:])) if sys.argv[1:] else None
 size = 36 if config.ENABLE_CUDASIM else 4096

@@ -5,7 +5,8 @@ import sys
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k10_warptiling import WarpTile, sgemm_warptiling
+from numba_matmul.gemm.tiles import WarpTile
+from numba_matmul.kernels.k10_warptiling import sgemm_warptiling
 
 tile = WarpTile(*map(int, sys.argv[1:])) if sys.argv[1:] else None
 size = 36 if config.ENABLE_CUDASIM else 4096

@@ -5,8 +5,8 @@ import sys
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k10_warptiling import WarpTile
-from numba_matmul.k12_async_copy import sgemm_async_copy
+from numba_matmul.gemm.tiles import WarpTile
+from numba_matmul.kernels.k12_async_copy import sgemm_async_copy
 
 tile = WarpTile(*map(int, sys.argv[1:])) if sys.argv[1:] else None
 size = 36 if config.ENABLE_CUDASIM else 4096

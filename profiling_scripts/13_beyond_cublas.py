@@ -5,7 +5,7 @@ import sys
 from util import to_d
 import numpy as np
 from numba import config
-from numba_matmul.k13_beyond_cublas import sgemm_beyond_cublas
+from numba_matmul.kernels.k13_beyond_cublas import sgemm_beyond_cublas
 
 size = 36 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(np.random.randn(size, size).astype(np.float32)) for _ in "ab")

@@ -2,7 +2,7 @@
 from util import rounded, to_d
 import numpy as np
 from numba import config
-from numba_matmul.k14_tensor_cores import hgemm_tensor_cores
+from numba_matmul.kernels.k14_tensor_cores import hgemm_tensor_cores
 
 size = 36 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")

@@ -2,7 +2,7 @@
 from util import rounded, to_d
 import numpy as np
 from numba import config
-from numba_matmul.k15_tma_wgmma import hgemm_tma_wgmma
+from numba_matmul.kernels.k15_tma_wgmma import hgemm_tma_wgmma
 
 size = 40 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")

@@ -6,8 +6,8 @@ import sys
 from util import rounded, to_d
 import numpy as np
 from numba import config
-from numba_matmul.k15_tma_wgmma import WgmmaTile
-from numba_matmul.k16_warp_specialized import hgemm_warp_specialized
+from numba_matmul.gemm.tiles import WgmmaTile
+from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized
 
 size = int(sys.argv[1]) if sys.argv[1:] else 40 if config.ENABLE_CUDASIM else 4096
 copies = sys.argv[2] if sys.argv[2:] else None

@@ -9,7 +9,8 @@ import pytest
 from conftest import ROOT, environment, minimal_card
 from numba import config
 
-from numba_matmul import ladder, util
+from numba_matmul import cards, ladder
+from numba_matmul.report import readme
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 
@@ -19,7 +20,7 @@ def results(tmp_path, monkeypatch):
     "A folder for cards, empty."
     folder = tmp_path/"nbs"/"results"
     folder.mkdir(parents=True)
-    for module in util, ladder: monkeypatch.setattr(module, "card_folder", lambda: folder)
+    for module in cards, readme: monkeypatch.setattr(module, "card_folder", lambda: folder)
     return folder
 
 
@@ -34,7 +35,7 @@ BROKEN = {
     "list.json": lambda path: path.write_text("[]"),
     "latin.json": lambda path: path.write_bytes('{"gpu": "é"}'.encode("latin-1")),
     "other.json": lambda path: path.write_text('{"gpu": "No speeds"}'),
-    "row.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(speed=[{"kernel": 1}]))),
+    "row.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(speed=[{"name": "sgemm_naive"}]))),
     "nan.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(clock_mhz=float("nan")))),
     "folder.json": lambda path: path.mkdir(),
 }
@@ -44,7 +45,7 @@ BROKEN = {
 def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys, name):
     BROKEN[name](results/name)
     keep(results, minimal_card())
-    for _ in range(3): assert [card["gpu"] for card in util.load_cards()] == ["Invented GPU"]
+    for _ in range(3): assert [card["gpu"] for card in cards.load_cards()] == ["Invented GPU"]
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and name in said and str(results) not in said
 
@@ -52,52 +53,52 @@ def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys
 def test_cards_are_chosen_by_what_they_hold(results):
     few, many = minimal_card("A few"), minimal_card("Many") | dict(experiments={"x": dict(unit="ms", values={"y": 1.0}, date="2026-01-02")})
     keep(results, few, "a.json"), keep(results, many, "b.json")
-    def found(*fields, **needs): return [card["gpu"] for card in util.load_cards(*fields, **needs)]
+    def found(*fields, **needs): return [card["gpu"] for card in cards.load_cards(*fields, **needs)]
     assert found() == ["Many", "A few"] and found("experiments") == ["Many"] and found("ncu") == []
-    assert found(kernels=[1]) == ["Many", "A few"] and found(kernels=[1, 2]) == found(kernels=[1], size=64) == []
+    assert found(kernels=["sgemm_naive"]) == ["Many", "A few"] and found(kernels=["sgemm_naive", "sgemm_gmem_coalescing"]) == found(kernels=["sgemm_naive"], size=64) == []
 
 
 def test_a_changed_card_is_read_again(results):
     path = keep(results, minimal_card())
-    assert util.load_cards()[0]["date"] == minimal_card()["date"]
+    assert cards.load_cards()[0]["date"] == minimal_card()["date"]
     keep(results, minimal_card() | dict(date="2031-02-03".replace("2031", "2027")))
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
-    assert util.load_cards()[0]["date"] == "2027-02-03"
+    assert cards.load_cards()[0]["date"] == "2027-02-03"
 
 
 def test_only_its_gpu_changes_a_card_and_other_fields_stay(results, monkeypatch):
     path = keep(results, minimal_card() | dict(tuned={}))
     before = path.read_bytes()
-    monkeypatch.setattr(util, "_here", lambda: None)
+    monkeypatch.setattr(cards, "_here", lambda: None)
     with pytest.raises(ValueError, match="only one Invented GPU can change its card, and this is a machine without a GPU"):
-        util.write_card(dict(gpu="Invented GPU", experiments={}))
-    monkeypatch.setattr(util, "_here", lambda: "Another GPU")
-    with pytest.raises(ValueError, match="this is Another GPU"): util.write_card(dict(gpu="Invented GPU", experiments={}))
-    with pytest.raises(ValueError, match="the card of one Invented GPU"): util.write_card(minimal_card("Another GPU"), path)
-    with pytest.raises(ValueError, match="STAGE=ladder comes first"): util.write_card(dict(gpu="Another GPU", experiments={}))
+        cards.write_card(dict(gpu="Invented GPU", experiments={}))
+    monkeypatch.setattr(cards, "_here", lambda: "Another GPU")
+    with pytest.raises(ValueError, match="this is Another GPU"): cards.write_card(dict(gpu="Invented GPU", experiments={}))
+    with pytest.raises(ValueError, match="the card of one Invented GPU"): cards.write_card(minimal_card("Another GPU"), path)
+    with pytest.raises(ValueError, match="STAGE=ladder comes first"): cards.write_card(dict(gpu="Another GPU", experiments={}))
     assert path.read_bytes() == before and os.listdir(results) == [path.name]
-    monkeypatch.setattr(util, "_here", lambda: "Invented GPU")
-    assert util.write_card(dict(gpu="Invented GPU", experiments={})) == path
+    monkeypatch.setattr(cards, "_here", lambda: "Invented GPU")
+    assert cards.write_card(dict(gpu="Invented GPU", experiments={})) == path
     assert json.loads(path.read_text(encoding="utf-8")) == minimal_card() | dict(tuned={}, experiments={})
 
 
 def test_a_card_is_written_whole_or_not_at_all(results, monkeypatch):
     path = keep(results, minimal_card())
     before = path.read_bytes()
-    monkeypatch.setattr(util, "_here", lambda: "Invented GPU")
+    monkeypatch.setattr(cards, "_here", lambda: "Invented GPU")
     for wrong in dict(speed=[]), dict(clock_mhz=float("nan")), dict(invented="field"), dict(date="yesterday"):
-        with pytest.raises(ValueError): util.write_card(dict(gpu="Invented GPU") | wrong)
+        with pytest.raises(ValueError): cards.write_card(dict(gpu="Invented GPU") | wrong)
     def full(self, *args, **kwargs): raise OSError(28, "No space left on device")
     with monkeypatch.context() as patch:
         patch.setattr("pathlib.Path.replace", full)
-        with pytest.raises(OSError): util.write_card(dict(gpu="Invented GPU", experiments={}))
+        with pytest.raises(OSError): cards.write_card(dict(gpu="Invented GPU", experiments={}))
     assert path.read_bytes() == before and os.listdir(results) == [path.name]
 
 
 def test_nothing_is_written_where_there_is_no_checkout(monkeypatch):
-    monkeypatch.setattr(util, "CHECKOUT", None)
-    monkeypatch.setattr(util, "_here", lambda: "Invented GPU")
-    with pytest.raises(ValueError, match="checkout"): util.write_card(minimal_card())
+    monkeypatch.setattr(cards, "CHECKOUT", None)
+    monkeypatch.setattr(cards, "_here", lambda: "Invented GPU")
+    with pytest.raises(ValueError, match="checkout"): cards.write_card(minimal_card())
 
 
 @pytest.fixture(scope="module")
@@ -129,10 +130,10 @@ STAGES = """
 import json, os, sys
 import numba_matmul
 from numba_matmul import util
-util._here, util.need_gpu = lambda: "Invented GPU", lambda what: None
+cards._here, cards.need_gpu = lambda: "Invented GPU", lambda what: None
 sys.path.insert(0, "tools")
 import run_notebooks
-run_notebooks.need_gpu, run_notebooks.gpu_name = util.need_gpu, util._here
+run_notebooks.need_gpu, run_notebooks.gpu_name = cards.need_gpu, cards._here
 def command(names, env):
     if "fails" in names[-1]: return 1
     with open(env["MATMUL_RECORD"], "a") as notes: notes.write(json.dumps({names[-1]: dict(unit="ms", values=dict(x=1.0), date="2026-01-02")}) + "\\n")
@@ -176,10 +177,10 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
     def python(*args): return run(venv/"bin"/"python", *args, cwd=tmp_path, PYTHONPATH="")
     done = python("-c", "import numba_matmul; from util import *; print(numba_matmul.__file__); [print(card['gpu'], len(card['speed'])) for card in load_cards()]")
     _, place, *cards = done.stdout.splitlines()
-    assert place.startswith(str(site)) and cards == [f"{card['gpu']} {len(card['speed'])}" for card in util.load_cards()]
+    assert place.startswith(str(site)) and cards == [f"{card['gpu']} {len(card['speed'])}" for card in cards.load_cards()]
     before = state(site)
     done = python("-m", "numba_matmul.ladder", "--kernels", "1")
-    assert done.returncode == 0 and f"recorded on one {util.load_cards()[0]['gpu']}, " in done.stdout and "–" not in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and f"recorded on one {cards.load_cards()[0]['gpu']}, " in done.stdout and "–" not in done.stdout, done.stdout + done.stderr
     done = python("-m", "numba_matmul.ladder", "--readme")
     assert done.returncode == 2 and done.stderr == "matmul-ladder: --readme: the course's checkout is not here\n"
     assert state(site) == before

@@ -12,10 +12,12 @@ import jsonschema
 import pytest
 from conftest import ROOT, SCHEMA, environment, minimal_card
 
-from numba_matmul import ladder, util
+from numba_matmul import cards
 from numba_matmul.ncu import LOOK_AT
+from numba_matmul.registry import ALL, KERNELS
+from numba_matmul.report import readme
 
-NOTEBOOKS = sorted((ROOT/"nbs").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
 
 
@@ -45,15 +47,19 @@ def run(code, folder):
 
 def test_library_is_what_the_notebooks_export(copy):
     run("from nbdev.doclinks import nbdev_export\nnbdev_export()", copy)
-    for path in [*(copy/"numba_matmul").glob("*.py"), copy/"pyproject.toml"]:
+    def modules(root): return {path.relative_to(root) for path in (root/"numba_matmul").rglob("*.py")}
+    for path in [*(copy/"numba_matmul").rglob("*.py"), copy/"pyproject.toml"]:
         assert path.read_text(encoding="utf-8") == (ROOT/path.relative_to(copy)).read_text(encoding="utf-8"), f"{path.name}: run nbdev_export"
-    assert {p.name for p in (copy/"numba_matmul").glob("*.py")} == {p.name for p in (ROOT/"numba_matmul").glob("*.py")}
+    assert modules(copy) == modules(ROOT)
+    exported = [path for path in NOTEBOOKS if any(source(cell).startswith("#| default_exp") for cell in cells(path))]
+    by_hand = {path for path in modules(ROOT) if path.name in ("__init__.py", "_modidx.py")}
+    assert len(exported) == len(modules(ROOT) - by_hand), "a module without its notebook: nbdev_export deletes none"
 
 
 def test_notebooks_are_clean(copy):
     run("from nbdev.clean import nbdev_clean\nnbdev_clean()", copy)
     for path in NOTEBOOKS:
-        assert (copy/"nbs"/path.name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
+        assert (copy/path.relative_to(ROOT)).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
 
 
 def test_scripts_are_what_the_lessons_write():
@@ -68,52 +74,56 @@ def test_scripts_are_what_the_lessons_write():
 
 
 def test_every_kernel_has_a_lesson_and_a_script():
-    for number in ladder.KERNELS:
-        (lesson,) = (ROOT/"nbs").glob(f"{number:02}_[!p]*.ipynb")
-        assert (ROOT/"profiling_scripts"/f"{lesson.stem}.py").exists()
-        assert lesson.name in (ROOT/"README.md").read_text(encoding="utf-8")
+    for kernel in KERNELS.values():
+        lesson, _ = readme._lesson(kernel)
+        stem = lesson.removeprefix("nbs/").removesuffix(".ipynb")
+        assert stem.startswith(f"{kernel.number:02}_") and (ROOT/"profiling_scripts"/f"{stem}.py").exists()
+        assert lesson in (ROOT/"README.md").read_text(encoding="utf-8")
 
 
 def test_readme_and_picture_come_from_the_cards():
-    readme = (ROOT/"README.md").read_text(encoding="utf-8")
-    assert readme == ladder.readme_text(readme), "run make readme"
-    assert (ROOT/ladder.PICTURE).read_text(encoding="utf-8") == ladder.picture_svg(), "run make readme"
+    text = (ROOT/"README.md").read_text(encoding="utf-8")
+    assert text == readme.readme_text(text), "run make readme"
+    assert (ROOT/readme.PICTURE).read_text(encoding="utf-8") == readme.picture_svg(), "run make readme"
 
 
 @pytest.fixture
 def two_cards(tmp_path, monkeypatch):
     "The card of another GPU beside the first one: without kernel 12, and with another speed of Triton."
-    card = util.load_cards("experiments")[0]
-    other = card | dict(gpu="Another GPU", experiments={}, speed=[row for row in card["speed"] if row["kernel"] not in (0, 12)])
-    other["speed"].append(other["speed"][-1] | dict(kernel=0, name="sgemm_triton", gflops=12345.0, m=4096, n=4096, k=4096))
+    card = cards.load_cards("experiments")[0]
+    left = [row for row in card["speed"] if row["name"] not in ("sgemm_triton", "sgemm_async_copy")]
+    triton = left[-1] | dict(name="sgemm_triton", gflops=12345.0, m=4096, n=4096, k=4096)
+    other = card | dict(gpu="Another GPU", experiments={}, speed=[*left, triton])
     folder = tmp_path/"nbs"/"results"
     folder.mkdir(parents=True)
-    for path in NOTEBOOKS: shutil.copy(path, tmp_path/"nbs")
+    for path in NOTEBOOKS:
+        (tmp_path/path.relative_to(ROOT)).parent.mkdir(exist_ok=True)
+        shutil.copy(path, tmp_path/path.relative_to(ROOT))
     shutil.copy(ROOT/"settings.ini", tmp_path)
     (folder/"b.json").write_text(json.dumps(card))
     (folder/"a.json").write_text(json.dumps(other))
-    for module in ladder, util: monkeypatch.setattr(module, "card_folder", lambda: folder)
+    for module in readme, cards: monkeypatch.setattr(module, "card_folder", lambda: folder)
     return card, other
 
 
 def test_a_second_card_adds_a_column_and_a_panel(two_cards):
     full, _ = two_cards
-    text, picture = ladder.readme_ladder(), ladder.picture_svg()
+    text, picture = readme.readme_ladder(), readme.picture_svg()
     for card in two_cards:
         assert text.count(f"one {card['gpu']} ") == 1 and f"{card['gpu']}, GFLOP/s" in text and f"{card['gpu']}, 4096" in picture
     lines = {line.split("|")[2].split("]")[0].strip(" ["): line for line in text.splitlines() if line.startswith("|")}
     assert lines["Asynchronous copies"].endswith("| – | – |") and "12,345" in lines["Triton, for comparison (float32)"]
     assert len({line.count("|") for line in lines.values()}) == 1
     assert "colab" not in text
-    assert util.load_cards() == list(two_cards)
-    first, second = (line for line in ladder.readme_speed().splitlines() if line.startswith("- "))  # first the one with experiments
+    assert cards.load_cards() == list(two_cards)
+    first, second = (line for line in readme.readme_speed().splitlines() if line.startswith("- "))  # first the one with experiments
     assert first.startswith(f"- on one {full['gpu']} from ") and second.startswith("- on one Another GPU from ")
 
 
 def test_badges_come_with_an_address(two_cards, monkeypatch):
-    monkeypatch.setattr(ladder, "_git_url", lambda: "https://github.com/someone/matmul")
-    assert "https://colab.research.google.com/github/someone/matmul/blob/main/nbs/05_2d_blocktiling.ipynb" in ladder.readme_ladder()
-    assert "!git clone -q https://github.com/someone/matmul matmul" in ladder.readme_colab()
+    monkeypatch.setattr(readme, "_git_url", lambda: "https://github.com/someone/matmul")
+    assert "https://colab.research.google.com/github/someone/matmul/blob/main/nbs/05_2d_blocktiling.ipynb" in readme.readme_ladder()
+    assert "!git clone -q https://github.com/someone/matmul matmul" in readme.readme_colab()
 
 
 @pytest.mark.parametrize("script", sorted((ROOT/"profiling_scripts").glob("*.py")), ids=lambda p: p.name)
@@ -141,7 +151,6 @@ def test_the_glossary_has_each_term_once_and_links_to_a_page_that_uses_it():
 def test_card_keeps_the_schema(path):
     card = json.loads(path.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator(SCHEMA).validate(card)
-    assert {row["kernel"] for row in card["speed"]} <= ladder.KERNELS.keys() | {0}  # 0: no kernel of the course
     for row in card["speed"]:  # the derived numbers agree with the measured ones
         assert row["gflops"] == pytest.approx(2 * row["m"] * row["n"] * row["k"] / row["ms"] / 1e6)
         assert row["percent"] == pytest.approx(100 * row["cublas_ms"] / row["ms"])
@@ -149,21 +158,21 @@ def test_card_keeps_the_schema(path):
 
 def test_a_card_with_a_failed_check_is_refused():
     card = minimal_card()
-    util.check_card(card)
-    card["speed"][0] = {key: card["speed"][0][key] for key in ("kernel", "name", "m", "n", "k")} | dict(passed=False, message="wrong")
+    cards.check_card(card)
+    card["speed"][0] = {key: card["speed"][0][key] for key in ("name", "m", "n", "k")} | dict(passed=False, message="wrong")
     with pytest.raises(jsonschema.ValidationError): jsonschema.Draft202012Validator(SCHEMA).validate(card)
-    with pytest.raises(ValueError, match="card.speed"): util.check_card(card)
+    with pytest.raises(ValueError, match="card.speed"): cards.check_card(card)
 
 
 def test_every_experiment_of_the_lessons_is_recorded():
     "But for lessons whose kernel has no recorded speed either."
-    card, names, later = util.load_cards()[0], set(), set()
-    measured = {row["kernel"] for row in card["speed"]}
+    card, names, later = cards.load_cards()[0], set(), set()
+    measured = {ALL[row["name"]].number for row in card["speed"]}
     for path in NOTEBOOKS:
         found = {name for cell in cells(path) if cell["cell_type"] == "code"
                  for name in re.findall(r'\bexperiment\("([^"]+)"', source(cell))}
         names |= found
-        if path.stem[:2].isdigit() and int(path.stem[:2]) in ladder.KERNELS.keys() - measured: later |= found
+        if path.stem[:2].isdigit() and int(path.stem[:2]) in KERNELS.keys() - measured: later |= found
     assert names and names - later <= set(card["experiments"]) <= names
 
 

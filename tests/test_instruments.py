@@ -13,23 +13,25 @@ from conftest import ROOT, environment, minimal_card
 
 if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
 
-from compiled import OPTIONS_13, OPTIONS_16, SHAPES, cases, targets
+from compiled import SHAPES, cases, targets
 from numba import cuda, float32, uint32
 
-from numba_matmul import compiler, simulator
+from numba_matmul import compiler
 from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import CompileError, compare, machine_code, occupancy
-from numba_matmul.k13_beyond_cublas import sgemm_beyond_cublas
-from numba_matmul.ladder import KERNELS
+from numba_matmul.kernels.k13_beyond_cublas import sgemm_beyond_cublas
+from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
-from numba_matmul.ncu import NcuError, _read, agreement, counted, merged_by_compiler, ncu, shared_memory_bound, stalls
-from numba_matmul.simulator import SimulatorError, launch_of
-from numba_matmul.util import load_cards
-from numba_matmul.vector import load4, store4
-from test_simulator import kept_child, new_children, no_child  # fixtures
+from numba_matmul.ncu import (NcuError, _read, agreement, counted, merged_by_compiler, ncu,
+                              shared_memory_bound, stalls)
+from numba_matmul.sim.launch import launch_of
+from numba_matmul.sim.scheduler import SimulatorError
+from numba_matmul.cards import card_row, load_cards
+from numba_matmul.ptx.core import load4, store4
+from test_simulator import new_children, no_child  # fixtures
 
 
-X = np.arange(8, dtype=np.float32)
+X, NAIVE = np.arange(8, dtype=np.float32), KERNELS[1].fn
 
 
 @cuda.jit
@@ -41,7 +43,7 @@ def simple(x, out):
 @pytest.mark.parametrize("label,kernel,fn,shape", [pytest.param(*case, id=case[0]) for case in cases()])
 def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
     "At sizes that fit, that do not, and whose rows are not aligned; with each tile; and where C is read, which needs registers, too."
-    launch, multiply = launch_of(fn, shape), "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.by_tma else "HMMA"
+    launch, multiply = launch_of(fn, shape), "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.uses_tma else "HMMA"
     wanted = {SHAPES[0]: ["sm_90"], SHAPES[1]: ["sm_89", "sm_90"]}.get(shape, ["sm_80", "sm_90"])
     for target in targets(kernel, wanted):
         code = machine_code(launch.kernel, launch.signature, target)
@@ -51,22 +53,22 @@ def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
 
 @pytest.mark.parametrize("shape", [(256, 256, 64), (260, 264, 36), (259, 261, 37)])
 def test_kernel_11_fetches_long_before_it_stores(shape):
-    kinds = [x.kind.split()[0] for x in machine_code(11, shape=shape).main_loop]
+    kinds = [x.kind.split()[0] for x in machine_code(KERNELS[11].fn, shape=shape).main_loop]
     last_load = max(place for place, kind in enumerate(kinds) if kind == "LDG")
     assert kinds.index("STS") - last_load > 250 and kinds.count("FFMA") >= 1024
 
 
 @pytest.mark.parametrize("number,target", [(12, "sm_75"), (13, "sm_75"), (15, "sm_89"), (16, "sm_80")])
 def test_a_gpu_without_its_instructions_cannot_have_a_kernel(number, target):
-    with pytest.raises(CompileError): machine_code(number, target=target)
+    with pytest.raises(CompileError): machine_code(KERNELS[number].fn, target=target)
 
 
-@pytest.mark.parametrize("options", OPTIONS_16)
+@pytest.mark.parametrize("options", KERNELS[16].tiles.compiled)
 def test_kernel_16_multiplies_four_times_a_turn(options):
     assert machine_code(partial(KERNELS[16].fn, **options)).mix["HGMMA"] == 4
 
 
-@pytest.mark.parametrize("options", OPTIONS_13)
+@pytest.mark.parametrize("options", KERNELS[13].tiles.compiled)
 def test_kernel_13_has_its_results_in_the_other_bank(options):
     code = machine_code(partial(sgemm_beyond_cublas, **options))
     assert code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
@@ -107,7 +109,7 @@ def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_pa
 
 
 def test_line_numbers_and_loop():
-    code = machine_code(3)
+    code = machine_code(KERNELS[3].fn)
     lines = {x.line for x in code.main_loop}
     source, first = compiler_source(code)
     assert any("acc +=" in source[line - first] for line in lines if line)
@@ -118,7 +120,7 @@ def test_line_numbers_and_loop():
 
 def compiler_source(code):
     import inspect
-    from numba_matmul.k03_smem_blocking import sgemm_smem_blocking_kernel
+    from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking_kernel
     return inspect.getsourcelines(sgemm_smem_blocking_kernel(32, guarded=False).py_func)
 
 
@@ -138,7 +140,7 @@ def test_spills_and_stack_are_seen():
 
 
 def test_comparing_puts_kernels_side_by_side():
-    text = compare(machine_code(1), machine_code(2), names=["one", "two"])
+    text = compare(machine_code(KERNELS[1].fn), machine_code(KERNELS[2].fn), names=["one", "two"])
     assert "one | two" in text and "FFMA share" in text
 
 
@@ -147,7 +149,6 @@ def test_comparing_puts_kernels_side_by_side():
     (lambda: machine_code(simple, "nonsense"), "not a signature"),
     (lambda: machine_code(simple, "void(float32[::1], float32[::1])", "sm_1"), "unknown target 'sm_1'"),
     (lambda: machine_code(simple), "needs a signature"),
-    (lambda: machine_code(99), "no kernel 99"),
 ])
 def test_what_the_compiler_tool_refuses(call, text):
     with pytest.raises((CompileError, ValueError), match=text): call()
@@ -163,10 +164,10 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
 @pytest.mark.parametrize("call,error,text", [
     (lambda: machine_code(simple[1, 8], ONE), TypeError, "launch configuration: pass the kernel alone, simple"),
     (lambda: machine_code(True), TypeError, "got True"), (lambda: machine_code(None), TypeError, "got None"), (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),
-    (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"), (lambda: machine_code(1, ONE), TypeError, "1 is none"),
-    (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"), (lambda: machine_code(1, shape=(64, 64)), ValueError, "three whole numbers"),
+    (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"), (lambda: machine_code(5, ONE), TypeError, "5 is none"), (lambda: machine_code(5), TypeError, "got 5"),
+    (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"), (lambda: machine_code(KERNELS[1].fn, shape=(64, 64)), ValueError, "three whole numbers"),
     (lambda: microscope(True, (8, 8, 8)), TypeError, "got True"), (lambda: microscope(None, (8, 8, 8)), TypeError, "got None"),
-    (lambda: microscope(1), TypeError, "one shape"), (lambda: microscope(1, 8, 8, 8), TypeError, "one shape"), (lambda: microscope(1, (8, 8, 8), 5), TypeError, "one shape"),
+    (lambda: microscope(NAIVE), TypeError, "one shape"), (lambda: microscope(NAIVE, 8, 8, 8), TypeError, "one shape"), (lambda: microscope(NAIVE, (8, 8, 8), 5), TypeError, "one shape"),
     (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments, microscope"), (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
     (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"), (lambda: microscope(simple[1, 8], X, X, X), TypeError, "takes 2 arguments"),
     (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
@@ -265,8 +266,8 @@ def test_wide_accesses_are_for_float32():
 def test_a_kernel_that_races_or_hangs_is_named():
     @cuda.jit
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
-    waiting = microscope(13, (64, 64, 64))  # parts of sums go from one block to another
-    assert len(waiting.counts) == launch_of(13, (64, 64, 64)).grid[0] > 1
+    waiting = microscope(sgemm_beyond_cublas, (64, 64, 64))  # parts of sums go from one block to another
+    assert len(waiting.counts) == launch_of(sgemm_beyond_cublas, (64, 64, 64)).grid[0] > 1
     with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"): microscope(past_the_end[1, 8], np.zeros(8, np.float32))
     with pytest.raises(ValueError, match="it touches out, x"): microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
 
@@ -310,7 +311,7 @@ def test_zeros_that_land_have_no_line():
 
 
 def test_pictures_are_drawn():
-    view = microscope(3, (32, 32, 32))
+    view = microscope(KERNELS[3].fn, (32, 32, 32))
     for array, operation in ("a", "load"), ("c", "store"), ("a_tile", "store"), ("b_tile", "load"):
         assert view.draw(array, operation).axes
     assert view.heat_map("b").axes
@@ -318,13 +319,12 @@ def test_pictures_are_drawn():
 
 def test_predictions_agree_with_what_was_counted():
     cards = load_cards("ncu")
-    for card in cards: assert {row["kernel"] for row in card["ncu"]} >= {row["name"] for row in card["speed"] if row["kernel"]}
+    for card in cards: assert {row["kernel"] for row in card["ncu"]} >= {kernel.name for kernel in KERNELS.values() if card_row(card, kernel.name, 4096)}
     rows = [row for card in cards for row in card["ncu"]]
     assert rows
-    numbers = {kernel.name: number for number, kernel in KERNELS.items()}
     for row in rows:
         if row["predicted"] == pytest.approx(row["counted"], rel=0.01): continue
-        assert row["kernel"] in numbers and merged_by_compiler(numbers[row["kernel"]], row["counter"]), row
+        assert row["kernel"] in ALL and merged_by_compiler(ALL[row["kernel"]].fn, row["counter"]), row
 
 
 def show(monkeypatch, *cards):
@@ -335,7 +335,7 @@ def show(monkeypatch, *cards):
 @pytest.mark.parametrize("first", [True, False])
 def test_a_card_with_the_required_fields_alone_changes_no_table(first, monkeypatch):
     cards = load_cards()
-    def tables(): return agreement("sgemm_naive", "sgemm_smem_blocking"), counted("sgemm_naive", "cycles"), shared_memory_bound("sgemm_smem_blocking")
+    def tables(): return agreement(NAIVE, KERNELS[3].fn), counted("sgemm_naive", "cycles"), shared_memory_bound("sgemm_smem_blocking")
     before = tables()
     show(monkeypatch, *([minimal_card(), *cards] if first else [*cards, minimal_card()]))
     assert tables() == before and stalls("sgemm_naive").axes
@@ -344,12 +344,12 @@ def test_a_card_with_the_required_fields_alone_changes_no_table(first, monkeypat
 def test_without_a_profile_the_tables_say_so(monkeypatch):
     card = minimal_card()
     show(monkeypatch, card)
-    assert agreement("sgemm_naive") == "Not counted yet: sgemm_naive." and "0 predictions" in agreement()
+    assert agreement(NAIVE) == "Not counted yet: sgemm_naive." and "0 predictions" in agreement(NAIVE, differing=True)
     for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"), lambda: stalls("sgemm_naive")):
         with pytest.raises(NcuError, match="no profile is recorded: run make gpu STAGE=ncu"): call()
     card |= dict(profiles=dict(sgemm_naive={"shared load wavefronts": 0, "shared store wavefronts": 0, "cycles": 1}), speed=[])
     assert "| sgemm_naive | not counted yet" in shared_memory_bound("sgemm_naive")  # no speed at that size
-    card["speed"] = [dict(kernel=1, m=4096, n=4096, k=4096, gflops=card["peak_gflops"] / 4)]
+    card["speed"] = [dict(name="sgemm_naive", m=4096, n=4096, k=4096, gflops=card["peak_gflops"] / 4)]
     assert "| sgemm_naive | 0.000 | 100% | 25% |" in shared_memory_bound("sgemm_naive")
     assert "| sgemm_smem_blocking | not counted yet" in shared_memory_bound("sgemm_smem_blocking")
 

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from numba_matmul import k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k13_beyond_cublas, k14_tensor_cores, k15_tma_wgmma, k16_warp_specialized
-from numba_matmul.k04_1d_blocktiling import Tile, check_tile
-from numba_matmul.k09_autotuning import GroupTile, configurations
-from numba_matmul.k10_warptiling import WarpTile
-from numba_matmul.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
-from numba_matmul.k14_tensor_cores import MmaTile
-from numba_matmul.k15_tma_wgmma import WgmmaTile, hgemm_tma_wgmma_kernel
-from numba_matmul.k16_warp_specialized import hgemm_warp_specialized_kernel
-from numba_matmul.ladder import KERNELS, TUNABLE
-from numba_matmul.simulator import launch_of
-from numba_matmul.util import assert_matmul_correct, cdiv, check_matmul, rounded, to_d, to_h
+from numba_matmul.arrays import cdiv, rounded, to_d, to_h
+from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
+from numba_matmul.gemm.launch import LONGEST, tma_counts
+from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
+from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
+from numba_matmul.kernels.k09_autotuning import configurations
+from numba_matmul.kernels.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
+from numba_matmul.kernels.k15_tma_wgmma import hgemm_tma_wgmma_kernel
+from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized_kernel
+from numba_matmul.registry import ALL, KERNELS
+from numba_matmul.sim.launch import launch_of
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
@@ -101,46 +101,25 @@ def test_the_type_of_a_matrix_is_that_of_the_kernel():
         assert text in str(caught.value)
 
 
-def tiles(rules, kind=Tile, threads=32, **sizes):
-    "Every small tile that the rules let through."
-    values = {name: sizes.get(name, (kind._field_defaults.get(name, 1),)) for name in kind._fields}
-    found = []
+def small_tiles(tiles):
+    "Every small tile that a kernel's rules let through."
+    kind, found = type(tiles.tile), []
+    values = {name: tiles.small.get(name, (kind._field_defaults.get(name, 1),)) for name in kind._fields}
     for configuration in configurations(values):
         tile = kind(**configuration)
-        try: check_tile(tile, rules)
+        try: check_tile(tile, tiles.rules)
         except ValueError: continue
-        if tile.threads <= threads: found.append(tile)
+        if tile.threads <= tiles.threads: found.append(tile)
     return found
 
 
-WIDE = tiles(k06_vectorized.RULES, bm=(8, 16, 32), bn=(8, 16, 32), bk=(4, 8, 16), tm=(4, 8), tn=(4, 8))
-TILED = {  # host function → small tiles and options to try it with
-    "sgemm_1d_blocktiling": (tiles(k04_1d_blocktiling.RULES, bm=(4, 8, 16), bn=(4, 8, 16), bk=(1, 2, 4), tm=(1, 2, 4, 8)), [{}]),
-    "sgemm_2d_blocktiling": (tiles(k05_2d_blocktiling.RULES, bm=(4, 6, 8, 16), bn=(4, 6, 8, 16), bk=(2, 4, 6), tm=(1, 2, 4), tn=(2, 3, 4)), [{}]),
-    "sgemm_vectorized": (WIDE, [{}]),
-    "sgemm_bank_conflicts_linearize": (WIDE, [{}]),
-    "sgemm_bank_conflicts_padding": (WIDE, [{}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4)]),
-    "sgemm_autotuned": (tiles(TUNABLE[9].RULES, GroupTile, 256, bm=(64,), bn=(64, 128), bk=(8, 16), tm=(4, 8), tn=(4, 8),
-                              pad_a=(0, 4), unroll=(1, 4, 8)), [{}]),
-    **{KERNELS[number].name: (tiles(TUNABLE[number].RULES, WarpTile, 64, bm=(16, 32, 64), bn=(16, 32, 64), bk=(4, 8, 16), wm=(16, 32, 64),
-                                    wn=(16, 32, 64), wniter=(1, 2, 4), tm=(4, 8), tn=(4, 8), pad_a=(0, 4), unroll=(1, 4, 8), zigzag=(0, 1),
-                                    stages=stages), [{}]) for number, stages in ((10, (1,)), (11, (2,)), (12, (3, 4)))},
-    "sgemm_beyond_cublas": (tiles(k13_beyond_cublas.RULES, WarpTile, 64, bm=(16, 32, 64), bn=(16, 32, 64), bk=(8, 16), wm=(16, 32, 64), wn=(16, 32, 64),
-                                  wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(0, 4), unroll=(8, 16), zigzag=(0, 1), stages=(3, 4)),
-                            [dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, split=False),
-                             *(dict(blocks=3, plan=plan) for plan in (Plan(1, 1, 0, 0, 0, 0), Plan(0, 2, 1, 0, 1, 2), Plan(2, 1, 0, 1, 0, 5)))]),
-}
-TILED["hgemm_tensor_cores"] = (tiles(k14_tensor_cores.RULES, MmaTile, 128, bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32),
-                                     wn=(16, 32), stages=(2, 3, 4), pad=(0, 8), swizzle=(0, 1), group=(1, 2)), [{}, dict(copies_first=True), dict(staged=False)])
-TILED["hgemm_tma_wgmma"] = (tiles(k15_tma_wgmma.RULES, WgmmaTile, 256, bm=(64, 128), bn=(64, 128), stages=(2, 3), group=(1, 2)), [{}])
-TILED["hgemm_warp_specialized"] = (tiles(k16_warp_specialized.RULES, WgmmaTile, 256, bm=(64, 128), bn=(128, 256), stages=(2, 4), group=(1, 2)),
-                                   [{}, dict(blocks=1), dict(blocks=3), dict(late=False)])
-BY_NAME = {kernel.name: kernel for kernel in KERNELS.values()}
+TILED = {kernel.name: small_tiles(kernel.tiles) for kernel in KERNELS.values() if kernel.tiles}
+SEARCHED = [kernel for kernel in KERNELS.values() if kernel.tiles and kernel.tiles.space]
 
 
 def test_every_kernel_with_tiles_is_tried_with_small_ones():
-    assert set(TILED) == {name for name, kernel in BY_NAME.items() if "tile" in signature(kernel.fn).parameters}
-    assert all(len(found) >= 5 for found, _ in TILED.values())
+    assert TILED.keys() == {kernel.name for kernel in KERNELS.values() if "tile" in signature(kernel.fn).parameters}
+    assert all(len(found) >= 5 for found in TILED.values())
 
 
 PARTS = 4  # of the tiles of a kernel, so that all cores have work
@@ -152,21 +131,20 @@ PARTS = 4  # of the tiles of a kernel, so that all cores have work
 @given(data=st.data(), alpha=factor, beta=factor)
 def test_every_tile_that_the_rules_let_through_works(name, part, data, alpha, beta):
     "Sizes at, below and above multiples of the tile; matrices that start anywhere in an array."
-    choices, variants = TILED[name]
-    tile, options = data.draw(st.sampled_from(choices[part::PARTS])), data.draw(st.sampled_from(variants))
+    kernel = ALL[name]
+    tile, options = data.draw(st.sampled_from(TILED[name][part::PARTS])), data.draw(st.sampled_from(kernel.tiles.variants))
     def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, 2 * of + 1)))
     m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
     if tile.bm * tile.bn >= 4096 and m > tile.bm: n = min(n, tile.bn + 1)  # two tiles, for the simulator's time
     skips = [data.draw(st.integers(0, 4)) for _ in "abc"]
-    kernel = BY_NAME[name]
-    if kernel.by_tma and not (kernel.copies and data.draw(st.booleans())): (m, n, k), skips = kernel.fitted(m, n, k), [0, 0, 0]
+    if kernel.uses_tma and not (kernel.copies and data.draw(st.booleans())): (m, n, k), skips = kernel.fitted(m, n, k), [0, 0, 0]
     elif not kernel.copies: k = min(k, 50_000 // max(1, m * n))
-    dtype = BY_NAME[name].dtype
+    dtype = kernel.dtype
     a, b, before = (random(*shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
     if alpha == 0: a, b = nan_like(a), nan_like(b)
     def view(x, skip): return to_d(np.concatenate([random(skip, dtype=dtype), x.ravel()]))[skip:].reshape(x.shape)
     c = view(before if beta else nan_like(before), skips[2])
-    BY_NAME[name](view(a, skips[0]), view(b, skips[1]), c, alpha, beta, tile=tile, **options)
+    kernel(view(a, skips[0]), view(b, skips[1]), c, alpha, beta, tile=tile, **options)
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
 
@@ -186,24 +164,23 @@ def test_every_tile_that_the_rules_let_through_works(name, part, data, alpha, be
     ("hgemm_tensor_cores", MmaTile(32, 32, 32, 8, 32, 3), "multiples of 16"),
 ])
 def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
-    with pytest.raises(ValueError) as caught: BY_NAME[name](*good(BY_NAME[name]), tile=tile)
+    with pytest.raises(ValueError) as caught: ALL[name](*good(ALL[name]), tile=tile)
     assert text in str(caught.value) and str(tile) in str(caught.value)
 
 
 def test_a_padding_that_would_break_wide_loads_is_refused():
-    with pytest.raises(ValueError, match="pad_a"): BY_NAME["sgemm_bank_conflicts_padding"](*good(KERNELS[8]), pad_a=5)
+    with pytest.raises(ValueError, match="pad_a"): ALL["sgemm_bank_conflicts_padding"](*good(KERNELS[8]), pad_a=5)
 
 
-@pytest.mark.parametrize("number", TUNABLE)
-def test_the_space_of_a_kernel_holds_many_tiles_and_none_that_breaks_a_rule_without_a_word(number):
-    lesson = TUNABLE[number]
-    works = 0
-    for configuration in configurations(lesson.SPACE):
-        try: check_tile(lesson.TILE._replace(**configuration), lesson.RULES)
-        except ValueError as e: assert str(e).split(": ", 1)[1].split("; ")[0] in lesson.RULES
+@pytest.mark.parametrize("kernel", SEARCHED, ids=lambda kernel: kernel.name)
+def test_the_space_of_a_kernel_holds_many_tiles_and_none_that_breaks_a_rule_without_a_word(kernel):
+    tile, rules, works = kernel.tiles.tile, kernel.tiles.rules, 0
+    for configuration in configurations(kernel.tiles.space):
+        try: check_tile(tile._replace(**configuration), rules)
+        except ValueError as e: assert str(e).split(": ", 1)[1].split("; ")[0] in rules
         else: works += 1
     assert works >= 50
-    check_tile(lesson.TILE, lesson.RULES)
+    check_tile(tile, rules)
 
 
 def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothing_behind():
@@ -226,7 +203,7 @@ def test_a_plan_that_cannot_work_is_refused(plan):
     with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(KERNELS[13]), plan=plan)
 
 
-HOPPER = pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if kernel.by_tma])
+HOPPER = pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if kernel.uses_tma])
 
 
 def launched(number, shape, **options):
@@ -261,8 +238,8 @@ def test_kernel_16_copies_what_pays():
 
 
 def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
-    def counts(*shape): return bool(k15_tma_wgmma.tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
-    longest = k15_tma_wgmma.LONGEST
+    def counts(*shape): return bool(tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
+    longest = LONGEST
     assert counts(longest, 8, 8) and counts(1, longest, 1) and not any(counts(*shape) for shape in ((longest + 1, 8, 8), (8, 2**32 - 8, 8), (1, 8, 2**31 + 64), (8, 0, 8)))
     assert longest + 255 < 2**31  # the last tile begins, and ends, before that
 

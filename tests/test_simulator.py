@@ -14,33 +14,29 @@ import pytest
 from conftest import ROOT, environment
 from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
-from numba_matmul import simulator
-from numba_matmul.ptx import add_mma, ldmatrix, pack_bf16, shared_address, store_pair, to_array, unpack_bf16
-from numba_matmul.simulator import (ChildError, Message, SimulatorError, cp_async, cp_async_commit_group, cp_async_wait_group, diagnose, in_child, launch_of,
-                                    simulate)
-from numba_matmul.util import from_bf16, to_bf16
+from numba_matmul import process
+from numba_matmul.arrays import from_bf16, to_bf16
+from numba_matmul.draw import Message
+from numba_matmul.process import ChildError, in_child
+from numba_matmul.ptx.ampere import add_mma, ldmatrix, pack_bf16, store_pair, unpack_bf16
+from numba_matmul.ptx.core import shared_address, to_array
+from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
+from numba_matmul.sim.launch import StrictKernel, diagnose, launch_of, simulate
+from numba_matmul.sim.scheduler import SimulatorError
 
 X = np.arange(64, dtype=np.float32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def kept_child():
-    "One child launches and notes launches for all tests: kernels travel by value, so nothing of a test is left in it."
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulator, "in_child", partial(in_child, keep=True))
-        yield
 
 
 @pytest.fixture
 def new_children(monkeypatch):
     "Those that are kept are not asked."
-    monkeypatch.setattr(simulator, "_kept", threading.local())
+    monkeypatch.setattr(process, "_kept", threading.local())
 
 
 @pytest.fixture
 def no_child(monkeypatch, new_children):
     "No child can be asked, or started."
-    monkeypatch.setattr(simulator, "_Child", None)
+    monkeypatch.setattr(process, "_Child", None)
 
 
 def refused(launch, *args, match):
@@ -419,8 +415,8 @@ def test_device_functions_and_intrinsics_travel_to_the_compiler():
 
 
 def test_a_device_function_that_has_a_plain_name_too_goes_by_value(monkeypatch):
-    from numba_matmul.k14_tensor_cores import grouped, tile_place
-    from numba_matmul.simulator import Pickler
+    from numba_matmul.gemm.schedule import grouped, tile_place
+    from numba_matmul.process import Pickler
     before = Pickler.dumps(tile_place)[0]
     assert Pickler.dumps(tile_place)[0] == before
     monkeypatch.setattr(grouped, "__code__", (lambda block, rows, cols, group: (block, rows)).__code__)
@@ -469,7 +465,8 @@ PARENT = """
 import sys, time
 from itertools import repeat
 import numpy as np
-from numba_matmul.simulator import diagnose, in_child
+from numba_matmul.process import in_child
+from numba_matmul.sim.launch import diagnose
 from numba import cuda
 from test_simulator import held, with_a_command
 
@@ -555,7 +552,7 @@ def test_the_order_of_threads_is_always_the_same():
 def test_the_simulator_here_is_the_strict_one():
     @cuda.jit
     def k(x): x[-1] = 0
-    assert isinstance(k, simulator.StrictKernel)
+    assert isinstance(k, StrictKernel)
     with pytest.raises(SimulatorError): k[1, 1](X.copy())
     @cuda.jit
     def fine(x): x[cuda.threadIdx.x] = uint32(7)
@@ -686,8 +683,8 @@ def test_a_thread_that_waits_for_a_later_block_is_refused():
 
 def hopper_product(number, lesson=15, **changed):
     "In a child: kernel 15 or 16 with functions that a lesson imports changed; several tiles, several turns of the ring."
-    from numba_matmul import k15_tma_wgmma, k16_warp_specialized
-    from numba_matmul.util import check_matmul
+    from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
+    from numba_matmul.bench.verify import check_matmul
     for name, function in changed.items(): setattr({15: k15_tma_wgmma, 16: k16_warp_specialized}[lesson], name, function)
     tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
     if number == 15: return check_matmul(partial(k15_tma_wgmma.hgemm_tma_wgmma, tile=tile), 72, 136, 264)
@@ -698,8 +695,8 @@ def nothing(*args): pass
 
 
 def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh):
-    from numba_matmul import ptx
-    return ptx.add_wgmma(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, fresh)
+    from numba_matmul.ptx.hopper import add_wgmma
+    return add_wgmma(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, fresh)
 
 
 @pytest.mark.parametrize("number", [15, 16])
@@ -731,9 +728,9 @@ def changed_kernel_16(old, new, consumers=1):
     "In a child: kernel 16 with a part of its source replaced."
     import types
     from pathlib import Path
-    from numba_matmul import k16_warp_specialized
-    from numba_matmul.k15_tma_wgmma import WgmmaTile
-    from numba_matmul.util import check_matmul
+    from numba_matmul.kernels import k16_warp_specialized
+    from numba_matmul.gemm.tiles import WgmmaTile
+    from numba_matmul.bench.verify import check_matmul
     text = Path(k16_warp_specialized.__file__).read_text(encoding="utf-8")
     assert text.count(old) == 1
     module = types.ModuleType("numba_matmul.changed")
@@ -767,10 +764,12 @@ def test_two_consumers_that_disturb_each_other_are_refused(old, new, match):
 
 def boxes_at_the_edges(row, column):
     "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
-    from numba_matmul.k15_tma_wgmma import map_of
-    from numba_matmul.ptx import (fence_async, fence_map, fence_mbarriers, global_address, mbarrier_expect, mbarrier_init, mbarrier_wait, shared_address,
-                                  tma_commit_group, tma_load, tma_store, tma_wait_read)
-    from numba_matmul.util import to_d, to_h
+    from numba_matmul.gemm.launch import map_of
+    from numba_matmul.ptx.core import global_address, shared_address
+    from numba_matmul.ptx.hopper import (fence_async, fence_map, fence_mbarriers, mbarrier_expect,
+                                         mbarrier_init, mbarrier_wait, tma_commit_group, tma_load,
+                                         tma_store, tma_wait_read)
+    from numba_matmul.arrays import to_d, to_h
 
     @cuda.jit
     def copy_box(source, target, row, column):

@@ -15,7 +15,7 @@ from numba import config
 
 import numba_matmul
 from numba_matmul import ladder as ladder_module
-from numba_matmul.util import load_cards
+from numba_matmul.cards import load_cards
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 
@@ -144,7 +144,7 @@ shell = InteractiveShell.instance()
 shell.run_cell("import numba_matmul")
 shell.run_cell("#| compiler\\nprint('compiled')")
 find = importlib.util.find_spec
-from numba_matmul import simulator
+from numba_matmul.sim import launch as simulator
 simulator.find_spec = lambda name: None if name == "numba_cuda" else find(name)
 simulator.skip_cells()
 shell.run_cell("#| compiler\\nprint('compiled again')")
@@ -183,7 +183,7 @@ def arguments(*args):
     while rest:
         name = rest.pop(0).removeprefix("--")
         if name == "shape": found[name], rest = [int(x) for x in rest[:3]], rest[3:]
-        else: found[name] = int(rest.pop(0)) if name in ("runs", "tune") else rest.pop(0)
+        else: found[name] = int(rest.pop(0)) if name == "runs" else rest.pop(0)
     return found
 
 
@@ -246,7 +246,7 @@ WRONG = """
 import sys
 from dataclasses import replace
 from numba_matmul import ladder
-from numba_matmul.util import array_like
+from numba_matmul.arrays import array_like
 def sgemm_wrong(a, b, c=None, alpha=1.0, beta=0.0):
     c = ladder.KERNELS_RIGHT[1](a, b, c, alpha, beta)
     c[0, 0] = 1e6
@@ -290,7 +290,7 @@ def test_profiling_scripts_run_alone(script):
 
 
 def test_rows_of_another_day_or_another_software_leave_the_card(monkeypatch):
-    rows = [dict(kernel=number, m=size, n=8, k=8) for number in (1, 2) for size in (8, 16)]
+    rows = [dict(name=name, m=size, n=8, k=8) for name in ("sgemm_one", "sgemm_two") for size in (8, 16)]
     now = dict(date="2026-01-02", driver="1", versions=dict(numba="1"))
     for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), []), (now | dict(versions=dict(numba="2")), [])):
         monkeypatch.setattr(ladder_module, "gpu_card", lambda: card | dict(speed=rows))

@@ -6,9 +6,12 @@ from importlib.util import find_spec
 import pytest
 from conftest import minimal_card
 
-from numba_matmul import compiler, k09_autotuning, util
-from numba_matmul.k01_naive import sgemm_naive
-from numba_matmul.k09_autotuning import autotune, candidates, recorded_tuning, sgemm_autotuned, spilling, tuned_tile, write_tuning
+from numba_matmul import cards, compiler
+from numba_matmul.kernels import k09_autotuning
+from numba_matmul.kernels.k01_naive import sgemm_naive
+from numba_matmul.gemm.tiles import GroupTile, tuned_tile
+from numba_matmul.kernels.k09_autotuning import (autotune, candidates, recorded_tuning,
+                                                 sgemm_autotuned, spilling, write_tuning)
 
 CHECKS = [(5, 6, 7), (9, 3, 4)]
 
@@ -61,9 +64,9 @@ def test_a_best_that_is_refused_makes_room_for_the_next():
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="compiles")
 def test_a_tile_whose_guard_spills_is_found_out(monkeypatch):
     monkeypatch.setattr(compiler, "gpu_target", lambda: "sm_90")
-    tight = k09_autotuning.GroupTile(128, 128, 32, 8, 4, pad_a=4, unroll=8)
+    tight = GroupTile(128, 128, 32, 8, 4, pad_a=4, unroll=8)
     assert spilling(partial(sgemm_autotuned, tile=tight)) == "it spills at 260×264×36"
-    assert spilling(partial(sgemm_autotuned, tile=k09_autotuning.GroupTile(64, 64, 16, 4, 4))) == ""
+    assert spilling(partial(sgemm_autotuned, tile=GroupTile(64, 64, 16, 4, 4))) == ""
 
 
 def test_the_first_configuration_is_tried_first_and_once():
@@ -104,7 +107,7 @@ def test_without_a_gpu_it_refuses():
 
 
 def test_what_was_found_is_kept_on_the_card_and_picked_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(util, "card_folder", lambda: tmp_path)
+    monkeypatch.setattr(cards, "card_folder", lambda: tmp_path)
     monkeypatch.setenv("MATMUL_GPU", "Test GPU")
     (tmp_path/"test-gpu.json").write_text(json.dumps(minimal_card("Test GPU")))
     default = k09_autotuning.TILE

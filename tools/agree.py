@@ -11,18 +11,19 @@ from numba import config, cuda, float32, uint32, uint64
 from numba.cuda.core.sigutils import normalize_signature
 
 from numba_matmul.compiler import gpu_target, machine_code, occupancy
-from numba_matmul.k12_async_copy import NEEDS
-from numba_matmul.ladder import KERNELS
+from numba_matmul.registry import KERNELS
 from numba_matmul.microscope import LINE, WORD, microscope
 from numba_matmul.ncu import COPIES, COUNTERS, SHAPE, ncu
-from numba_matmul.ptx import cp_async, cp_async_commit_group, cp_async_wait_group
-from numba_matmul.simulator import launch_of
-from numba_matmul.util import gpu_card, gpu_name, need_gpu, progress, with_shared_memory, write_card
-from numba_matmul.vector import load2, load4, store2, store4
+from numba_matmul.ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
+from numba_matmul.sim.launch import launch_of
+from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
+from numba_matmul.gemm.launch import with_shared_memory
+from numba_matmul.bench.timing import progress
+from numba_matmul.ptx.core import load2, load4, store2, store4
 
 REPEAT = 64            # so that the accesses in question are what the kernel mostly does
 NUMBERS = 32 * LINE // WORD  # that the kernels made here may read
-HAS_COPIES = not config.ENABLE_CUDASIM and cuda.get_current_device().compute_capability >= NEEDS
+HAS_COPIES = not config.ENABLE_CUDASIM and cuda.get_current_device().compute_capability >= (8, 0)
 
 
 def named(kernel, name):
@@ -152,12 +153,13 @@ def predicted(name):
     if name in MADE:
         x = np.random.randn(NUMBERS).astype(np.float32)
         return microscope(MADE[name][1, 32], x, np.zeros(32, np.float32)).totals()
-    return microscope(int(name), SHAPE).totals()
+    return microscope(KERNELS[int(name)].fn, SHAPE).totals()
 
 
 def from_driver(number):
     "Registers of a ladder's kernel and its blocks on a multiprocessor: by the compiler tool, and by the driver."
-    launch, code = launch_of(number, SHAPE), machine_code(number, target=gpu_target(), shape=SHAPE)
+    fn = KERNELS[number].fn
+    launch, code = launch_of(fn, SHAPE), machine_code(fn, target=gpu_target(), shape=SHAPE)
     threads = int(np.prod(launch.block))
     types, _ = normalize_signature(launch.signature)
     compiled = launch.kernel.compile(types)
@@ -170,7 +172,7 @@ def from_driver(number):
 
 def main(numbers):
     need_gpu("STAGE=ncu")
-    copying = [number for number in numbers if not KERNELS[number].by_tma]  # what the TMA moves is in none of the counters
+    copying = [number for number in numbers if not KERNELS[number].uses_tma]  # what the TMA moves is in none of the counters
     kernels = [*copying, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
     counters = COUNTERS | (COPIES if HAS_COPIES else {})

@@ -16,8 +16,10 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import torch
 from numba import cuda
 
-from numba_matmul.ladder import KERNELS
-from numba_matmul.util import assert_matmul_correct, gpu_name, need_gpu, progress, write_card
+from numba_matmul.registry import KERNELS
+from numba_matmul.cards import gpu_name, need_gpu, write_card
+from numba_matmul.bench.timing import progress
+from numba_matmul.bench.verify import assert_matmul_correct
 
 GUARD, GUARD_VALUE = 64, 12288.0  # one that bfloat16 has, too
 CASES = 1000  # over all kernels
@@ -113,7 +115,7 @@ def main(numbers):
         kernel = kernels[i % len(kernels)]
         try: random_case(kernel)
         except AssertionError as e: failures.append(f"{kernel.name}: {e}")
-    for kernel, shape in product([kernel for kernel in kernels if kernel.by_tma], REPEATED):
+    for kernel, shape in product([kernel for kernel in kernels if kernel.uses_tma], REPEATED):
         try: many_launches(kernel, *shape)
         except AssertionError as e: failures.append(f"{kernel.name} {shape}, one of {REPEATS}: {e}")
     for kernel in progress(kernels, "large"):
@@ -131,7 +133,7 @@ def main(numbers):
                 for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + (errors or 0)
     else: print("compute-sanitizer was not found: skipped")
     print(*failures, sep="\n")
-    result = dict(date=date.today().isoformat(), seed=seed, kernels=list(KERNELS), random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found,
+    result = dict(date=date.today().isoformat(), seed=seed, kernels=[kernel.name for kernel in kernels], random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found,
                   no_answer=no_answer)
     print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}{', no answer from ' * bool(no_answer)}{', '.join(no_answer)}; {time.time() - start:.0f} s.")
     if not numbers: print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")

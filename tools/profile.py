@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
-from numba_matmul.ncu import COUNTERS, LOOK_AT, MEMORY, STALLS, NcuError, ncu, which_launches, run_ncu
-from numba_matmul.util import gpu_card, gpu_name, write_card
+from numba_matmul.ncu import (COUNTERS, LOOK_AT, MEMORY, STALLS, NcuError, ncu, run_ncu,
+                              which_launches)
+from numba_matmul.cards import gpu_card, gpu_name, write_card
 
 root = Path(__file__).parent.parent
 

@@ -14,7 +14,7 @@ from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
 
-from numba_matmul.util import gpu_card, gpu_name, need_gpu, write_card
+from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 
 
 def run(path):
@@ -43,7 +43,7 @@ def main(wanted):
     need_gpu("STAGE=notebooks")
     if not gpu_card(): sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
     nbs = Path(__file__).parent.parent/"nbs"
-    paths = sorted({path for name in wanted or ["*"] for path in nbs.glob(f"{name}.ipynb")})
+    paths = sorted({path for name in wanted or ["*"] for path in nbs.rglob(f"{name}.ipynb")}, key=lambda path: path.name)
     if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
     made = {}
     for path in paths:

@@ -26,8 +26,8 @@ def compile_all(path):
     "Compile every case of this tree, and write the listings by label and target."
     import numba_matmul  # first: it chooses between the GPU and the simulator
     from numba_matmul.compiler import machine_code
-    from numba_matmul.simulator import launch_of
-    from numba_matmul.util import progress
+    from numba_matmul.sim.launch import launch_of
+    from numba_matmul.bench.timing import progress
     sys.path.insert(0, str(ROOT/"tests"))
     from compiled import cases, targets
     def compiled(case):
