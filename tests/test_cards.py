@@ -129,7 +129,7 @@ def test_every_stage_refuses_without_a_gpu_and_changes_nothing(elsewhere, stage)
 STAGES = """
 import json, os, sys
 import numba_matmul
-from numba_matmul import util
+from numba_matmul import cards
 cards._here, cards.need_gpu = lambda: "Invented GPU", lambda what: None
 sys.path.insert(0, "tools")
 import run_notebooks
@@ -147,7 +147,7 @@ run_notebooks.main(sys.argv[1:])
 
 def test_experiments_reach_the_card_when_their_notebook_has_run_to_its_end(elsewhere):
     results, nbs = elsewhere/"nbs"/"results", elsewhere/"nbs"
-    there = sorted(path.name for path in nbs.glob("*.ipynb"))
+    there = sorted(path.name for path in nbs.rglob("*.ipynb"))
     earlier = {"earlier": dict(unit="ms", values=dict(x=2.0), date="2026-01-01")}
     path = keep(results, minimal_card() | dict(experiments=earlier))
     def kept(): return sorted(json.loads(path.read_text(encoding="utf-8"))["experiments"])
@@ -176,8 +176,8 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
     assert run(*pip, "install", "-q", "--no-deps", "--target", site, wheel, cwd=tmp_path).returncode == 0
     def python(*args): return run(venv/"bin"/"python", *args, cwd=tmp_path, PYTHONPATH="")
     done = python("-c", "import numba_matmul; from util import *; print(numba_matmul.__file__); [print(card['gpu'], len(card['speed'])) for card in load_cards()]")
-    _, place, *cards = done.stdout.splitlines()
-    assert place.startswith(str(site)) and cards == [f"{card['gpu']} {len(card['speed'])}" for card in cards.load_cards()]
+    _, place, *said = done.stdout.splitlines()
+    assert place.startswith(str(site)) and said == [f"{card['gpu']} {len(card['speed'])}" for card in cards.load_cards()]
     before = state(site)
     done = python("-m", "numba_matmul.ladder", "--kernels", "1")
     assert done.returncode == 0 and f"recorded on one {cards.load_cards()[0]['gpu']}, " in done.stdout and "–" not in done.stdout, done.stdout + done.stderr

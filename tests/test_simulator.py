@@ -1,6 +1,7 @@
 "What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same tests."
 import fcntl
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from numba import config, cuda, float32, int32, uint16, uint32, uint64
 from numba_matmul import process
 from numba_matmul.arrays import from_bf16, to_bf16
 from numba_matmul.draw import Message
+from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import add_mma, ldmatrix, pack_bf16, store_pair, unpack_bf16
 from numba_matmul.ptx.core import shared_address, to_array
@@ -267,9 +269,9 @@ def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, ar
 
 @pytest.mark.parametrize("fn,shape,error,match", [
     (True, (8, 8, 8), TypeError, "got True"), (None, (8, 8, 8), TypeError, "got None"), ("sgemm_naive", (8, 8, 8), TypeError, "got 'sgemm_naive'"),
-    (add, (8, 8, 8), TypeError, "got the kernel add"), (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (99, (8, 8, 8), ValueError, "no kernel 99"),
+    (add, (8, 8, 8), TypeError, "got the kernel add"), (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (5, (8, 8, 8), TypeError, "got 5"),
     (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) is no host function.*@cuda.jit"),
-    (1, (8, 8), ValueError, r"three whole numbers, got \(8, 8\)"), (1, 8, ValueError, "got 8"), (1, (8, 8, -8), ValueError, "got"), (1, (8, 8, 0.5), ValueError, "got"),
+    *((sgemm_naive, shape, ValueError, f"three whole numbers, got {re.escape(repr(shape))}") for shape in ((8, 8), 8, (8, 8, -8), (8, 8, 0.5))),
 ])
 def test_what_launches_no_kernel_is_refused_before_a_child_is_started(fn, shape, error, match, no_child):
     with pytest.raises(error, match=match): launch_of(fn, shape)
@@ -535,7 +537,7 @@ def test_a_message_is_left_to_the_reader_to_break_into_lines():
 
 
 def test_a_launch_is_shown_without_its_matrices():
-    assert repr(launch_of(1, (40, 33, 9))) == ("sgemm_naive_kernel[(2, 2, 1), (32, 32, 1)] with 0 bytes of dynamic shared memory, "
+    assert repr(launch_of(sgemm_naive, (40, 33, 9))) == ("sgemm_naive_kernel[(2, 2, 1), (32, 32, 1)] with 0 bytes of dynamic shared memory, "
                                                "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], uint64, float32, float32)")
 
 
@@ -734,7 +736,7 @@ def changed_kernel_16(old, new, consumers=1):
     text = Path(k16_warp_specialized.__file__).read_text(encoding="utf-8")
     assert text.count(old) == 1
     module = types.ModuleType("numba_matmul.changed")
-    module.__package__ = "numba_matmul"
+    module.__package__ = "numba_matmul.kernels"
     exec(compile(text.replace(old, new), "changed.py", "exec"), module.__dict__)
     tile = WgmmaTile(128 if consumers == 2 else 64, 64 if "bn % 128" in old else 128, 2)
     return check_matmul(partial(module.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)

@@ -30,7 +30,7 @@ class Tiles(NamedTuple):
     space: dict = None    # field → values for a search on a GPU
     compiled: tuple = ()  # options of the host function whose machine code is looked at, too
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kernel:
     "A kernel of the course; `Kernel(…)(a, b, c, alpha, beta)` calls its host function."
     number: int  # its lesson's; 0: of another tool, for comparison
