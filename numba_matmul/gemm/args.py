@@ -30,6 +30,7 @@ class Gemm:
     stream: object  # the stream to launch on
     alignments: dict  # name: all rows of it start at multiples of so many bytes, 16 at most
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
+    scratch: object  # function (rows, columns, dtype): a new matrix that stays as long as this
 
     @property
     def alignment(self): return min(self.alignments.values())
@@ -113,7 +114,13 @@ def gemm_args(
     m, n, k = product_shape(a, b)
     if c is None and beta != 0:
         raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
-    result = array_like(a, (m, n)) if c is None else c
+    kept = []  # so that scratch stays as long as the function that makes it
+    def new(rows, columns, kind=dtype):
+        return array_like(a, (rows, columns), None if kind == dtype else kind)
+    def scratch(rows, columns, kind=dtype):
+        kept.append(new(rows, columns, kind))
+        return device_matrix("scratch", kept[-1], kind)
+    result = new(m, n) if c is None else c
     c_d = device_matrix("c", result, dtype)
     if tuple(c_d.shape) != (m, n):
         raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
@@ -131,4 +138,4 @@ def gemm_args(
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}
     return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), alignments,
-                result)
+                result, scratch)

@@ -38,10 +38,12 @@ class Kernel:
     title: str
     dtype: str   # of A, B and C
     fn: object   # the host function
+    factory: object = None  # function that makes its device kernel, if there are several
     capability: tuple = (0, 0)  # compute capability that it needs, see `capable`
     uses_tma: bool = False      # do its tiles come by the TMA?
-    multiple: int = 1     # k and n must be multiples of it, else another kernel does the work …
-    copies: bool = False  # … or it multiplies copies whose k and n are
+    multiple: int = 1     # k and n must be multiples of it …
+    copies: bool = False  # … or it multiplies copies whose k and n are …
+    fallback: object = None  # … or this `Kernel` does the work
     tiles: Tiles = None   # if there are several
     rival: object = cublas  # function (a, b, out) that it is timed in turn with
 

@@ -103,4 +103,6 @@ def sgemm_1d_blocktiling(
     return g.result
 
 KERNEL = Kernel(4, "sgemm_1d_blocktiling", "1D blocktiling", "float32", sgemm_1d_blocktiling,
-                tiles=Tiles(TILE, RULES, dict(bm=(4, 8, 16), bn=(4, 8, 16), bk=(1, 2, 4), tm=(1, 2, 4, 8))))
+                sgemm_1d_blocktiling_kernel,
+                tiles=Tiles(TILE, RULES, dict(bm=(4, 8, 16), bn=(4, 8, 16), bk=(1, 2, 4),
+                                              tm=(1, 2, 4, 8))))

@@ -111,5 +111,6 @@ def sgemm_2d_blocktiling(
     return launch_tiles(sgemm_2d_blocktiling_kernel(*tile, **options), g, tile)
 
 KERNEL = Kernel(5, "sgemm_2d_blocktiling", "2D blocktiling", "float32", sgemm_2d_blocktiling,
+                sgemm_2d_blocktiling_kernel,
                 tiles=Tiles(TILE, RULES, dict(bm=(4, 6, 8, 16), bn=(4, 6, 8, 16), bk=(2, 4, 6),
-                                          tm=(1, 2, 4), tn=(2, 3, 4))))
+                                              tm=(1, 2, 4), tn=(2, 3, 4))))

@@ -111,4 +111,5 @@ SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(
              wniter=(1, 2, 4), tm=(4, 8), tn=(4,), pad_a=(4,), unroll=(8,), zigzag=(0, 1))
 
 KERNEL = Kernel(10, "sgemm_warptiling", "Warptiling", "float32", sgemm_warptiling,
+                sgemm_warptiling_kernel,
                 tiles=Tiles(TILE, RULES, SMALL_WARP_TILES, threads=64, space=SPACE))

@@ -158,5 +158,7 @@ SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(
              wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4,), unroll=(4, 8), zigzag=(1,),
              stages=(2,))
 
-KERNEL = Kernel(11, "sgemm_double_buffering", "Double buffering", "float32", sgemm_double_buffering,
-                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES | dict(stages=(2,)), threads=64, space=SPACE))
+KERNEL = Kernel(11, "sgemm_double_buffering", "Double buffering", "float32",
+                sgemm_double_buffering, sgemm_double_buffering_kernel,
+                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES | dict(stages=(2,)), threads=64,
+                            space=SPACE))

@@ -218,5 +218,6 @@ SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(
              stages=(3, 4))
 
 KERNEL = Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy,
-                capability=(8, 0),
-                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES | dict(stages=(3, 4)), threads=64, space=SPACE))
+                sgemm_async_copy_kernel, capability=(8, 0),
+                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES | dict(stages=(3, 4)), threads=64,
+                            space=SPACE))

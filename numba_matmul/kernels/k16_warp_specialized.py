@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'ROW_CYCLES', 'ALONE',
-           'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'COPIES', 'KERNEL', 'Results', 'Desk', 'box_sender',
-           'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'part_finder', 'part_writer',
-           'sum_parts_kernel', 'with_producer', 'shared_bytes', 'hgemm_warp_specialized_kernel', 'resize_kernel',
-           'resize', 'with_copies', 'Plan', 'choose', 'launch_product', 'hgemm_warp_specialized']
+           'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'COPIES', 'SMALL_TILES', 'COMPILED', 'KERNEL', 'Results',
+           'Desk', 'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'part_finder',
+           'part_writer', 'sum_parts_kernel', 'with_producer', 'shared_bytes', 'hgemm_warp_specialized_kernel',
+           'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose', 'launch_product', 'hgemm_warp_specialized']
 
 # %% ../../nbs/16_warp_specialized.ipynb #309ebd38
 from dataclasses import replace
@@ -16,14 +16,14 @@ from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
-from ..arrays import array_like, cdiv
+from ..arrays import cdiv
 from ..ptx.ampere import pack_bf16, unpack_bf16
 from ..ptx.core import global_address
 from ..ptx.hopper import (fence_async, fence_map, fence_mbarriers, fewer_registers,
                                      mbarrier_arrive, mbarrier_init, mbarrier_wait, more_registers,
                                      named_barrier, pack_sums, stmatrix, tma_commit_group,
                                      tma_store, tma_wait_read, wgmma_wait)
-from ..gemm.args import device_matrix, gemm_args
+from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, pair_writer, row_of_matrices_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (capturing, count_multiprocessors, map_of, need_capability,
@@ -31,7 +31,7 @@ from ..gemm.launch import (capturing, count_multiprocessors, map_of, need_capabi
 from ..gemm.pipeline import Maps, Place, piece_place, place_after, ring_start
 from ..gemm.schedule import tile_place
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
-from .k14_tensor_cores import hgemm_tensor_cores
+from . import k14_tensor_cores
 from .k15_tma_wgmma import RULES as RING_RULES, tile_fetcher, tile_multiplier
 from numba import cuda, float32, int64, uint16, uint32, uint64
 
@@ -360,22 +360,21 @@ def resize(
 ):
     "Copy a matrix into one with longer or shorter rows."
     (rows, cols), to_cols = source.shape, target.shape[1]
-    parts = cdiv(to_cols, 256)
-    resize_kernel[cdiv(rows, 8) * parts, 256, stream](
+    parts = (to_cols + 255) // 256
+    resize_kernel[(rows + 7) // 8 * parts, 256, stream](
         source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
         np.uint32(parts))
 
 def with_copies(
     g,
     names,  # of matrices
-) -> tuple: # the arguments with copies in their place; what must stay until all is launched
-    "Copy what is to be copied."
-    def room(x): return array_like(g.result, (x.shape[0], cdiv(x.shape[1], 64) * 64))
-    kept = {name: room(getattr(g, name)) for name in names}
-    copies = {name: device_matrix(name, x, "bfloat16") for name, x in kept.items()}
+):
+    "The arguments with copies of these matrices in their place."
+    def room(x): return g.scratch(x.shape[0], cdiv(x.shape[1], 64) * 64)
+    copies = {name: room(getattr(g, name)) for name in names}
     for name in names:
         if name != "c" or g.beta != 0: resize(getattr(g, name), copies[name], g.stream)
-    return replace(g, **copies, n=copies.get("c", g.c).shape[1]), kept
+    return replace(g, **copies, n=copies.get("c", g.c).shape[1])
 
 # %% ../../nbs/16_warp_specialized.ipynb #9b2d21a2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, by an experiment below
@@ -440,16 +439,13 @@ def launch_product(
     read_c = options.setdefault("read_c", bool(g.beta != 0) and not split)
     options.setdefault("scaled", bool(g.alpha != 1))
     options.setdefault("guarded", (read_c or split) and not tile.fits(g))  # the TMA needs no guard
-    kernel = hgemm_warp_specialized_kernel(tile, **options)
+    kernel = KERNEL.factory(tile, **options)
     launch = with_shared_memory(kernel, plan.blocks, with_producer(tile), g.stream,
                                 shared_bytes(tile))
     c, size = g.c.ravel(), g.m * g.n
-    if split:
-        sums = array_like(g.result, (parts * g.m, g.n), "float32")  # stays until all is launched
-        target = device_matrix("sums", sums, "float32").ravel()
-    else: target = c
-    launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), target, np.int64(g.m),
-           np.int64(g.n), np.int64(g.k), np.uint32(parts), g.alpha, g.beta)
+    target = g.scratch(parts * g.m, g.n, "float32").ravel() if split else c
+    launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), target,
+           np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(parts), g.alpha, g.beta)
     if split:
         sum_parts_kernel[cdiv(size, 256), 256, g.stream](
             target, np.int64(parts), c, np.int64(size), g.alpha, g.beta)
@@ -482,16 +478,18 @@ def hgemm_warp_specialized(
     if capturing(): copies = ""
     able = COPIES if copies is None else ("".join(sorted(set(copies))),)
     able = tuple(names for names in able if must <= set(names))
-    if not (tma_counts(g) and able): return hgemm_tensor_cores(a, b, g.result, alpha, beta)
+    if not (tma_counts(g) and able): return KERNEL.fallback(a, b, g.result, alpha, beta)
     plan = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES), able)
     if blocks: plan = plan._replace(blocks=blocks)
-    wide, kept = with_copies(g, plan.copies)
+    wide = with_copies(g, plan.copies)
     launch_product(wide, plan, **options)
     if wide.c is not g.c: resize(wide.c, g.c, g.stream)
     return g.result
 
+SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group=(1, 2))
+COMPILED = *(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, late=False), dict(tile=LARGE, read_c=True)
 KERNEL = Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
-                capability=(9, 0, "a"), uses_tma=True, multiple=8, copies=True,
-                tiles=Tiles(LARGE, RULES, dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group=(1, 2)),
-                            threads=256, variants=({}, dict(blocks=1), dict(blocks=3), dict(late=False)),
-                            compiled=(*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, late=False), dict(tile=LARGE, read_c=True))))
+                hgemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
+                copies=True, fallback=k14_tensor_cores.KERNEL,
+                tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, compiled=COMPILED,
+                            variants=({}, dict(blocks=1), dict(blocks=3), dict(late=False))))
