@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from functools import partial
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from conftest import ROOT, environment
+from greenlet import getcurrent
 from numba import config, cuda, float32, int32, uint16, uint32, uint64
 
 from numba_matmul import process
@@ -21,7 +23,9 @@ from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import add_mma, ldmatrix, pack_bf16, store_pair, unpack_bf16
+from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import shared_address, to_array
+from numba_matmul.ptx.hopper import mbarrier_arrive, named_barrier, wgmma_wait
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.sim.launch import StrictKernel, diagnose, launch_of, simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -726,42 +730,47 @@ def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, fun
     with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)
 
 
-def changed_kernel_16(old, new, consumers=1):
-    "In a child: kernel 16 with a part of its source replaced."
-    import types
-    from pathlib import Path
-    from numba_matmul.kernels import k16_warp_specialized
-    from numba_matmul.gemm.tiles import WgmmaTile
+def changed_kernel_16(consumers=1, bn=128, **changed):
+    "In a child: kernel 16 with functions of its module changed, in one block."
     from numba_matmul.bench.verify import check_matmul
-    text = Path(k16_warp_specialized.__file__).read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    module = types.ModuleType("numba_matmul.changed")
-    module.__package__ = "numba_matmul.kernels"
-    exec(compile(text.replace(old, new), "changed.py", "exec"), module.__dict__)
-    tile = WgmmaTile(128 if consumers == 2 else 64, 64 if "bn % 128" in old else 128, 2)
-    return check_matmul(partial(module.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
+    from numba_matmul.gemm.tiles import WgmmaTile
+    from numba_matmul.kernels import k16_warp_specialized
+    for name, function in changed.items(): setattr(k16_warp_specialized, name, function)
+    tile = WgmmaTile(64 * consumers, bn, 2)
+    return check_matmul(partial(k16_warp_specialized.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
-WAIT, HAND_BACK = "                acc = wgmma_wait(acc)\n", "                if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))\n"
-MEET, STORE = "            named_barrier(desk.barrier, uint32(128))\n", "        stmatrix(uint32(desk.mine + uint32(box))"
+@cuda.jit(device=True)
+def hands_back_too_early(acc, ring, before, leads):
+    if leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
+    return wgmma_wait(acc)
 
 
-@pytest.mark.parametrize("old,new,match", [
-    (WAIT + HAND_BACK, HAND_BACK + WAIT, "overwritten after the product was started|is multiplied while"),  # a slot goes back while it is multiplied
-    (MEET + STORE, STORE, "is written while a store may still read it"),
-    ('"bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,', "", "is written while a store may still read it"),
-    ("barrier, leads = uint32(mine + 1)", "barrier, leads = uint32(mine + 17)", "named barrier 17"),
-], ids=["slot", "box", "odd boxes", "number"])
-def test_kernel_16_with_its_parts_in_another_order_is_refused(old, new, match):
-    with pytest.raises(SimulatorError, match=match): in_child(changed_kernel_16, old, new, simulator=True)
+def meets_every_other_time(barrier, threads, met=Counter()):
+    "The barrier before a box is written is left out, and the one behind it stays."
+    met[getcurrent()] += 1
+    if met[getcurrent()] % 2 == 0: named_barrier(barrier, threads)
 
 
-@pytest.mark.parametrize("old,new,match", [
-    ("    lead = stages - 1 ", "    lead = stages ", "At an mbarrier 0 of 1 have arrived"),  # the first consumer waits for tiles that the second holds up
-    (", uint32(start + mine * uint32(BOX))", ", uint32(start + uint32(1 - mine) * uint32(BOX))", "race|overwritten|elements"),
-], ids=["lead", "room"])
-def test_two_consumers_that_disturb_each_other_are_refused(old, new, match):
-    with pytest.raises((SimulatorError, ChildError), match=match): in_child(changed_kernel_16, old, new, 2, simulator=True)
+@cuda.jit(device=True)
+def box_of_the_other(start, mine): return uint32(start + uint32(1 - mine) * uint32(BOX))
+
+
+def odd_boxes_allowed():
+    from numba_matmul.kernels.k16_warp_specialized import RULES
+    return {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
+
+
+@pytest.mark.parametrize("changed,match", [
+    (dict(last_products=hands_back_too_early), "overwritten after the product was started|is multiplied while"),  # a slot goes back while it is multiplied
+    (dict(named_barrier=meets_every_other_time), "is written while a store may still read it"),
+    (dict(RULES=odd_boxes_allowed(), bn=64), "is written while a store may still read it"),
+    (dict(named_barrier=lambda barrier, threads: named_barrier(barrier + 16, threads)), "named barrier 17"),
+    (dict(consumers=2, turns_ahead=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),  # the first consumer waits for tiles that the second holds up
+    (dict(consumers=2, own_box=box_of_the_other), "race|overwritten|elements"),
+], ids=["slot", "box", "odd boxes", "number", "lead", "room"])
+def test_kernel_16_with_a_part_that_is_wrong_is_refused(changed, match):
+    with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(changed_kernel_16, **changed), simulator=True)
 
 
 def boxes_at_the_edges(row, column):

@@ -6,8 +6,9 @@
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'ROW_CYCLES', 'ALONE',
            'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'COPIES', 'SMALL_TILES', 'COMPILED', 'KERNEL', 'Results',
            'Desk', 'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'part_finder',
-           'part_writer', 'sum_parts_kernel', 'with_producer', 'shared_bytes', 'hgemm_warp_specialized_kernel',
-           'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose', 'launch_product', 'hgemm_warp_specialized']
+           'part_writer', 'sum_parts_kernel', 'with_producer', 'shared_bytes', 'turns_ahead', 'own_box',
+           'last_products', 'hgemm_warp_specialized_kernel', 'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose',
+           'launch_product', 'hgemm_warp_specialized']
 
 # %% ../../nbs/16_warp_specialized.ipynb #309ebd38
 from dataclasses import replace
@@ -212,6 +213,22 @@ def shared_bytes(tile):
     "What kernel 16 needs."
     return tile.shared_bytes + 2 * BOX * tile.warpgroups + 8
 
+def turns_ahead(stages):
+    "How many turns before its end the second consumer lets the first one pass."
+    return stages - 1
+
+@cuda.jit(device=True)
+def own_box(start, mine):
+    "Where a consumer's last results wait: in the ring, which nobody needs any more."
+    return uint32(start + mine * uint32(BOX))
+
+@cuda.jit(device=True)
+def last_products(acc, ring, before, leads):
+    "Wait for the products that are left, and only then hand back their slot."
+    acc = wgmma_wait(acc)
+    if leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
+    return acc
+
 @cache
 def hgemm_warp_specialized_kernel(
     tile=LARGE,      # a `WgmmaTile` that keeps `RULES`
@@ -233,7 +250,7 @@ def hgemm_warp_specialized_kernel(
     fetch, next_place, turn = tile_fetcher(tile), place_after(stages), consumer_turn(tile)
     first, send_all = first_turns(early, tile, sends), boxes_sender(boxes)
     send_last = boxes_sender(boxes, slot, False)
-    lead = stages - 1 if lets_pass and consumers == 2 else 0
+    lead = turns_ahead(stages) if lets_pass and consumers == 2 else 0
     write_pair = part_writer(guarded) if split else pair_writer(guarded, 8, read_c)
     write, part_of = row_of_matrices_writer(bn // 8, write_pair), part_finder(split)
     few, many = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
@@ -292,7 +309,7 @@ def hgemm_warp_specialized_kernel(
             mine, lane = uint32(thread // 128 - 1), uint32(thread % 32)
             mine_row = uint32(thread % 128 // 32 * 16 + lane % 16)
             barrier, leads = uint32(mine + 1), thread % 128 == 0
-            home, own = uint32(leaving + mine * uint32(2 * BOX)), uint32(start + mine * uint32(BOX))
+            home, own = uint32(leaving + mine * uint32(2 * BOX)), own_box(start, mine)
             offset = uint32(mine_row * uint32(ROW))
             flip = uint32(piece_place(mine_row, uint32(lane // 16)) * 16)
             to_c = global_address(map_c, uint64(0))
@@ -316,8 +333,7 @@ def hgemm_warp_specialized_kernel(
                     acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
                     done = uint32(done + uint32(1))
                 if lead and last and thread == 128: mbarrier_arrive(ring.through)
-                acc = wgmma_wait(acc)
-                if desk.leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
+                acc = last_products(acc, ring, before, desk.leads)
                 if writes:  # parts of sums lie one below the other
                     write(Target(c, m * (part + 1), n, alpha, beta),
                           m * part + row + thread % 128 // 32 * 16 + lane // 4,
