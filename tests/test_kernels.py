@@ -12,10 +12,11 @@ from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.launch import LONGEST, tma_counts
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
+from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
 from numba_matmul.kernels.k15_tma_wgmma import hgemm_tma_wgmma_kernel
-from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized_kernel
+from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized, hgemm_warp_specialized_kernel
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim.launch import launch_of
 
@@ -96,7 +97,7 @@ def test_c_may_not_overlap_a_part_of_b(kernel):
 
 
 def test_the_type_of_a_matrix_is_that_of_the_kernel():
-    for kernel, wrong, text in ((KERNELS[1], "bfloat16", "needed is float32"), (KERNELS[14], "float32", "to_d(to_bf16(a))")):
+    for kernel, wrong, text in ((ALL["sgemm_naive"], "bfloat16", "needed is float32"), (ALL["hgemm_tensor_cores"], "float32", "to_d(to_bf16(a))")):
         with pytest.raises(TypeError) as caught: kernel(*(to_d(random(4, 4, dtype=wrong)) for _ in "ab"))
         assert text in str(caught.value)
 
@@ -169,7 +170,7 @@ def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
 
 
 def test_a_padding_that_would_break_wide_loads_is_refused():
-    with pytest.raises(ValueError, match="pad_a"): ALL["sgemm_bank_conflicts_padding"](*good(KERNELS[8]), pad_a=5)
+    with pytest.raises(ValueError, match="pad_a"): sgemm_bank_conflicts_padding(*good(ALL["sgemm_bank_conflicts_padding"]), pad_a=5)
 
 
 @pytest.mark.parametrize("kernel", SEARCHED, ids=lambda kernel: kernel.name)
@@ -200,32 +201,32 @@ def test_each_tile_that_may_be_chosen_works(tile, n):
 
 @pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(late=4), Plan(hidden=2)])
 def test_a_plan_that_cannot_work_is_refused(plan):
-    with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(KERNELS[13]), plan=plan)
+    with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(ALL["sgemm_beyond_cublas"]), plan=plan)
 
 
-HOPPER = pytest.mark.parametrize("number", [number for number, kernel in KERNELS.items() if kernel.uses_tma])
+HOPPER = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.uses_tma], ids=lambda kernel: kernel.name)
 
 
-def launched(number, shape, **options):
+def launched(fn, shape, **options):
     "Name of the kernel that a host function launches, or what says that it launches several."
-    try: return launch_of(partial(KERNELS[number].fn, **options), shape).kernel.py_func.__name__
+    try: return launch_of(partial(fn, **options), shape).kernel.py_func.__name__
     except ValueError as e: return str(e)
 
 
 @HOPPER
-def test_the_tma_copies_where_it_can(number):
-    own, other = f"{KERNELS[number].name}_kernel", "hgemm_tensor_cores_kernel"
-    assert [launched(number, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
-    assert launched(number, (8, 8, 0)) == launched(number, (8, 8, 8), alpha=0.0) == other
+def test_the_tma_copies_where_it_can(kernel):
+    own, other = f"{kernel.name}_kernel", f"{kernel.fallback.name}_kernel"
+    assert [launched(kernel.fn, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
+    assert launched(kernel.fn, (8, 8, 0)) == launched(kernel.fn, (8, 8, 8), alpha=0.0) == other
     for shape, copying in ((8, 9, 8), f"resize_kernel, {own}, resize_kernel"), ((8, 8, 9), f"resize_kernel, {own}"), ((8, 9, 9), f"resize_kernel, resize_kernel, {own}, resize_kernel"):
-        if KERNELS[number].copies: assert launched(number, shape).endswith(f"not one: {copying}")
-        else: assert launched(number, shape) == other
+        if kernel.copies: assert launched(kernel.fn, shape).endswith(f"not one: {copying}")
+        else: assert launched(kernel.fn, shape) == other
 
 
 def test_kernel_16_copies_what_it_is_told():
     own, both = "hgemm_warp_specialized_kernel", "not one: resize_kernel, hgemm_warp_specialized_kernel"
-    assert launched(16, (4, 64, 8)) == launched(16, (4096, 24, 8), copies="") == own and both in launched(16, (4, 64, 8), copies="b")
-    assert launched(16, (8, 9, 8), copies="b") == "hgemm_tensor_cores_kernel"  # C must be copied, too
+    assert launched(hgemm_warp_specialized, (4, 64, 8)) == launched(hgemm_warp_specialized, (4096, 24, 8), copies="") == own and both in launched(hgemm_warp_specialized, (4, 64, 8), copies="b")
+    assert launched(hgemm_warp_specialized, (8, 9, 8), copies="b") == "hgemm_tensor_cores_kernel"  # C must be copied, too
 
 
 def test_kernel_16_copies_what_pays():
@@ -246,31 +247,31 @@ def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
 
 @pytest.mark.parametrize("split", (True, False))
 def test_parts_of_sums_can_be_asked_for_or_not(split):
-    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 3000, alpha=-0.5, beta=2.0)
-    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
+    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 3000, alpha=-0.5, beta=2.0)
+    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
 
 
 def test_kernel_16_with_a_guard_where_c_is_read_in_vain():
-    check_matmul(partial(KERNELS[16].fn, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
+    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
 
 
 @pytest.mark.parametrize("copies", ("", "a", "b", "bc", "abc", "cab"))
 def test_kernel_16_is_right_whatever_is_copied(copies):
-    check_matmul(partial(KERNELS[16].fn, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
-    check_matmul(partial(KERNELS[16].fn, copies=copies), 20, 264, 40)
+    check_matmul(partial(hgemm_warp_specialized, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
+    check_matmul(partial(hgemm_warp_specialized, copies=copies), 20, 264, 40)
 
 
 @pytest.mark.parametrize("copies", ("x", "abd", True, False, 0))
 def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
-    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): KERNELS[16](a, b, copies=copies)
+    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): hgemm_warp_specialized(a, b, copies=copies)
 
 
 @HOPPER
-def test_a_view_that_begins_between_16_bytes_is_right(number):
-    whole, b = good(KERNELS[number], 3, 24, 8)
+def test_a_view_that_begins_between_16_bytes_is_right(kernel):
+    whole, b = good(kernel, 3, 24, 8)
     a = to_d(np.ravel(to_h(whole)))[4:52].reshape(2, 24)
-    assert_matmul_correct(to_h(a), b, KERNELS[number](a, b))
+    assert_matmul_correct(to_h(a), b, kernel(a, b))
 
 
 @pytest.mark.parametrize("factory,tile,text", [
@@ -305,7 +306,7 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
         for name, value in dict(PART=1, ADDING=0, ADDED=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
         k16_warp_specialized.choose.cache_clear()
         assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),)).parts > 1
-        KERNELS[16](to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
+        hgemm_warp_specialized(to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
     k16_warp_specialized.choose.cache_clear()
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
