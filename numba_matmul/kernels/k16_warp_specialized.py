@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'ROW_CYCLES', 'ALONE',
            'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'COPIES', 'SMALL_TILES', 'COMPILED', 'KERNEL', 'Results',
-           'Desk', 'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns', 'part_finder',
-           'part_writer', 'sum_parts_kernel', 'with_producer', 'shared_bytes', 'turns_ahead', 'own_box',
-           'last_products', 'hgemm_warp_specialized_kernel', 'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose',
-           'launch_product', 'hgemm_warp_specialized']
+           'Desk', 'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns',
+           'with_producer', 'shared_bytes', 'turns_ahead', 'own_box', 'last_products', 'hgemm_warp_specialized_kernel',
+           'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose', 'launch_product', 'hgemm_warp_specialized']
 
 # %% ../../nbs/16_warp_specialized.ipynb #309ebd38
 from dataclasses import replace
@@ -18,23 +17,23 @@ from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv
-from ..ptx.ampere import pack_bf16, unpack_bf16
 from ..ptx.core import global_address
 from ..ptx.hopper import (fence_async, fence_map, fence_mbarriers, fewer_registers,
                                      mbarrier_arrive, mbarrier_init, mbarrier_wait, more_registers,
                                      named_barrier, pack_sums, stmatrix, tma_commit_group,
                                      tma_store, tma_wait_read, wgmma_wait)
 from ..gemm.args import gemm_args
-from ..gemm.epilogue import Target, pair_writer, row_of_matrices_writer
+from ..gemm.epilogue import (Target, pair_writer, part_writer, row_of_matrices_writer,
+                                        sum_parts_kernel)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (capturing, count_multiprocessors, map_of, need_capability,
                                       tma_counts, with_shared_memory)
 from ..gemm.pipeline import Maps, Place, piece_place, place_after, ring_start
-from ..gemm.schedule import tile_place
+from ..gemm.schedule import part_finder, tile_place
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
 from . import k14_tensor_cores
 from .k15_tma_wgmma import RULES as RING_RULES, tile_fetcher, tile_multiplier
-from numba import cuda, float32, int64, uint16, uint32, uint64
+from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/16_warp_specialized.ipynb #42737a44
 class Results(NamedTuple):
@@ -148,50 +147,6 @@ def first_turns(
         send(results, desk)
         return acc, at, before
     return turns_and_boxes
-
-# %% ../../nbs/16_warp_specialized.ipynb #70c1e4ae
-@cache
-def part_finder(
-    split,  # are sums cut into parts?
-):
-    "A device function: a number → the tile, the part, its first turn, and the turn behind its last."
-    @cuda.jit(device=True)
-    def part_of(number, count, turns, parts):
-        if not split: return number, int64(0), uint32(0), turns
-        part, length = uint32(number // count), uint32(uint32(turns + parts - uint32(1)) // parts)
-        first = uint32(part * length)
-        return uint32(number - part * count), int64(part), first, min(turns, uint32(first + length))
-    return part_of
-
-@cache
-def part_writer(
-    guarded,  # may the tile reach over the edge of C?
-):
-    "A device function: write two neighbours of a row of the workspace."
-    @cuda.jit(device=True)
-    def write(to, row, col, low, high):
-        if not guarded or (row < to.rows and col < to.cols):
-            at = uint64(row * to.cols + col)
-            to.array[at], to.array[at + uint64(1)] = low, high
-    return write
-
-@cuda.jit(lineinfo=True, launch_bounds=256)
-def sum_parts_kernel(
-    sums,   # (parts·size,) float32
-    parts,  # of each sum
-    c,      # (size,) bits of bfloat16
-    size,   # m·n
-    alpha,  # factor of A·B
-    beta,   # factor of C
-):
-    "C ← alpha · the parts' sums + beta · C."
-    i = int64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
-    if i < size:
-        total = float32(0)
-        for part in range(parts): total += sums[part * size + i]
-        value = alpha * total
-        if beta != 0: value += beta * unpack_bf16(uint32(c[i]))[0]
-        c[i] = uint16(pack_bf16(value, value) & uint32(0xFFFF))
 
 # %% ../../nbs/16_warp_specialized.ipynb #ed60a136
 RULES = RING_RULES | {
