@@ -48,8 +48,7 @@ ladder: setup
 	@$(PY) -m numba_matmul.ladder
 
 test: setup
-	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests/test_notebooks.py
-	$(PY) -m pytest -q -n logical --dist worksteal --ignore tests/test_notebooks.py tests
+	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests
 
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
 lab: setup

@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import pathlib
 import tempfile
 
@@ -7,6 +8,7 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it runs in the background
 
 
 SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text(encoding="utf-8"))
@@ -23,6 +25,16 @@ def environment():
     "The environment of a process that a user starts: it finds this project, and nothing has chosen the simulator yet."
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"PYTHONPATH": path}
+
+
+def pytest_configure(config): config.addinivalue_line("markers", "first(rank): takes long, so it starts before the others")
+
+
+def pytest_collection_modifyitems(items):
+    def rank(item):
+        marker = item.get_closest_marker("first")
+        return marker.args[0] if marker else 9
+    items.sort(key=rank)
 
 
 @pytest.fixture

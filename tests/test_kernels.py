@@ -126,6 +126,7 @@ def test_every_kernel_with_tiles_is_tried_with_small_ones():
 PARTS = 4  # of the tiles of a kernel, so that all cores have work
 
 
+@pytest.mark.first(1)
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", TILED)
 @settings(deadline=None, max_examples=60 // PARTS)
@@ -296,6 +297,7 @@ def test_blocks_of_kernel_16_have_as_few_rounds_as_can_be(m, n, k, multiprocesso
     assert rounds == cdiv(tiles, multiprocessors) and (blocks == 1 or cdiv(tiles, blocks - 1) > rounds)
 
 
+@pytest.mark.first(1)
 @settings(deadline=None, max_examples=25)
 @given(m=st.integers(1, 70), n=st.integers(1, 20), k=st.integers(130, 700), alpha=factor, beta=factor)
 def test_sums_in_parts_are_right(m, n, k, alpha, beta):

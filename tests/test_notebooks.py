@@ -1,19 +1,52 @@
-"""Every notebook runs from top to bottom, as `nbdev_test` runs it, the longest first, so that no core waits for it at the end.
+"""Every notebook runs from top to bottom, as `nbdev_test` runs it, in a copy of the project: what it writes is not what
+other tests read.
 
-A step of its own in `make test`, before the other tests: lessons write the scripts that those read."""
+The longest come first, so that no core waits for one of them at the end."""
 import json
+import shutil
 import subprocess
 import sys
+from itertools import groupby
 
 import pytest
 from conftest import ROOT, environment
 
+RUN = """
+import sys
+from nbdev.test import nbdev_test
+for path in sys.argv[1:]: nbdev_test(path=path, n_workers=0)
+"""
 
-def code(path): return sum(len("".join(cell["source"])) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code")
+
+def code(path):
+    "How much code a notebook has."
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return sum(len("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT/"nbs").rglob("*.ipynb"), key=code, reverse=True), ids=lambda path: path.stem)
-def test_notebook(path):
-    command = [sys.executable, "-c", "import sys; from nbdev.test import nbdev_test; nbdev_test(path=sys.argv[1], n_workers=0)", str(path.relative_to(ROOT))]
-    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0 and "Success." in done.stdout, done.stdout + done.stderr
+def room(path): return path.stem.split("_")[0]
+
+
+LESSONS = sorted((ROOT/"nbs").glob("*.ipynb"), key=code, reverse=True)
+LIBRARY = {name: list(paths) for name, paths in groupby(sorted((ROOT/"nbs"/"library").glob("*.ipynb")), key=room)}
+RUNS = [[path] for path in LESSONS] + list(LIBRARY.values())  # those of a room share a process
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory):
+    target = tmp_path_factory.mktemp("notebooks")/"matmul"
+    shutil.copytree(ROOT/"nbs", target/"nbs", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    shutil.copytree(ROOT/"profiling_scripts", target/"profiling_scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT/"settings.ini", target)
+    return target
+
+
+def test_every_notebook_is_run(): assert sum(map(len, RUNS)) == len(list((ROOT/"nbs").rglob("*.ipynb"))) > 50
+
+
+@pytest.mark.first(0)
+@pytest.mark.parametrize("paths", RUNS, ids=lambda paths: paths[0].stem if len(paths) == 1 else room(paths[0]))
+def test_notebooks(paths, copy):
+    command = [sys.executable, "-c", RUN, *(str(path.relative_to(ROOT)) for path in paths)]
+    done = subprocess.run(command, cwd=copy, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.count("Success.") == len(paths), done.stdout + done.stderr
