@@ -140,7 +140,8 @@ def tma_load(target, map_address, barrier_address, column, row):
     values[inside] = part
     places = _box(int(target), rows).ravel()
     taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
-    if not memory.leaving.isdisjoint(places.tolist()) or np.isin(taken, places).any():
+    leaving = memory.leaving and not memory.leaving.isdisjoint(places.tolist())
+    if leaving or np.isin(taken, places).any():
         raise SimulatorError("a box is copied to where a store may still read, or an mbarrier is")
     memory.numbers.fly(places, thread)
     barrier.copies.append((memory.numbers, places, values.ravel()))
@@ -237,7 +238,7 @@ def tma_store(map_address, source, column, row):
     places = _box(int(source), rows)
     for other in thread.block.threads:
         early = {*other.stored, *(other.fenced if other is not thread else ())}
-        if not early.isdisjoint(places.flat):
+        if early and not early.isdisjoint(places.flat):
             raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
                                  "seen yet: fence_async, and then a barrier")
     memory.leaving.update(places.flat)

@@ -9,6 +9,7 @@ __all__ = ['MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID', 'MAX_SIMULATED', 'JIT_OPTIONS
 
 # %% ../../nbs/library/sim_launch.ipynb #cccca344
 import copy
+import gc
 import inspect
 import os
 import sys
@@ -184,7 +185,7 @@ def _of_the_running_kernel(name):
 
 def _cast(kind, *args):
     "`uint32(x)` in a kernel, and all its kin: Numba's own way is long."
-    if len(args) == 1 and not isinstance(args[0], types.Type):
+    if len(args) == 1 and isinstance(args[0], (int, float, complex, np.generic)):
         return kind.cast_python_value(args[0])
     return types.Type.__call__(kind, *args)
 
@@ -193,6 +194,7 @@ def install():
     if not config.ENABLE_CUDASIM:
         raise RuntimeError("the simulator is off: "
                            "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
+    gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
     types.Number.__call__ = _cast

@@ -57,9 +57,6 @@ class Access:
                 and not new.thread.ordered_after(self.thread, self.barriers, self.warp_barriers))
 
 def _refuse_negative(index):
-    try:
-        if (min(index) if type(index) is tuple else index) >= 0: return
-    except TypeError: pass  # with a slice
     for i in index if type(index) is tuple else (index,):
         if type(i) is not slice and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
