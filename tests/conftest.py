@@ -15,7 +15,8 @@ SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text
 def minimal_card(gpu="Invented GPU", size=4096):
     "A card with the fields that the schema requires and no other, and the speed of one kernel at one size."
     full = json.loads((ROOT/"nbs"/"results"/"nvidia-h200.json").read_text(encoding="utf-8"))
-    row = next(row for row in full["speed"] if (row["name"], row["m"], row["n"], row["k"]) == ("sgemm_naive", size, size, size))
+    row = next(row for row in full["speed"]
+               if (row["name"], row["m"], row["n"], row["k"]) == ("sgemm_naive", size, size, size))
     return {name: full[name] for name in SCHEMA["required"]} | dict(gpu=gpu, speed=[row])
 
 
@@ -27,7 +28,8 @@ def environment():
 
 @pytest.fixture
 def temporary_folder(monkeypatch, tmp_path):
-    "A temporary folder that this test and its children have for themselves: others write into the shared one meanwhile."
+    """A temporary folder that this test and its children have for themselves: others write into the shared one
+    meanwhile."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
