@@ -1,4 +1,5 @@
-"What the tests compile, and `tools/same_code.py` compares: each kernel at three shapes, and the tiles and options that change its code."
+"""What the tests compile, and `tools/same_code.py` compares: each kernel at three shapes, and the tiles and options
+that change its code."""
 from functools import partial
 
 from numba_matmul.compiler import TARGETS
@@ -17,7 +18,8 @@ def cases():
     "Label, `Kernel`, host function with its options, and shape."
     def case(kernel, shape, **options):
         shape = kernel.fitted(*shape)
-        return f"{kernel.name} {'×'.join(map(str, shape))} {options or ''}".strip(), kernel, partial(kernel.fn, **options), shape
+        return (f"{kernel.name} {'×'.join(map(str, shape))} {options or ''}".strip(), kernel,
+                partial(kernel.fn, **options), shape)
     for kernel in KERNELS.values():
         yield from (case(kernel, shape) for shape in SHAPES)
     for kernel in [kernel for kernel in KERNELS.values() if kernel.tiles]:

@@ -8,7 +8,7 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it runs in the background
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
 
 
 SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text(encoding="utf-8"))
@@ -17,7 +17,8 @@ SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text
 def minimal_card(gpu="Invented GPU", size=4096):
     "A card with the fields that the schema requires and no other, and the speed of one kernel at one size."
     full = json.loads((ROOT/"nbs"/"results"/"nvidia-h200.json").read_text(encoding="utf-8"))
-    row = next(row for row in full["speed"] if (row["name"], row["m"], row["n"], row["k"]) == ("sgemm_naive", size, size, size))
+    row = next(row for row in full["speed"]
+               if (row["name"], row["m"], row["n"], row["k"]) == ("sgemm_naive", size, size, size))
     return {name: full[name] for name in SCHEMA["required"]} | dict(gpu=gpu, speed=[row])
 
 
@@ -27,7 +28,8 @@ def environment():
     return {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"PYTHONPATH": path}
 
 
-def pytest_configure(config): config.addinivalue_line("markers", "first(rank): takes long, so it starts before the others")
+def pytest_configure(config):
+    config.addinivalue_line("markers", "first(rank): takes long, so it starts before the others")
 
 
 def pytest_collection_modifyitems(items):
@@ -39,7 +41,8 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def temporary_folder(monkeypatch, tmp_path):
-    "A temporary folder that this test and its children have for themselves: others write into the shared one meanwhile."
+    """A temporary folder that this test and its children have for themselves: others write into the shared one
+    meanwhile."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

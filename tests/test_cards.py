@@ -51,11 +51,14 @@ def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys
 
 
 def test_cards_are_chosen_by_what_they_hold(results):
-    few, many = minimal_card("A few"), minimal_card("Many") | dict(experiments={"x": dict(unit="ms", values={"y": 1.0}, date="2026-01-02")})
+    few, many = minimal_card("A few"), minimal_card("Many") | dict(
+        experiments={"x": dict(unit="ms", values={"y": 1.0}, date="2026-01-02")})
     keep(results, few, "a.json"), keep(results, many, "b.json")
     def found(*fields, **needs): return [card["gpu"] for card in cards.load_cards(*fields, **needs)]
     assert found() == ["Many", "A few"] and found("experiments") == ["Many"] and found("ncu") == []
-    assert found(kernels=["sgemm_naive"]) == ["Many", "A few"] and found(kernels=["sgemm_naive", "sgemm_gmem_coalescing"]) == found(kernels=["sgemm_naive"], size=64) == []
+    assert (found(kernels=["sgemm_naive"]) == ["Many", "A few"]
+            and found(kernels=["sgemm_naive", "sgemm_gmem_coalescing"])
+            == found(kernels=["sgemm_naive"], size=64) == [])
 
 
 def test_a_changed_card_is_read_again(results):
@@ -70,12 +73,16 @@ def test_only_its_gpu_changes_a_card_and_other_fields_stay(results, monkeypatch)
     path = keep(results, minimal_card() | dict(tuned={}))
     before = path.read_bytes()
     monkeypatch.setattr(cards, "_here", lambda: None)
-    with pytest.raises(ValueError, match="only one Invented GPU can change its card, and this is a machine without a GPU"):
+    with pytest.raises(ValueError, match="only one Invented GPU can change its card, "
+                                         "and this is a machine without a GPU"):
         cards.write_card(dict(gpu="Invented GPU", experiments={}))
     monkeypatch.setattr(cards, "_here", lambda: "Another GPU")
-    with pytest.raises(ValueError, match="this is Another GPU"): cards.write_card(dict(gpu="Invented GPU", experiments={}))
-    with pytest.raises(ValueError, match="the card of one Invented GPU"): cards.write_card(minimal_card("Another GPU"), path)
-    with pytest.raises(ValueError, match="STAGE=ladder comes first"): cards.write_card(dict(gpu="Another GPU", experiments={}))
+    with pytest.raises(ValueError, match="this is Another GPU"):
+        cards.write_card(dict(gpu="Invented GPU", experiments={}))
+    with pytest.raises(ValueError, match="the card of one Invented GPU"):
+        cards.write_card(minimal_card("Another GPU"), path)
+    with pytest.raises(ValueError, match="STAGE=ladder comes first"):
+        cards.write_card(dict(gpu="Another GPU", experiments={}))
     assert path.read_bytes() == before and os.listdir(results) == [path.name]
     monkeypatch.setattr(cards, "_here", lambda: "Invented GPU")
     assert cards.write_card(dict(gpu="Invented GPU", experiments={})) == path
@@ -105,7 +112,8 @@ def test_nothing_is_written_where_there_is_no_checkout(monkeypatch):
 def elsewhere(tmp_path_factory):
     "The project in another folder, where a command may change it."
     target = tmp_path_factory.mktemp("elsewhere")/"matmul"
-    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build", ".ipynb_checkpoints"))
+    shutil.copytree(ROOT, target, ignore=shutil.ignore_patterns(
+        ".git", ".venv", "__pycache__", ".*_cache", "*.egg-info", "build", ".ipynb_checkpoints"))
     return target
 
 
@@ -114,7 +122,9 @@ def run(*command, cwd, **env):
     return subprocess.run([str(x) for x in command], cwd=cwd, env=kept | env, capture_output=True, text=True)
 
 
-def state(folder): return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+def state(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts}
 
 
 @without_gpu
@@ -136,7 +146,8 @@ import run_notebooks
 run_notebooks.need_gpu, run_notebooks.gpu_name = cards.need_gpu, cards._here
 def command(names, env):
     if "fails" in names[-1]: return 1
-    with open(env["MATMUL_RECORD"], "a") as notes: notes.write(json.dumps({names[-1]: dict(unit="ms", values=dict(x=1.0), date="2026-01-02")}) + "\\n")
+    with open(env["MATMUL_RECORD"], "a") as notes: \
+notes.write(json.dumps({names[-1]: dict(unit="ms", values=dict(x=1.0), date="2026-01-02")}) + "\\n")
     return 0
 class Done:
     def __init__(self, status): self.returncode = status
@@ -152,12 +163,15 @@ def test_experiments_reach_the_card_when_their_notebook_has_run_to_its_end(elsew
     path = keep(results, minimal_card() | dict(experiments=earlier))
     def kept(): return sorted(json.loads(path.read_text(encoding="utf-8"))["experiments"])
     path_there = os.pathsep.join((str(elsewhere), environment()["PYTHONPATH"]))
-    def stage(*names): return run(sys.executable, "-c", STAGES, *names, cwd=elsewhere, PYTHONPATH=path_there, MATMUL_GPU="Invented GPU")
+    def stage(*names):
+        return run(sys.executable, "-c", STAGES, *names, cwd=elsewhere, PYTHONPATH=path_there,
+                   MATMUL_GPU="Invented GPU")
     try:
         assert stage("01_naive").returncode == 0 and kept() == ["01_naive.ipynb", "earlier"]
         shutil.copy(nbs/"01_naive.ipynb", nbs/"02_fails.ipynb")
         done = stage()
-        assert done.returncode and "02_fails.ipynb failed" in done.stderr and kept()[-1] == "earlier"  # what came before it stays
+        # what came before it stays
+        assert done.returncode and "02_fails.ipynb failed" in done.stderr and kept()[-1] == "earlier"
         (nbs/"02_fails.ipynb").unlink()
         assert stage().returncode == 0 and kept() == there  # none stays that no notebook makes
     finally: path.unlink(), (nbs/"02_fails.ipynb").unlink(missing_ok=True)
@@ -172,15 +186,19 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
     (wheel,), venv = tmp_path.glob("*.whl"), tmp_path/"venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
     (site,) = venv.glob("lib/python*/site-packages")
-    (site/"dependencies.pth").write_text(os.path.dirname(os.path.dirname(pytest.__file__)))  # and not this project, which lies elsewhere
+    # and not this project, which lies elsewhere
+    (site/"dependencies.pth").write_text(os.path.dirname(os.path.dirname(pytest.__file__)))
     assert run(*pip, "install", "-q", "--no-deps", "--target", site, wheel, cwd=tmp_path).returncode == 0
     def python(*args): return run(venv/"bin"/"python", *args, cwd=tmp_path, PYTHONPATH="")
-    done = python("-c", "import numba_matmul; from util import *; print(numba_matmul.__file__); [print(card['gpu'], len(card['speed'])) for card in load_cards()]")
+    done = python("-c", "import numba_matmul; from util import *; print(numba_matmul.__file__); "
+                        "[print(card['gpu'], len(card['speed'])) for card in load_cards()]")
     _, place, *said = done.stdout.splitlines()
-    assert place.startswith(str(site)) and said == [f"{card['gpu']} {len(card['speed'])}" for card in cards.load_cards()]
+    assert (place.startswith(str(site))
+            and said == [f"{card['gpu']} {len(card['speed'])}" for card in cards.load_cards()])
     before = state(site)
     done = python("-m", "numba_matmul.ladder", "--kernels", "1")
-    assert done.returncode == 0 and f"recorded on one {cards.load_cards()[0]['gpu']}, " in done.stdout and "–" not in done.stdout, done.stdout + done.stderr
+    assert (done.returncode == 0 and f"recorded on one {cards.load_cards()[0]['gpu']}, " in done.stdout
+            and "–" not in done.stdout), done.stdout + done.stderr
     done = python("-m", "numba_matmul.ladder", "--readme")
     assert done.returncode == 2 and done.stderr == "matmul-ladder: --readme: the course's checkout is not here\n"
     assert state(site) == before

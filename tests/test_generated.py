@@ -1,4 +1,5 @@
-"The library, the scripts, the README and the cards are in step with what they are made from, and the notebooks are clean."
+"""The library, the scripts, the README and the cards are in step with what they are made from, and the notebooks are
+clean."""
 import ast
 import importlib.util
 import json
@@ -28,14 +29,16 @@ def source(cell): return "".join(cell["source"])
 def output_texts(path):
     for cell in cells(path):
         for output in cell.get("outputs", []):
-            yield output, "".join(output.get("text", [])) + json.dumps(output.get("data", {}).get("text/plain", "")) + "".join(output.get("data", {}).get("text/html", []))
+            yield output, ("".join(output.get("text", [])) + json.dumps(output.get("data", {}).get("text/plain", ""))
+                           + "".join(output.get("data", {}).get("text/html", [])))
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory):
     "The project in another folder, where a command may change it."
     target = tmp_path_factory.mktemp("copy")
-    for name in "nbs", "numba_matmul": shutil.copytree(ROOT/name, target/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    for name in "nbs", "numba_matmul":
+        shutil.copytree(ROOT/name, target/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     for name in "settings.ini", "pyproject.toml", "setup.py", "README.md": shutil.copy(ROOT/name, target/name)
     return target
 
@@ -49,7 +52,8 @@ def test_library_is_what_the_notebooks_export(copy):
     run("from nbdev.doclinks import nbdev_export\nnbdev_export()", copy)
     def modules(root): return {path.relative_to(root) for path in (root/"numba_matmul").rglob("*.py")}
     for path in [*(copy/"numba_matmul").rglob("*.py"), copy/"pyproject.toml"]:
-        assert path.read_text(encoding="utf-8") == (ROOT/path.relative_to(copy)).read_text(encoding="utf-8"), f"{path.name}: run nbdev_export"
+        written = path.read_text(encoding="utf-8")
+        assert written == (ROOT/path.relative_to(copy)).read_text(encoding="utf-8"), f"{path.name}: run nbdev_export"
     assert modules(copy) == modules(ROOT)
     exported = [path for path in NOTEBOOKS if any(source(cell).startswith("#| default_exp") for cell in cells(path))]
     by_hand = {path for path in modules(ROOT) if path.name in ("__init__.py", "_modidx.py")}
@@ -59,7 +63,8 @@ def test_library_is_what_the_notebooks_export(copy):
 def test_notebooks_are_clean(copy):
     run("from nbdev.clean import nbdev_clean\nnbdev_clean()", copy)
     for path in NOTEBOOKS:
-        assert (copy/path.relative_to(ROOT)).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
+        cleaned = (copy/path.relative_to(ROOT)).read_text(encoding="utf-8")
+        assert cleaned == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
 
 
 def test_scripts_are_what_the_lessons_write():
@@ -68,9 +73,11 @@ def test_scripts_are_what_the_lessons_write():
         for cell in cells(path):
             first, _, body = source(cell).partition("\n")
             if first.startswith("%%writefile"):
-                assert first.split()[1].startswith("../profiling_scripts/") and path.stem in first, f"{path.name}: {first}"
+                assert (first.split()[1].startswith("../profiling_scripts/")
+                        and path.stem in first), f"{path.name}: {first}"
                 written[first.split("/")[-1]] = body
-    assert written == {p.name: p.read_text(encoding="utf-8").rstrip("\n") for p in (ROOT/"profiling_scripts").glob("*.py")}
+    assert written == {p.name: p.read_text(encoding="utf-8").rstrip("\n")
+                       for p in (ROOT/"profiling_scripts").glob("*.py")}
 
 
 def test_every_kernel_has_a_lesson_and_a_script():
@@ -110,19 +117,22 @@ def test_a_second_card_adds_a_column_and_a_panel(two_cards):
     full, _ = two_cards
     text, picture = readme.readme_ladder(), readme.picture_svg()
     for card in two_cards:
-        assert text.count(f"one {card['gpu']} ") == 1 and f"{card['gpu']}, GFLOP/s" in text and f"{card['gpu']}, 4096" in picture
+        assert (text.count(f"one {card['gpu']} ") == 1 and f"{card['gpu']}, GFLOP/s" in text
+                and f"{card['gpu']}, 4096" in picture)
     lines = {line.split("|")[2].split("]")[0].strip(" ["): line for line in text.splitlines() if line.startswith("|")}
     assert lines["Asynchronous copies"].endswith("| – | – |") and "12,345" in lines["Triton, for comparison (float32)"]
     assert len({line.count("|") for line in lines.values()}) == 1
     assert "colab" not in text
     assert cards.load_cards() == list(two_cards)
-    first, second = (line for line in readme.readme_speed().splitlines() if line.startswith("- "))  # first the one with experiments
+    # first the one with experiments
+    first, second = (line for line in readme.readme_speed().splitlines() if line.startswith("- "))
     assert first.startswith(f"- on one {full['gpu']} from ") and second.startswith("- on one Another GPU from ")
 
 
 def test_badges_come_with_an_address(two_cards, monkeypatch):
     monkeypatch.setattr(readme, "_git_url", lambda: "https://github.com/someone/matmul")
-    assert "https://colab.research.google.com/github/someone/matmul/blob/main/nbs/05_2d_blocktiling.ipynb" in readme.readme_ladder()
+    assert ("https://colab.research.google.com/github/someone/matmul/blob/main/nbs/05_2d_blocktiling.ipynb"
+            in readme.readme_ladder())
     assert "!git clone -q https://github.com/someone/matmul matmul" in readme.readme_colab()
 
 
@@ -159,7 +169,8 @@ def test_card_keeps_the_schema(path):
 def test_a_card_with_a_failed_check_is_refused():
     card = minimal_card()
     cards.check_card(card)
-    card["speed"][0] = {key: card["speed"][0][key] for key in ("name", "m", "n", "k")} | dict(passed=False, message="wrong")
+    card["speed"][0] = ({key: card["speed"][0][key] for key in ("name", "m", "n", "k")}
+                        | dict(passed=False, message="wrong"))
     with pytest.raises(jsonschema.ValidationError): jsonschema.Draft202012Validator(SCHEMA).validate(card)
     with pytest.raises(ValueError, match="card.speed"): cards.check_card(card)
 
@@ -181,7 +192,8 @@ def test_outputs_are_fit_to_keep(path):
     assert path.stat().st_size < 700_000, "hard to read and to diff"
     for output, text in output_texts(path):
         assert output["output_type"] != "error"
-        assert not re.search(r"(/home|/root|/tmp|/opt|/usr|/work|/Users|/content)/|site-packages|ipykernel_|ipython-input", text), text[:300]
+        assert not re.search(r"(/home|/root|/tmp|/opt|/usr|/work|/Users|/content)/|"
+                             r"site-packages|ipykernel_|ipython-input", text), text[:300]
         assert not re.search(r"\d+%\||it/s", text), "a progress bar is left"
 
 
@@ -189,10 +201,12 @@ def test_outputs_are_fit_to_keep(path):
 def test_notebook_has_the_form_of_the_course(path):
     first, *rest = cells(path)
     assert re.match(r"# .+\n\n> .+", source(first)), "a title, and the one idea after >"
-    imports = next((source(c) for c in rest if c["cell_type"] == "code" and re.search(r"^(from|import) ", source(c), re.M)), None)
+    imports = next((source(c) for c in rest
+                    if c["cell_type"] == "code" and re.search(r"^(from|import) ", source(c), re.M)), None)
     if imports is None: return
     line = re.search(r"^(from|import) (.+)", imports, re.M)
-    assert re.match(r"(util|numba_matmul)\b", line[2]) or "#| export" in imports, "the first import chooses the simulator"
+    assert (re.match(r"(util|numba_matmul)\b", line[2])
+            or "#| export" in imports), "the first import chooses the simulator"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
@@ -200,18 +214,21 @@ def test_imports_stand_in_cells_of_their_own(path):
     "nbdev's documentation runs every cell that has an import, and none of those before it that have none."
     for cell in cells(path):
         text = source(cell)
-        if cell["cell_type"] != "code" or text.startswith("%%") or re.search(r"^#\| *(export|hide)", text, re.M): continue
+        if (cell["cell_type"] != "code" or text.startswith("%%")
+                or re.search(r"^#\| *(export|hide)", text, re.M)): continue
         tree, kinds = ast.parse(text), (ast.Import, ast.ImportFrom)
         imports = [isinstance(statement, kinds) for statement in tree.body]
         assert all(imports) or not any(imports), text
         if not imports or all(imports): continue
         nested = any(isinstance(node, kinds) for node in ast.walk(tree))
-        assert not nested or all(isinstance(statement, (ast.FunctionDef, ast.ClassDef)) for statement in tree.body), text
+        assert (not nested
+                or all(isinstance(statement, (ast.FunctionDef, ast.ClassDef)) for statement in tree.body)), text
 
 
 def linked_files():
     for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
-        text = "\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
+        text = ("\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb"
+                else path.read_text(encoding="utf-8"))
         text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)  # code
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", text): yield path, target
 
@@ -223,8 +240,10 @@ def test_links_lead_somewhere(path, target): assert (path.parent/target).exists(
 def named_files():
     "Files of the project that a text names as code."
     for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
-        text = "\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
-        for name in re.findall(r"`((?:nbs|tools|tests|numba_matmul|profiling_scripts)/[\w./]*|[\w/]+\.(?:py|ini|txt|md|ipynb|toml))`", text): yield path, name
+        text = ("\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb"
+                else path.read_text(encoding="utf-8"))
+        for name in re.findall(r"`((?:nbs|tools|tests|numba_matmul|profiling_scripts)/[\w./]*|"
+                               r"[\w/]+\.(?:py|ini|txt|md|ipynb|toml))`", text): yield path, name
 
 
 @pytest.mark.parametrize("path,name", list(named_files()), ids=lambda x: getattr(x, "name", x))

@@ -1,4 +1,5 @@
-"Imports run one way: each room of the library stands on those before it, and no import, not even inside a function, goes upward."
+"""Imports run one way: each room of the library stands on those before it, and no import, not even inside a function,
+goes upward."""
 import ast
 
 import pytest
@@ -9,7 +10,8 @@ from numba_matmul import registry
 PACKAGE = ROOT/"numba_matmul"
 ROOMS = ("arrays", "draw", "cards", "process", "sim", "ptx", "gemm", "compiler", "microscope", "ncu", "bench",
          "kernels", "registry", "report", "ladder", "util")  # from the ground up
-MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py") if path.name not in ("__init__.py", "_modidx.py")}
+MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
+           if path.name not in ("__init__.py", "_modidx.py")}
 
 
 def imported(name, tree):
@@ -17,7 +19,8 @@ def imported(name, tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.Import): found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*name.split(".")[:-node.level], node.module or ""]).rstrip(".") if node.level else node.module
+            base = (".".join([*name.split(".")[:-node.level], node.module or ""]).rstrip(".") if node.level
+                    else node.module)
             found = [base, *(f"{base}.{alias.name}" for alias in node.names)]
         else: continue
         yield from (module for module in found if module in MODULES or module == "numba_matmul.kernels")
@@ -26,7 +29,8 @@ def imported(name, tree):
 def room(module): return module.split(".")[1]
 
 
-GRAPH = {name: set(imported(name, ast.parse(path.read_text(encoding="utf-8")))) - {name} for name, path in MODULES.items()}
+GRAPH = {name: set(imported(name, ast.parse(path.read_text(encoding="utf-8")))) - {name}
+         for name, path in MODULES.items()}
 
 
 def test_every_module_has_its_room(): assert {room(name) for name in MODULES} == set(ROOMS) and len(MODULES) > 40
@@ -47,13 +51,16 @@ def test_there_is_no_circle():
 
 def test_no_instrument_knows_a_kernel_and_nobody_leans_on_the_facade():
     for name, others in GRAPH.items():
-        if room(name) in ("compiler", "microscope", "ncu"): assert not {room(other) for other in others} & {"kernels", "registry", "ladder"}
+        if room(name) in ("compiler", "microscope", "ncu"):
+            assert not {room(other) for other in others} & {"kernels", "registry", "ladder"}
         assert "numba_matmul.util" not in others
 
 
 def test_an_import_inside_a_function_is_seen():
-    code = "def f():\n    if True:\n        from numba_matmul.ladder import main\n    try: import numba_matmul.util\n    except ImportError: from ..registry import KERNELS"
-    assert set(imported("numba_matmul.sim.launch", ast.parse(code))) == {"numba_matmul.ladder", "numba_matmul.util", "numba_matmul.registry"}
+    code = ("def f():\n    if True:\n        from numba_matmul.ladder import main\n"
+            "    try: import numba_matmul.util\n    except ImportError: from ..registry import KERNELS")
+    found = set(imported("numba_matmul.sim.launch", ast.parse(code)))
+    assert found == {"numba_matmul.ladder", "numba_matmul.util", "numba_matmul.registry"}
 
 
 def test_a_module_that_is_no_kernels_is_named(tmp_path, monkeypatch):
@@ -63,5 +70,6 @@ def test_a_module_that_is_no_kernels_is_named(tmp_path, monkeypatch):
     import wrong_kernels
     for code, text in ("1 / 0", "division by zero"), ("KERNEL_ = 1", "no attribute 'KERNEL'"):
         (tmp_path/"wrong_kernels"/f"k_{len(code)}.py").write_text(code)
-        with pytest.raises(ImportError, match=f"wrong_kernels.k_{len(code)} is no kernel's module: .*{text}"): registry.find_kernels(wrong_kernels)
+        with pytest.raises(ImportError, match=f"wrong_kernels.k_{len(code)} is no kernel's module: .*{text}"):
+            registry.find_kernels(wrong_kernels)
         (tmp_path/"wrong_kernels"/f"k_{len(code)}.py").unlink()

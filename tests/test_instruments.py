@@ -43,10 +43,12 @@ def simple(x, out):
 @pytest.mark.first(2)
 @pytest.mark.parametrize("label,kernel,fn,shape", [pytest.param(*case, id=case[0]) for case in cases()])
 def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
-    "At sizes that fit, that do not, and whose rows are not aligned; with each tile; and where C is read, which needs registers, too."
-    launch, multiply = launch_of(fn, shape), "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.uses_tma else "HMMA"
-    other = {SHAPES[1]: ["sm_89"], SHAPES[2]: ["sm_80"]} if fn.keywords == {} else {}  # an older target once for each shape
-    for target in targets(kernel, ["sm_90", *other.get(shape, [])]):
+    """At sizes that fit, that do not, and whose rows are not aligned; with each tile; and where C is read, which needs
+    registers, too."""
+    launch, multiply = (launch_of(fn, shape),
+                        "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.uses_tma else "HMMA")
+    older = {SHAPES[1]: ["sm_89"], SHAPES[2]: ["sm_80"]}.get(shape, []) if not fn.keywords else []  # each once
+    for target in targets(kernel, ["sm_90", *older]):
         code = machine_code(launch.kernel, launch.signature, target)
         assert code.spills == 0 and code.stack_bytes == 0, code
         assert any(x.kind == multiply for x in code.instructions), code
@@ -59,7 +61,8 @@ def test_kernel_11_fetches_long_before_it_stores(shape):
     assert kinds.index("STS") - last_load > 250 and kinds.count("FFMA") >= 1024
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.capability != (0, 0)], ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.capability != (0, 0)],
+                         ids=lambda kernel: kernel.name)
 def test_a_gpu_without_its_instructions_cannot_have_a_kernel(kernel):
     "The newest target that is older than what it needs."
     target = max((name for name, capability in TARGETS.items() if capability < kernel.capability[:2]), key=TARGETS.get)
@@ -80,8 +83,9 @@ def test_kernel_13_has_its_results_in_the_other_bank(options):
 
 def test_conflicts_of_register_ports_are_counted():
     def ffma(operands): return compiler.Instruction(0, "FFMA", operands, 0, "")
-    reads = compiler.register_reads([ffma("R0, R4.reuse, R8, R0"), ffma("R1, R4, R9, R1"), compiler.Instruction(0, "IADD3", "R2, R4, R6, RZ", 0, ""),
-                                     ffma("R2, R4, R9.reuse, R2"), ffma("R3, R9, R9, R3"), ffma("R3, RZ, R6, R3")])
+    reads = compiler.register_reads([
+        ffma("R0, R4.reuse, R8, R0"), ffma("R1, R4, R9, R1"), compiler.Instruction(0, "IADD3", "R2, R4, R6, RZ", 0, ""),
+        ffma("R2, R4, R9.reuse, R2"), ffma("R3, R9, R9, R3"), ffma("R3, RZ, R6, R3")])
     assert reads == [{0, 4, 8}, {1, 9}, {2, 4, 9}, {3, 9}, {3, 6}]
 
 
@@ -166,13 +170,20 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
 
 @pytest.mark.parametrize("call,error,text", [
     (lambda: machine_code(simple[1, 8], ONE), TypeError, "launch configuration: pass the kernel alone, simple"),
-    (lambda: machine_code(True), TypeError, "got True"), (lambda: machine_code(None), TypeError, "got None"), (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),
-    (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"), (lambda: machine_code(5, ONE), TypeError, "5 is none"), (lambda: machine_code(5), TypeError, "got 5"),
-    (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"), (lambda: machine_code(KERNELS[1].fn, shape=(64, 64)), ValueError, "three whole numbers"),
-    (lambda: microscope(True, (8, 8, 8)), TypeError, "got True"), (lambda: microscope(None, (8, 8, 8)), TypeError, "got None"),
-    (lambda: microscope(NAIVE), TypeError, "one shape"), (lambda: microscope(NAIVE, 8, 8, 8), TypeError, "one shape"), (lambda: microscope(NAIVE, (8, 8, 8), 5), TypeError, "one shape"),
-    (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments, microscope"), (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
-    (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"), (lambda: microscope(simple[1, 8], X, X, X), TypeError, "takes 2 arguments"),
+    (lambda: machine_code(True), TypeError, "got True"), (lambda: machine_code(None), TypeError, "got None"),
+    (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),
+    (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"),
+    (lambda: machine_code(5, ONE), TypeError, "5 is none"), (lambda: machine_code(5), TypeError, "got 5"),
+    (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"),
+    (lambda: machine_code(KERNELS[1].fn, shape=(64, 64)), ValueError, "three whole numbers"),
+    (lambda: microscope(True, (8, 8, 8)), TypeError, "got True"),
+    (lambda: microscope(None, (8, 8, 8)), TypeError, "got None"),
+    (lambda: microscope(NAIVE), TypeError, "one shape"), (lambda: microscope(NAIVE, 8, 8, 8), TypeError, "one shape"),
+    (lambda: microscope(NAIVE, (8, 8, 8), 5), TypeError, "one shape"),
+    (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments, microscope"),
+    (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
+    (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"),
+    (lambda: microscope(simple[1, 8], X, X, X), TypeError, "takes 2 arguments"),
     (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
     (lambda: microscope(counting[10**9, 8], X), SimulatorError, "1,000,000,000 blocks"),
 ])
@@ -191,14 +202,16 @@ def test_a_large_launch_is_looked_at_by_some_of_its_blocks():
 def test_a_kernel_that_does_not_compile_is_answered_with_its_line():
     @cuda.jit
     def wrong(x, out): out[0] = x[0].nothing_like_that
-    with pytest.raises(CompileError, match="nothing_like_that") as caught: machine_code(wrong, "void(float32[::1], float32[::1])")
+    with pytest.raises(CompileError, match="nothing_like_that") as caught:
+        machine_code(wrong, "void(float32[::1], float32[::1])")
     assert "line" in str(caught.value) and "/" not in str(caught.value).replace("//", "")
 
 
 @pytest.mark.parametrize("arguments,blocks,limiter", [
     (dict(threads=1024, registers=32), 2, "threads"), (dict(threads=1024, registers=33), 1, "registers"),
-    (dict(threads=256, registers=128, shared_bytes=16384), 2, "registers"), (dict(threads=256, registers=255), 1, "registers"),
-    (dict(threads=32, registers=16), 32, "blocks"), (dict(threads=128, registers=32, shared_bytes=48 * 1024), 4, "shared memory"),
+    (dict(threads=256, registers=128, shared_bytes=16384), 2, "registers"),
+    (dict(threads=256, registers=255), 1, "registers"), (dict(threads=32, registers=16), 32, "blocks"),
+    (dict(threads=128, registers=32, shared_bytes=48 * 1024), 4, "shared memory"),
     (dict(threads=256, registers=32, shared_bytes=32 * 1024, target="sm_75"), 2, "shared memory"),
 ])
 def test_occupancy_by_hand(arguments, blocks, limiter):
@@ -248,9 +261,11 @@ def test_a_view_is_printed_as_the_table_that_a_notebook_shows():
     view = microscope(tiled[1, 32], np.arange(64, dtype=np.float32))
     assert "sample" not in repr(view.site("x"))
     printed, table = str(view).splitlines(), view._repr_markdown_().splitlines()
-    assert [line.split() for line in printed] == [line.replace("|", " ").replace("`", "").split() for line in (table[0], *table[2:])]
-    assert [line.split("  ", 2)[-1].lstrip() for line in printed] == ["array  bits  requests    a request  used", "x        32         1    8 sectors   50%",
-                                                                      "tile     32         1  1 wavefront"]
+    words = [line.replace("|", " ").replace("`", "").split() for line in (table[0], *table[2:])]
+    assert [line.split() for line in printed] == words
+    assert [line.split("  ", 2)[-1].lstrip() for line in printed] == [
+        "array  bits  requests    a request  used", "x        32         1    8 sectors   50%",
+        "tile     32         1  1 wavefront"]
 
 
 @cuda.jit
@@ -262,8 +277,10 @@ def tiled(x):
 def test_wide_accesses_are_for_float32():
     @cuda.jit
     def k(x, out): store4(out, 0, *load4(x, 0))
-    with pytest.raises(SimulatorError, match="for float32, not for float64"): microscope(k[1, 1], np.zeros(4), np.zeros(4, np.float32))
-    with pytest.raises(CompileError, match="for float32, not for float64"): machine_code(k, "void(float64[::1], float32[::1])")
+    with pytest.raises(SimulatorError, match="for float32, not for float64"):
+        microscope(k[1, 1], np.zeros(4), np.zeros(4, np.float32))
+    with pytest.raises(CompileError, match="for float32, not for float64"):
+        machine_code(k, "void(float64[::1], float32[::1])")
 
 
 def test_a_kernel_that_races_or_hangs_is_named():
@@ -271,8 +288,10 @@ def test_a_kernel_that_races_or_hangs_is_named():
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
     waiting = microscope(sgemm_beyond_cublas, (64, 64, 64))  # parts of sums go from one block to another
     assert len(waiting.counts) == launch_of(sgemm_beyond_cublas, (64, 64, 64)).grid[0] > 1
-    with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"): microscope(past_the_end[1, 8], np.zeros(8, np.float32))
-    with pytest.raises(ValueError, match="it touches out, x"): microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
+    with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"):
+        microscope(past_the_end[1, 8], np.zeros(8, np.float32))
+    with pytest.raises(ValueError, match="it touches out, x"):
+        microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
 
 
 @pytest.mark.parametrize("lines,row,counted", [  # of global memory; words of a row in shared memory; by ncu, on an H200
@@ -290,12 +309,15 @@ def test_copies_of_one_word_to_several_places_take_turns():  # counted, too
 
 @pytest.mark.parametrize("source,target,counted", [(16, 16, 4), (4096, 16, 32), (16, 32, 32), (16, 64, 32)])
 def test_copies_of_16_bytes_share_a_wavefront_if_they_keep_their_distance(source, target, counted):
-    assert len(_wide_copy_parts({lane: target * lane for lane in range(32)}, {lane: source * lane for lane in range(32)})) == counted
+    assert len(_wide_copy_parts({lane: target * lane for lane in range(32)},
+                                {lane: source * lane for lane in range(32)})) == counted
 
 
-@pytest.mark.parametrize("pieces,row,change,counted", [  # of 16 bytes in a row; words from one to the next; place of a piece
-    (8, 32, "stay", 4), (8, 36, "stay", 10), (8, 40, "stay", 7), (8, 48, "stay", 6), (8, 64, "stay", 4), (8, 32, "swizzle", 4), (8, 32, "rotate", 6),
-    (16, 64, "stay", 4), (16, 68, "stay", 8), (16, 72, "stay", 6), (16, 64, "swizzle", 4), (4, 16, "stay", 4), (4, 20, "stay", 15),
+@pytest.mark.parametrize("pieces,row,change,counted", [
+    # of 16 bytes in a row; words from one to the next; place of a piece
+    (8, 32, "stay", 4), (8, 36, "stay", 10), (8, 40, "stay", 7), (8, 48, "stay", 6), (8, 64, "stay", 4),
+    (8, 32, "swizzle", 4), (8, 32, "rotate", 6), (16, 64, "stay", 4), (16, 68, "stay", 8), (16, 72, "stay", 6),
+    (16, 64, "swizzle", 4), (4, 16, "stay", 4), (4, 20, "stay", 15),
     (2, 8, "stay", 4), (2, 12, "stay", 24), (1, 4, "stay", 4), (1, 8, "stay", 32), (1, 36, "stay", 32)])
 def test_copies_of_16_bytes_are_dear_where_a_line_is_torn_apart(pieces, row, change, counted):
     def place(r, p): return {"stay": p, "swizzle": p ^ r % 8, "rotate": (p + r) % pieces}[change]
@@ -310,7 +332,8 @@ def test_a_line_that_is_shifted_by_16_bytes_takes_three_wavefronts(shift, start,
 
 
 def test_zeros_that_land_have_no_line():
-    assert len(_copy_parts({lane: 4 * lane for lane in range(32)}, {lane: 4 * lane if lane < 5 else None for lane in range(32)})) == 2
+    source = {lane: 4 * lane if lane < 5 else None for lane in range(32)}
+    assert len(_copy_parts({lane: 4 * lane for lane in range(32)}, source)) == 2
 
 
 def test_pictures_are_drawn():
@@ -322,7 +345,9 @@ def test_pictures_are_drawn():
 
 def test_predictions_agree_with_what_was_counted():
     cards = load_cards("ncu")
-    for card in cards: assert {row["kernel"] for row in card["ncu"]} >= {kernel.name for kernel in KERNELS.values() if card_row(card, kernel.name, 4096)}
+    for card in cards:
+        timed = {kernel.name for kernel in KERNELS.values() if card_row(card, kernel.name, 4096)}
+        assert {row["kernel"] for row in card["ncu"]} >= timed
     rows = [row for card in cards for row in card["ncu"]]
     assert rows
     for row in rows:
@@ -332,13 +357,16 @@ def test_predictions_agree_with_what_was_counted():
 
 def show(monkeypatch, *cards):
     "Let the tables find these cards, in this order."
-    monkeypatch.setattr(ncu_module, "load_cards", lambda *fields: [card for card in cards if card.keys() >= set(fields)])
+    monkeypatch.setattr(ncu_module, "load_cards",
+                        lambda *fields: [card for card in cards if card.keys() >= set(fields)])
 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_card_with_the_required_fields_alone_changes_no_table(first, monkeypatch):
     cards = load_cards()
-    def tables(): return agreement(NAIVE, KERNELS[3].fn), counted("sgemm_naive", "cycles"), shared_memory_bound("sgemm_smem_blocking")
+    def tables():
+        return (agreement(NAIVE, KERNELS[3].fn), counted("sgemm_naive", "cycles"),
+                shared_memory_bound("sgemm_smem_blocking"))
     before = tables()
     show(monkeypatch, *([minimal_card(), *cards] if first else [*cards, minimal_card()]))
     assert tables() == before and stalls("sgemm_naive").axes
@@ -348,9 +376,11 @@ def test_without_a_profile_the_tables_say_so(monkeypatch):
     card = minimal_card()
     show(monkeypatch, card)
     assert agreement(NAIVE) == "Not counted yet: sgemm_naive." and "0 predictions" in agreement(NAIVE, differing=True)
-    for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"), lambda: stalls("sgemm_naive")):
+    for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"),
+                 lambda: stalls("sgemm_naive")):
         with pytest.raises(NcuError, match="no profile is recorded: run make gpu STAGE=ncu"): call()
-    card |= dict(profiles=dict(sgemm_naive={"shared load wavefronts": 0, "shared store wavefronts": 0, "cycles": 1}), speed=[])
+    profile = {"shared load wavefronts": 0, "shared store wavefronts": 0, "cycles": 1}
+    card |= dict(profiles=dict(sgemm_naive=profile), speed=[])
     assert "| sgemm_naive | not counted yet" in shared_memory_bound("sgemm_naive")  # no speed at that size
     card["speed"] = [dict(name="sgemm_naive", m=4096, n=4096, k=4096, gflops=card["peak_gflops"] / 4)]
     assert "| sgemm_naive | 0.000 | 100% | 25% |" in shared_memory_bound("sgemm_naive")
@@ -376,9 +406,11 @@ HEAD, UNITS = '"ID","Kernel Name","cycles.avg"', '"","","cycle"'
 
 
 @pytest.mark.parametrize("lines,text", [
-    ([], "no table"), (["==PROF== Connected", "some last words"], "no table.*some last words"), ([HEAD], "no table"), ([HEAD, UNITS], "no table"),
-    ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "says n/a of cycles.avg.*--query-metrics"), ([HEAD, UNITS, '"0","k[1](A)"'], "says nothing of cycles.avg"),
-    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "says nothing of cycles.avg"), (['"ID"', '""', '"0"'], "says nothing of cycles.avg"),
+    ([], "no table"), (["==PROF== Connected", "some last words"], "no table.*some last words"), ([HEAD], "no table"),
+    ([HEAD, UNITS], "no table"), ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "says n/a of cycles.avg.*--query-metrics"),
+    ([HEAD, UNITS, '"0","k[1](A)"'], "says nothing of cycles.avg"),
+    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "says nothing of cycles.avg"),
+    (['"ID"', '""', '"0"'], "says nothing of cycles.avg"),
 ])
 def test_a_table_that_cannot_be_read_is_shown(lines, text, tmp_path):
     fake, report = tmp_path/"ncu", tmp_path/"a.ncu-rep"
@@ -390,18 +422,23 @@ def test_a_table_that_cannot_be_read_is_shown(lines, text, tmp_path):
 
 def test_launches_of_a_kernel_are_averaged():
     rows = ('"0","m::k[1](A)","1,000.5"', '"1","m::k[1](A)","2,000"', '"2","other(A)","7"')
-    assert _read("\n".join(("==PROF==", HEAD, UNITS, *rows)), {"cycles": "cycles.avg"}) == {"k": {"cycles": 1500.25}, "other": {"cycles": 7}}
+    read = _read("\n".join(("==PROF==", HEAD, UNITS, *rows)), {"cycles": "cycles.avg"})
+    assert read == {"k": {"cycles": 1500.25}, "other": {"cycles": 7}}
 
 
 def profile_tool(folder, *numbers, **env):
     "What tools/profile.py answers in a copy of the project, and what it leaves in the folder."
-    for name in ("tools", "profiling_scripts"): shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("tools", "profiling_scripts"):
+        shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
     before = set(folder.iterdir())
-    done = subprocess.run([sys.executable, "tools/profile.py", *numbers], cwd=folder, env=environment() | env, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "tools/profile.py", *numbers], cwd=folder, env=environment() | env,
+                          capture_output=True, text=True)
     return done, {path.name for path in set(folder.iterdir()) - before}
 
 
-@pytest.mark.parametrize("numbers,text", [(["05"], "ncu was not found"), (["x", "5"], "no script for x; there are 01, 02"), (["05", "005", "9999"], "for 005 9999;"), ([], "for nothing;")])
+@pytest.mark.parametrize("numbers,text", [
+    (["05"], "ncu was not found"), (["x", "5"], "no script for x; there are 01, 02"),
+    (["05", "005", "9999"], "for 005 9999;"), ([], "for nothing;")])
 def test_profiling_that_cannot_be_ends_in_one_line_and_leaves_nothing(numbers, text, tmp_path):
     done, left = profile_tool(tmp_path, *numbers, PATH="")
     assert done.returncode == 1 and text in done.stderr and len(done.stderr.splitlines()) == 1 and not left

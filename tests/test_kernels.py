@@ -70,7 +70,8 @@ REFUSED = {
     "host array": (lambda a, b: (to_h(a), b), TypeError, ["numpy.ndarray", "to_d(a)"]),
     "list": (lambda a, b: (a, [[1.0]]), TypeError, ["builtins.list", "to_d(b)"]),
     "float64": (lambda a, b: (to_d(np.ones((4, 6))), b), TypeError, ["float64", "pass to_d("]),
-    "some columns of a matrix": (lambda a, b: (to_d(np.hstack([to_h(a)] * 2))[:, :6], b), ValueError, ["not row-major", "to_d(a)"]),
+    "some columns of a matrix": (lambda a, b: (to_d(np.hstack([to_h(a)] * 2))[:, :6], b), ValueError,
+                                 ["not row-major", "to_d(a)"]),
     "every other row": (lambda a, b: (a, to_d(np.vstack([to_h(b)] * 2))[::2]), ValueError, ["b is not row-major"]),
     "one dimension": (lambda a, b: (to_d(to_h(a)[0]), b), ValueError, ["1 dimensions", "(6,)"]),
     "c of another shape": (lambda a, b: (a, b, to_d(to_h(b)[:5, :4])), ValueError, ["5×4", "4×5"]),
@@ -97,7 +98,8 @@ def test_c_may_not_overlap_a_part_of_b(kernel):
 
 
 def test_the_type_of_a_matrix_is_that_of_the_kernel():
-    for kernel, wrong, text in ((ALL["sgemm_naive"], "bfloat16", "needed is float32"), (ALL["hgemm_tensor_cores"], "float32", "to_d(to_bf16(a))")):
+    for kernel, wrong, text in ((ALL["sgemm_naive"], "bfloat16", "needed is float32"),
+                                (ALL["hgemm_tensor_cores"], "float32", "to_d(to_bf16(a))")):
         with pytest.raises(TypeError) as caught: kernel(*(to_d(random(4, 4, dtype=wrong)) for _ in "ab"))
         assert text in str(caught.value)
 
@@ -134,12 +136,14 @@ PARTS = 4  # of the tiles of a kernel, so that all cores have work
 def test_every_tile_that_the_rules_let_through_works(name, part, data, alpha, beta):
     "Sizes at, below and above multiples of the tile; matrices that start anywhere in an array."
     kernel = ALL[name]
-    tile, options = data.draw(st.sampled_from(TILED[name][part::PARTS])), data.draw(st.sampled_from(kernel.tiles.variants))
+    tile, options = (data.draw(st.sampled_from(TILED[name][part::PARTS])),
+                     data.draw(st.sampled_from(kernel.tiles.variants)))
     def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, 2 * of + 1)))
     m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
     if tile.bm * tile.bn >= 4096 and m > tile.bm: n = min(n, tile.bn + 1)  # two tiles, for the simulator's time
     skips = [data.draw(st.integers(0, 4)) for _ in "abc"]
-    if kernel.uses_tma and not (kernel.copies and data.draw(st.booleans())): (m, n, k), skips = kernel.fitted(m, n, k), [0, 0, 0]
+    if kernel.uses_tma and not (kernel.copies and data.draw(st.booleans())):
+        (m, n, k), skips = kernel.fitted(m, n, k), [0, 0, 0]
     elif not kernel.copies: k = min(k, 50_000 // max(1, m * n))
     dtype = kernel.dtype
     a, b, before = (random(*shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
@@ -171,7 +175,8 @@ def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
 
 
 def test_a_padding_that_would_break_wide_loads_is_refused():
-    with pytest.raises(ValueError, match="pad_a"): sgemm_bank_conflicts_padding(*good(ALL["sgemm_bank_conflicts_padding"]), pad_a=5)
+    with pytest.raises(ValueError, match="pad_a"):
+        sgemm_bank_conflicts_padding(*good(ALL["sgemm_bank_conflicts_padding"]), pad_a=5)
 
 
 @pytest.mark.parametrize("kernel", SEARCHED, ids=lambda kernel: kernel.name)
@@ -205,7 +210,8 @@ def test_a_plan_that_cannot_work_is_refused(plan):
     with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(ALL["sgemm_beyond_cublas"]), plan=plan)
 
 
-HOPPER = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.uses_tma], ids=lambda kernel: kernel.name)
+HOPPER = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.uses_tma],
+                                 ids=lambda kernel: kernel.name)
 
 
 def launched(fn, shape, **options):
@@ -219,36 +225,44 @@ def test_the_tma_copies_where_it_can(kernel):
     own, other = f"{kernel.name}_kernel", f"{kernel.fallback.name}_kernel"
     assert [launched(kernel.fn, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
     assert launched(kernel.fn, (8, 8, 0)) == launched(kernel.fn, (8, 8, 8), alpha=0.0) == other
-    for shape, copying in ((8, 9, 8), f"resize_kernel, {own}, resize_kernel"), ((8, 8, 9), f"resize_kernel, {own}"), ((8, 9, 9), f"resize_kernel, resize_kernel, {own}, resize_kernel"):
+    for shape, copying in (((8, 9, 8), f"resize_kernel, {own}, resize_kernel"), ((8, 8, 9), f"resize_kernel, {own}"),
+                           ((8, 9, 9), f"resize_kernel, resize_kernel, {own}, resize_kernel")):
         if kernel.copies: assert launched(kernel.fn, shape).endswith(f"not one: {copying}")
         else: assert launched(kernel.fn, shape) == other
 
 
 def test_kernel_16_copies_what_it_is_told():
     own, both = "hgemm_warp_specialized_kernel", "not one: resize_kernel, hgemm_warp_specialized_kernel"
-    assert launched(hgemm_warp_specialized, (4, 64, 8)) == launched(hgemm_warp_specialized, (4096, 24, 8), copies="") == own and both in launched(hgemm_warp_specialized, (4, 64, 8), copies="b")
-    assert launched(hgemm_warp_specialized, (8, 9, 8), copies="b") == "hgemm_tensor_cores_kernel"  # C must be copied, too
+    assert (launched(hgemm_warp_specialized, (4, 64, 8))
+            == launched(hgemm_warp_specialized, (4096, 24, 8), copies="") == own
+            and both in launched(hgemm_warp_specialized, (4, 64, 8), copies="b"))
+    # C must be copied, too
+    assert launched(hgemm_warp_specialized, (8, 9, 8), copies="b") == "hgemm_tensor_cores_kernel"
 
 
 def test_kernel_16_copies_what_pays():
     def copied(*shape, **options): return k16_warp_specialized.choose(*shape, 132, **options).copies
     assert {copied(m, n, k) for m in (512, 4096) for n in (1024, 4096) for k in (512, 4096)} == {""}
-    assert [copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)] == ["", "", "b", "b"]  # the copy takes the same time for any m
-    assert copied(4096, 5000, 4096, tiles=(k16_warp_specialized.SMALL,)) == "b" == copied(512, 5000, 4096, tiles=(k16_warp_specialized.SMALL,))
-    assert copied(16384, 64, 8200) == "" and copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=(k16_warp_specialized.SMALL,)) == "a"
+    # the copy takes the same time for any m
+    assert [copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)] == ["", "", "b", "b"]
+    small = (k16_warp_specialized.SMALL,)
+    assert copied(4096, 5000, 4096, tiles=small) == "b" == copied(512, 5000, 4096, tiles=small)
+    assert copied(16384, 64, 8200) == "" and copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=small) == "a"
     assert copied(4096, 4095, 4096, copies=("bc", "abc")) == "bc"
 
 
 def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
     def counts(*shape): return bool(tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
     longest = LONGEST
-    assert counts(longest, 8, 8) and counts(1, longest, 1) and not any(counts(*shape) for shape in ((longest + 1, 8, 8), (8, 2**32 - 8, 8), (1, 8, 2**31 + 64), (8, 0, 8)))
+    assert counts(longest, 8, 8) and counts(1, longest, 1) and not any(
+        counts(*shape) for shape in ((longest + 1, 8, 8), (8, 2**32 - 8, 8), (1, 8, 2**31 + 64), (8, 0, 8)))
     assert longest + 255 < 2**31  # the last tile begins, and ends, before that
 
 
 @pytest.mark.parametrize("split", (True, False))
 def test_parts_of_sums_can_be_asked_for_or_not(split):
-    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 3000, alpha=-0.5, beta=2.0)
+    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 20, 24, 3000,
+                 alpha=-0.5, beta=2.0)
     check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
 
 
@@ -265,7 +279,8 @@ def test_kernel_16_is_right_whatever_is_copied(copies):
 @pytest.mark.parametrize("copies", ("x", "abd", True, False, 0))
 def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
-    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"): hgemm_warp_specialized(a, b, copies=copies)
+    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"):
+        hgemm_warp_specialized(a, b, copies=copies)
 
 
 @HOPPER
@@ -276,21 +291,28 @@ def test_a_view_that_begins_between_16_bytes_is_right(kernel):
 
 
 @pytest.mark.parametrize("factory,tile,text", [
-    (hgemm_tma_wgmma_kernel, WgmmaTile(96, 128, 4), "multiple of 64"), (hgemm_tma_wgmma_kernel, WgmmaTile(128, 320, 3), "256 at most"),
-    (hgemm_tma_wgmma_kernel, WgmmaTile(256, 256, 2), "65,536 registers"), (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 5), "227 KB"),
-    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 1), "at least 2"), (hgemm_warp_specialized_kernel, WgmmaTile(192, 128, 4), "64 or 128"),
-    (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 7), "two boxes"), (hgemm_warp_specialized_kernel, WgmmaTile(64, 192, 4), "multiple of 128"), (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 4, 0), "group must be at least 1"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(96, 128, 4), "multiple of 64"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 320, 3), "256 at most"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(256, 256, 2), "65,536 registers"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 5), "227 KB"),
+    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 1), "at least 2"),
+    (hgemm_warp_specialized_kernel, WgmmaTile(192, 128, 4), "64 or 128"),
+    (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 7), "two boxes"),
+    (hgemm_warp_specialized_kernel, WgmmaTile(64, 192, 4), "multiple of 128"),
+    (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 4, 0), "group must be at least 1"),
 ])
 def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
     with pytest.raises(ValueError) as caught: factory(tile)
     assert text in str(caught.value) and str(tile) in str(caught.value)
 
 
-@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), multiprocessors=st.integers(1, 150))
+@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000),
+       multiprocessors=st.integers(1, 150))
 def test_blocks_of_kernel_16_have_as_few_rounds_as_can_be(m, n, k, multiprocessors):
     tile, _, parts, blocks = k16_warp_specialized.choose(m, n, k, multiprocessors)
     turns, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    assert parts == 1 or parts * tiles <= multiprocessors and (parts - 1) * cdiv(turns, parts) < turns and cdiv(turns, parts) >= k16_warp_specialized.PART
+    assert parts == 1 or (parts * tiles <= multiprocessors and (parts - 1) * cdiv(turns, parts) < turns
+                          and cdiv(turns, parts) >= k16_warp_specialized.PART)
     tiles *= parts
     assert 1 <= blocks <= min(tiles, multiprocessors)
     rounds = cdiv(tiles, blocks)

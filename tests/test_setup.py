@@ -1,4 +1,5 @@
-"What `make` does before anything else: it finds an interpreter, makes .venv, and says what it fetches and why it fails."
+"""What `make` does before anything else: it finds an interpreter, makes .venv, and says what it fetches and why it
+fails."""
 import os
 import re
 import shutil
@@ -17,12 +18,17 @@ from packaging.utils import canonicalize_name
 
 INI = ConfigParser(delimiters=["="])
 INI.read(ROOT/"settings.ini", encoding="utf-8")
-MIN, MAX = (tuple(map(int, text.split(", "))) for text in re.search(r"not \((\d, \d+)\) <= sys.version_info < \((\d, \d+)\)", (ROOT/"Makefile").read_text(encoding="utf-8")).groups())
+MIN, MAX = (tuple(map(int, text.split(", "))) for text in re.search(
+    r"not \((\d, \d+)\) <= sys.version_info < \((\d, \d+)\)", (ROOT/"Makefile").read_text(encoding="utf-8")).groups())
 PYTHONS = [f"{MIN[0]}.{minor}.0" for minor in range(MIN[1], MAX[1])]
 
 
-def requirements(text): return [Requirement(line) for line in text.splitlines() if line.strip() and not line.startswith("#")]
-def pins(name): return {canonicalize_name(pin.name): pin for pin in requirements((ROOT/name).read_text(encoding="utf-8"))}
+def requirements(text):
+    return [Requirement(line) for line in text.splitlines() if line.strip() and not line.startswith("#")]
+
+
+def pins(name):
+    return {canonicalize_name(pin.name): pin for pin in requirements((ROOT/name).read_text(encoding="utf-8"))}
 
 
 CONSTRAINTS, COMPILER = pins("constraints.txt"), pins("compiler.txt")
@@ -43,7 +49,8 @@ def version_of(name):
 
 
 def test_the_pythons_are_the_same_everywhere():
-    jobs = yaml.safe_load((ROOT/".github"/"workflows"/"ci.yml").read_text(encoding="utf-8"))["jobs"]["test"]["strategy"]["matrix"]
+    workflow = yaml.safe_load((ROOT/".github"/"workflows"/"ci.yml").read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]["test"]["strategy"]["matrix"]
     assert jobs["python"] == [python.removesuffix(".0") for python in PYTHONS]
     assert INI["DEFAULT"]["min_python"] == ".".join(map(str, MIN))
     assert f"3.{MIN[1]} to 3.{MAX[1] - 1}" in (ROOT/"Makefile").read_text(encoding="utf-8")
@@ -53,10 +60,12 @@ def test_the_tested_set_can_be_installed_on_every_python():
     "4.1.1 of soupsieve asked for Python 3.11.5: nothing could be installed on Debian 12, which has 3.11.2."
     asked = {name: found.metadata.get("Requires-Python", "") for name in PINS if (found := installed(name))}
     assert len(asked) > 100
-    assert not {(name, text, python) for name, text in asked.items() for python in PYTHONS if not SpecifierSet(text).contains(python)}
+    assert not {(name, text, python) for name, text in asked.items() for python in PYTHONS
+                if not SpecifierSet(text).contains(python)}
 
 
-@pytest.mark.skipif(not (ROOT/".venv"/"ready").exists() or sys.prefix != str(ROOT/".venv"), reason="this environment was not made by make")
+@pytest.mark.skipif(not (ROOT/".venv"/"ready").exists() or sys.prefix != str(ROOT/".venv"),
+                    reason="this environment was not made by make")
 def test_the_environment_holds_the_tested_set():
     "Else these tests look at other packages than those that are named."
     named = pins(".venv/constraints.txt")  # without NVIDIA's packages where the driver is one of CUDA 12
@@ -64,32 +73,39 @@ def test_the_environment_holds_the_tested_set():
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-@pytest.mark.parametrize("system", [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"), ("darwin", "Darwin", "arm64")], ids=lambda s: f"{s[1]}-{s[2]}")
+@pytest.mark.parametrize("system", [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"),
+                                    ("darwin", "Darwin", "arm64")], ids=lambda s: f"{s[1]}-{s[2]}")
 def test_everything_that_is_needed_is_pinned(python, system):
-    "From the requirements on, as far as the metadata of the installed packages tells. What is not pinned changes under us."
-    there = default_environment() | dict(python_full_version=python, python_version=python.removesuffix(".0"), os_name="posix",
-                                         sys_platform=system[0], platform_system=system[1], platform_machine=system[2])
-    todo = [(need, "settings.ini") for key in ("requirements", "dev_requirements", "cu13_requirements") for need in requirements(INI["DEFAULT"][key])]
+    """From the requirements on, as far as the metadata of the installed packages tells. What is not pinned changes
+    under us."""
+    there = default_environment() | dict(python_full_version=python, python_version=python.removesuffix(".0"),
+                                         os_name="posix", sys_platform=system[0], platform_system=system[1],
+                                         platform_machine=system[2])
+    todo = [(need, "settings.ini") for key in ("requirements", "dev_requirements", "cu13_requirements")
+            for need in requirements(INI["DEFAULT"][key])]
     seen, wrong = set(), []
     while todo:
         need, by = todo.pop()
         name = canonicalize_name(need.name)
         if need.marker and by == "settings.ini" and not need.marker.evaluate(there): continue
         if name not in PINS: wrong.append(f"{by} needs {need}, which constraints.txt does not name")
-        elif name not in COMPILER and not all(need.specifier.contains(pin.version, prereleases=True) for pin in PINS[name].specifier):
+        elif name not in COMPILER and not all(need.specifier.contains(pin.version, prereleases=True)
+                                              for pin in PINS[name].specifier):
             wrong.append(f"{by} needs {need}, and constraints.txt says {PINS[name]}")
         if (name, *need.extras) in seen: continue
         seen.add((name, *need.extras))
         found = installed(name)
         for deeper in map(Requirement, found.requires or () if found else ()):
-            if any(deeper.marker is None or deeper.marker.evaluate(there | dict(extra=extra)) for extra in ("", *need.extras)): todo.append((deeper, name))
+            if any(deeper.marker is None or deeper.marker.evaluate(there | dict(extra=extra))
+                   for extra in ("", *need.extras)): todo.append((deeper, name))
     assert len(seen) > 100 and not wrong, "\n".join(wrong)
 
 
 @pytest.fixture
 def project(tmp_path):
     "A copy of what `make` reads, and a caller of it: no environment yet, no package index, no settings of pip."
-    for name in ("Makefile", "settings.ini", "setup.py", "constraints.txt", "compiler.txt", "pyproject.toml", "README.md", "util.py"): shutil.copy(ROOT/name, tmp_path)
+    for name in ("Makefile", "settings.ini", "setup.py", "constraints.txt", "compiler.txt", "pyproject.toml",
+                 "README.md", "util.py"): shutil.copy(ROOT/name, tmp_path)
     for name in ("tools", "numba_matmul", "nbs", "empty", "bin"): (tmp_path/name).mkdir()
     shutil.copy(ROOT/"tools"/"set_up.py", tmp_path/"tools")
     (tmp_path/"bin"/"python3").symlink_to(getattr(sys, "_base_executable", sys.executable))
@@ -97,8 +113,10 @@ def project(tmp_path):
 
     def make(*args, path=(tmp_path/"bin",), **more):
         dropped = ("PYTHON", "MAKEFLAGS", "MAKELEVEL", "PYTHONPATH", "VIRTUAL_ENV", "KERNEL")
-        env = {name: value for name, value in environment().items() if name not in dropped and not name.startswith("PIP_")}
-        env |= dict(PATH=os.pathsep.join(map(str, path)), PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path/"empty")) | more
+        env = {name: value for name, value in environment().items()
+               if name not in dropped and not name.startswith("PIP_")}
+        env |= dict(PATH=os.pathsep.join(map(str, path)), PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1",
+                    PIP_FIND_LINKS=str(tmp_path/"empty")) | more
         return subprocess.run([shutil.which("make"), *args], cwd=tmp_path, env=env, capture_output=True, text=True)
 
     make.root = tmp_path
@@ -115,7 +133,8 @@ def script(path, text):
 def told(done): return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make")]
 
 
-@pytest.mark.parametrize("target", ["ladder", "lab", "readme", "test", "profile KERNEL=05", "gpu STAGE=ladder", "gpu STAGE=ncu", "gpu STAGE=check", "gpu STAGE=notebooks"])
+@pytest.mark.parametrize("target", ["ladder", "lab", "readme", "test", "profile KERNEL=05", "gpu STAGE=ladder",
+                                    "gpu STAGE=ncu", "gpu STAGE=check", "gpu STAGE=notebooks"])
 def test_make_finds_its_python_in_the_environment_that_it_made(target, project):
     script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
     (project.root/".venv"/"ready").touch()
@@ -128,12 +147,14 @@ def test_lab_opens_the_first_lesson_and_the_links_stay_within_its_root(project):
     (project.root/".venv"/"ready").touch()
     said = project("lab", "ARGS=--no-browser").stdout
     page = re.search(r"called with -m jupyterlab .*--LabApp.default_url=/lab/tree/(\S+) --no-browser\n", said)[1]
-    assert page == min(f"nbs/{path.name}" for path in (ROOT/"nbs").glob("*.ipynb")) and f"--ServerApp.root_dir={project.root} " in said
+    assert (page == min(f"nbs/{path.name}" for path in (ROOT/"nbs").glob("*.ipynb"))
+            and f"--ServerApp.root_dir={project.root} " in said)
 
 
 def test_help_names_every_target_that_a_reader_calls(project):
     said = project("help").stdout
-    assert all(f"make {target} " in said for target in ("ladder", "test", "lab", "profile", "gpu", "readme", "clean")) and "PYTHON=python3" in said
+    assert (all(f"make {target} " in said for target in ("ladder", "test", "lab", "profile", "gpu", "readme", "clean"))
+            and "PYTHON=python3" in said)
 
 
 def test_profile_without_a_kernel_is_one_line_before_anything_is_set_up(project):
@@ -142,15 +163,18 @@ def test_profile_without_a_kernel_is_one_line_before_anything_is_set_up(project)
     assert not (project.root/".venv").exists() and not done.stdout
 
 
-OLD = 'exec {python} -c "import sys; sys.version_info = ({version}); sys.version = \'{text} (main)\'; exec(sys.argv[2])" "$@"\n'
+OLD = ('exec {python} -c "import sys; sys.version_info = ({version}); sys.version = \'{text} (main)\'; '
+       'exec(sys.argv[2])" "$@"\n')
 
 
-@pytest.mark.parametrize("version,text", [((3, 10, 6), "3.10.6"), ((*MAX, 0), "{}.{}.0".format(*MAX)), ((2, 7, 18), "2.7.18")])
+@pytest.mark.parametrize("version,text", [
+    ((3, 10, 6), "3.10.6"), ((*MAX, 0), "{}.{}.0".format(*MAX)), ((2, 7, 18), "2.7.18")])
 def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(version, text, project):
     script(project.root/"bin"/"python3", OLD.format(python=sys.executable, version=str(version)[1:-1], text=text))
     for args in (), (f"PYTHON={project.root/'bin'/'python3'}",):
         done = project(*args)
-        assert done.returncode == 2 and len(told(done)) == 1 and "Python 3.11 to 3.14 is needed" in done.stderr and text in done.stderr, done
+        assert (done.returncode == 2 and len(told(done)) == 1 and "Python 3.11 to 3.14 is needed" in done.stderr
+                and text in done.stderr), done
     assert not (project.root/".venv").exists()
 
 
@@ -168,27 +192,32 @@ def test_a_python_that_fits_is_found_beside_an_old_python3(project):
 def test_without_the_venv_module_one_line_says_what_to_install(project):
     (project.root/"sitecustomize.py").write_text("import sys\nsys.modules['ensurepip'] = None\n")
     done = project(PYTHONPATH=str(project.root))
-    assert done.returncode == 2 and len(told(done)) == 1 and f"apt install python3.{sys.version_info[1]}-venv" in done.stderr, done
+    assert (done.returncode == 2 and len(told(done)) == 1
+            and f"apt install python3.{sys.version_info[1]}-venv" in done.stderr), done
     assert not (project.root/".venv").exists()
 
 
-@pytest.mark.parametrize("extra,sizes", [({}, ["5.7 GB on disk with PyTorch's CUDA build", "2.1 GB on disk with its CPU build", "PIP_EXTRA_INDEX_URL"]),
-                                         (dict(PIP_EXTRA_INDEX_URL="https://example.org/whl/cpu"), ["2.1 GB on disk, with PyTorch's CPU build"])])
+@pytest.mark.parametrize("extra,sizes", [
+    ({}, ["5.7 GB on disk with PyTorch's CUDA build", "2.1 GB on disk with its CPU build", "PIP_EXTRA_INDEX_URL"]),
+    (dict(PIP_EXTRA_INDEX_URL="https://example.org/whl/cpu"), ["2.1 GB on disk, with PyTorch's CPU build"])])
 def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, project):
     "With pip itself, which has no index here."
     for _ in range(2):  # the first call leaves nothing that looks finished
         done = project("ladder", **extra)
         first, last = told(done)[0], done.stderr.splitlines()
         assert first.startswith("Setting up .venv with Python")
-        assert done.returncode == 2 and "ERROR: " in done.stderr and "setuptools" in done.stderr and "Traceback" not in done.stdout + done.stderr
-        assert last[-2].startswith("pip could not install the packages; its reason is above. ") and last[-2].endswith("make again: it goes on from here.")
+        assert (done.returncode == 2 and "ERROR: " in done.stderr and "setuptools" in done.stderr
+                and "Traceback" not in done.stdout + done.stderr)
+        assert (last[-2].startswith("pip could not install the packages; its reason is above. ")
+                and last[-2].endswith("make again: it goes on from here."))
         assert not (project.root/".venv"/"ready").exists()
         for size in sizes: assert size in done.stdout
         assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
 
 
 PIP = """
-case "$*" in *"pip --version"*|*"config list"*|*compiler.txt*) exit 0;; *"pip install"*) echo "Downloading torch (526.6 MB)";; esac
+case "$*" in *"pip --version"*|*"config list"*|*compiler.txt*) exit 0;; \
+*"pip install"*) echo "Downloading torch (526.6 MB)";; esac
 """
 
 
@@ -198,20 +227,24 @@ def test_what_pip_says_is_shown_and_its_status_kept(project):
     (project.root/".venv"/"lib"/"python3"/"site-packages"/"torch").mkdir(parents=True)
     done = project("setup")
     assert done.returncode == 0 and not done.stderr and ready.exists(), done.stderr
-    assert told(done)[:2] == ["Bringing .venv up to date with settings.ini and constraints.txt", "Downloading torch (526.6 MB)"]
+    assert told(done)[:2] == ["Bringing .venv up to date with settings.ini and constraints.txt",
+                              "Downloading torch (526.6 MB)"]
     script(project.root/".venv"/"bin"/"python", PIP + "echo 'ERROR: No space left on device' >&2; exit 3\n")
     os.utime(ready, (0, 0))  # of an older constraints.txt
     done = project("setup")
-    assert done.returncode == 2 and not ready.exists() and done.stderr.startswith("ERROR: No space left on device\npip could not install the packages")
+    assert (done.returncode == 2 and not ready.exists()
+            and done.stderr.startswith("ERROR: No space left on device\npip could not install the packages"))
 
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
     script(project.root/"bin"/"mine", f'exec {sys.executable} -S "$@"\n')  # without site-packages
-    for target, package in ("ladder", "numba"), ("lab", "jupyterlab"), ("test", "pytest-xdist"), ("gpu STAGE=ladder", "torch"), ("gpu STAGE=notebooks", "nbdev"):
+    for target, package in (("ladder", "numba"), ("lab", "jupyterlab"), ("test", "pytest-xdist"),
+                            ("gpu STAGE=ladder", "torch"), ("gpu STAGE=notebooks", "nbdev")):
         done = project(*target.split(), f"PYTHON={project.root/'bin'/'mine'}")
         assert done.returncode == 2 and len(told(done)) == 1, done
         line = told(done)[0]
-        assert " lacks numba, " in line and f"{package}," in line.replace(".", ",") and ("jupyterlab" in line) == (target in ("lab", "test"))
+        assert (" lacks numba, " in line and f"{package}," in line.replace(".", ",")
+                and ("jupyterlab" in line) == (target in ("lab", "test")))
         assert re.search(r'Install with: \S+/mine -m pip install -e "\.\[dev,cu1[23]\]"', line)
 
 
@@ -228,7 +261,8 @@ def test_an_environment_of_the_readers_own_is_used_as_it_is(project):
 
 
 def test_what_nbdev_leaves_behind_is_not_committed():
-    names = [f"nbs/{name}" for name in ("_quarto.yml", "nbdev.yml", "sidebar.yml")] + ["_proc/index.ipynb", "_docs/index.html"]
+    names = ([f"nbs/{name}" for name in ("_quarto.yml", "nbdev.yml", "sidebar.yml")]
+             + ["_proc/index.ipynb", "_docs/index.html"])
     done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 128: pytest.skip("this is no clone")
     assert done.stdout.split() == names

@@ -1,4 +1,5 @@
-"What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same tests."
+"""What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same
+tests."""
 import fcntl
 import os
 import re
@@ -63,7 +64,8 @@ def test_warp_instructions():
         out[6, i] = cuda.laneid
     (out,) = simulate(k[1, 64], np.zeros((7, 64), np.int64))
     lane = np.arange(64) % 32
-    assert np.array_equal(out, [lane * 0 + 5, np.minimum(lane + 1, 31), np.maximum(lane - 1, 0), lane ^ 1, lane * 0 + 7, lane * 0 + 1, lane])
+    assert np.array_equal(out, [lane * 0 + 5, np.minimum(lane + 1, 31), np.maximum(lane - 1, 0), lane ^ 1,
+                                lane * 0 + 7, lane * 0 + 1, lane])
 
 
 def test_block_votes_and_atomics():
@@ -160,7 +162,8 @@ def test_memory_starts_as_nan_in_each_block():
         tile = cuda.shared.array(1, float32)
         if cuda.blockIdx.x == 0: tile[0] = 1
         out[cuda.blockIdx.x] = tile[0]
-    refused(second_block_reads[2, 1], np.zeros(2, np.float32), match="before it was written, in thread .0. of block .1.")
+    refused(second_block_reads[2, 1], np.zeros(2, np.float32),
+            match="before it was written, in thread .0. of block .1.")
 
 
 @pytest.mark.parametrize("space", ["global", "shared", "local"])
@@ -173,7 +176,8 @@ def test_every_space_checks_both_ends(space, index):
         if space == 0: x[index] = 1
         elif space == 1: shared[index] = 1
         else: local[index] = 1
-    refused(k[1, 1], X[:8].copy(), ["global", "shared", "local"].index(space), index, match="negative" if index < 0 else "out of bounds")
+    refused(k[1, 1], X[:8].copy(), ["global", "shared", "local"].index(space), index,
+            match="negative" if index < 0 else "out of bounds")
 
 
 def test_views_of_shared_arrays_are_checked_too():
@@ -241,7 +245,8 @@ def test_options_of_the_compiler_are_accepted_and_typos_are_not():
     def options():
         from numba import cuda
         cuda.jit("void(float32[:])")(body)
-        cuda.jit(launch_bounds=(128, 2), max_registers=64, lineinfo=True, fastmath=True, lto=True, opt=True, cache=False)(body)
+        cuda.jit(launch_bounds=(128, 2), max_registers=64, lineinfo=True, fastmath=True, lto=True, opt=True,
+                 cache=False)(body)
         try: cuda.jit(launch_bound=128)(body)
         except TypeError as e: return str(e)
     assert "launch_bound" in in_child(options, simulator=True)
@@ -262,27 +267,33 @@ def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
 
 @pytest.mark.parametrize("call", [simulate, diagnose])
 @pytest.mark.parametrize("launch,args,error,match", [
-    (True, (), TypeError, "True is no kernel: pass kernel"), (None, (), TypeError, "None is no kernel"), ("add", (), TypeError, "'add' is no kernel"),
-    (1, ((64, 64, 64),), TypeError, "1 is no kernel"), (undecorated, (X, X), TypeError, "undecorated is no kernel.*@cuda.jit"),
-    (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"), (half[1, 1], (X,), TypeError, "half is a device function"),
-    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"), (add[1, 8], (X,) * 4, TypeError, "and 4 were given"),
+    (True, (), TypeError, "True is no kernel: pass kernel"), (None, (), TypeError, "None is no kernel"),
+    ("add", (), TypeError, "'add' is no kernel"), (1, ((64, 64, 64),), TypeError, "1 is no kernel"),
+    (undecorated, (X, X), TypeError, "undecorated is no kernel.*@cuda.jit"),
+    (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"),
+    (half[1, 1], (X,), TypeError, "half is a device function"),
+    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"),
+    (add[1, 8], (X,) * 4, TypeError, "and 4 were given"),
 ])
 def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, args, error, match, no_child):
     with pytest.raises(error, match=match): call(launch, *args)
 
 
 @pytest.mark.parametrize("fn,shape,error,match", [
-    (True, (8, 8, 8), TypeError, "got True"), (None, (8, 8, 8), TypeError, "got None"), ("sgemm_naive", (8, 8, 8), TypeError, "got 'sgemm_naive'"),
-    (add, (8, 8, 8), TypeError, "got the kernel add"), (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (5, (8, 8, 8), TypeError, "got 5"),
+    (True, (8, 8, 8), TypeError, "got True"), (None, (8, 8, 8), TypeError, "got None"),
+    ("sgemm_naive", (8, 8, 8), TypeError, "got 'sgemm_naive'"), (add, (8, 8, 8), TypeError, "got the kernel add"),
+    (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (5, (8, 8, 8), TypeError, "got 5"),
     (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) is no host function.*@cuda.jit"),
-    *((sgemm_naive, shape, ValueError, f"three whole numbers, got {re.escape(repr(shape))}") for shape in ((8, 8), 8, (8, 8, -8), (8, 8, 0.5))),
+    *((sgemm_naive, shape, ValueError, f"three whole numbers, got {re.escape(repr(shape))}")
+      for shape in ((8, 8), 8, (8, 8, -8), (8, 8, 0.5))),
 ])
 def test_what_launches_no_kernel_is_refused_before_a_child_is_started(fn, shape, error, match, no_child):
     with pytest.raises(error, match=match): launch_of(fn, shape)
 
 
 def test_an_undecorated_kernel_is_told_what_it_lacks():
-    with pytest.raises(ChildError, match="cuda.grid exists only inside a running kernel: decorate its function with @cuda.jit"):
+    with pytest.raises(ChildError, match="cuda.grid exists only inside a running kernel: "
+                                         "decorate its function with @cuda.jit"):
         launch_of(undecorated, (8, 8, 8))
 
 
@@ -303,7 +314,9 @@ def test_recursion_is_refused_and_a_name_that_is_only_an_attribute_is_not():
     assert simulate(max[1, 1], X)[0][0] == 5
 
 
-@pytest.mark.parametrize("grid,match", [((2**31 - 1, 1, 1), "2,147,483,647 blocks of 32 threads would take"), ((40_000, 1), "about 2 minutes"), ((9, 65535, 65535), "limit")])
+@pytest.mark.parametrize("grid,match", [
+    ((2**31 - 1, 1, 1), "2,147,483,647 blocks of 32 threads would take"), ((40_000, 1), "about 2 minutes"),
+    ((9, 65535, 65535), "limit")])
 def test_a_launch_too_large_to_simulate_is_refused_at_once(grid, match):
     @cuda.jit
     def k(x): x[-1] = 0
@@ -380,7 +393,9 @@ def test_cuda_may_be_a_local_name():
         k[2, 2](out)
         try: gpu.threadIdx
         except AttributeError as e: return out.tolist(), str(e)
-    assert in_child(launch, simulator=True) == ([0, 1, 0, 1], "cuda.threadIdx exists only inside a running kernel: decorate its function with @cuda.jit, and launch it")
+    assert in_child(launch, simulator=True) == (
+        [0, 1, 0, 1],
+        "cuda.threadIdx exists only inside a running kernel: decorate its function with @cuda.jit, and launch it")
 
 
 def test_an_exception_in_a_device_function_names_its_line():
@@ -432,7 +447,8 @@ def test_a_device_function_that_has_a_plain_name_too_goes_by_value(monkeypatch):
 def test_a_child_returns_values_and_errors():
     assert in_child(lambda x: x + 1, 41, simulator=False, timeout=None) == 42
     with pytest.raises(ChildError, match="ZeroDivisionError"): in_child(lambda: 1 // 0, simulator=True)
-    with pytest.raises(ChildError, match="status 3.*last words"): in_child(lambda: (print("last words", flush=True), os._exit(3)), simulator=True)
+    with pytest.raises(ChildError, match="status 3.*last words"):
+        in_child(lambda: (print("last words", flush=True), os._exit(3)), simulator=True)
 
 
 def held(path):
@@ -463,7 +479,8 @@ def wait_until(path, is_held, seconds):
 
 
 def test_a_child_that_hangs_is_ended_with_its_own_children(tmp_path):
-    with pytest.raises(ChildError, match="within 6 s"): in_child(with_a_command, tmp_path/"lock", simulator=True, timeout=6)
+    with pytest.raises(ChildError, match="within 6 s"):
+        in_child(with_a_command, tmp_path/"lock", simulator=True, timeout=6)
     assert wait_until(tmp_path/"lock", False, 1)
 
 
@@ -497,8 +514,9 @@ time.sleep(100)
 """
 
 
-@pytest.mark.parametrize("case,how", [("diagnosis", signal.SIGKILL), ("diagnosis", signal.SIGINT), ("grandchild", signal.SIGKILL),
-                                      ("idle", signal.SIGKILL), ("out of time", signal.SIGSTOP)], ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize("case,how", [
+    ("diagnosis", signal.SIGKILL), ("diagnosis", signal.SIGINT), ("grandchild", signal.SIGKILL),
+    ("idle", signal.SIGKILL), ("out of time", signal.SIGSTOP)], ids=lambda x: getattr(x, "name", x))
 def test_a_child_ends_with_its_parent_and_at_its_time_limit(case, how, tmp_path):
     path = tmp_path/"lock"
     env = environment() | {"NUMBA_ENABLE_CUDASIM": "1"}
@@ -537,12 +555,14 @@ def test_a_message_is_left_to_the_reader_to_break_into_lines():
     message = Message("x[i] < 0 " * 30)
     assert repr(message) == str(message) == message
     html = message._repr_html_()
-    assert html.count("x[i] &lt; 0 ") == 30 and "\n" not in html and "<pre" not in html  # a browser breaks words in a pre
+    # a browser breaks words in a pre
+    assert html.count("x[i] &lt; 0 ") == 30 and "\n" not in html and "<pre" not in html
 
 
 def test_a_launch_is_shown_without_its_matrices():
-    assert repr(launch_of(sgemm_naive, (40, 33, 9))) == ("sgemm_naive_kernel[(2, 2, 1), (32, 32, 1)] with 0 bytes of dynamic shared memory, "
-                                               "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], uint64, float32, float32)")
+    assert repr(launch_of(sgemm_naive, (40, 33, 9))) == (
+        "sgemm_naive_kernel[(2, 2, 1), (32, 32, 1)] with 0 bytes of dynamic shared memory, "
+        "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], uint64, float32, float32)")
 
 
 def test_the_order_of_threads_is_always_the_same():
@@ -602,14 +622,16 @@ def test_a_write_under_ones_own_asynchronous_copy_is_refused():
 
 
 def warp_product(rows, columns, sync=True, skew=0, swizzle=0):
-    "A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as pairs. B may be swizzled."
+    """A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as pairs. B may
+    be swizzled."""
     width, a_size = 8 * columns, 256 * rows
     zeros, shape, size = (np.float32(0),) * (4 * rows * columns), (2 * rows * columns, 2), a_size + 16 * width
     pairs = columns // 2
 
     @cuda.jit
     def k(a, b, c):
-        tile, sums, lane = cuda.shared.array(size, uint16, alignment=16), cuda.local.array(shape, float32), uint32(cuda.threadIdx.x)
+        tile, sums, lane = (cuda.shared.array(size, uint16, alignment=16), cuda.local.array(shape, float32),
+                            uint32(cuda.threadIdx.x))
         for i in range(lane, a_size, 32): tile[i] = a[i]
         for i in range(lane, 16 * width, 32): tile[a_size + (i ^ i // width % 8 * 8 * swizzle)] = b[i]
         if sync: cuda.syncthreads()
@@ -634,7 +656,8 @@ def bf16_pair(rows, columns):
 @pytest.mark.parametrize("rows,columns,swizzle", [(1, 2, 0), (2, 4, 0), (4, 2, 0), (2, 8, 1)])
 def test_a_warp_multiplies_matrices(rows, columns, swizzle):
     a, b = bf16_pair(rows, columns)
-    c = simulate(warp_product(rows, columns, swizzle=swizzle)[1, 32], a.ravel(), b.ravel(), np.zeros(128 * rows * columns, np.uint16))[2]
+    c = simulate(warp_product(rows, columns, swizzle=swizzle)[1, 32], a.ravel(), b.ravel(),
+                 np.zeros(128 * rows * columns, np.uint16))[2]
     right = from_bf16(a).astype(float) @ from_bf16(b).astype(float)
     assert np.array_equal(c.reshape(right.shape), to_bf16(right))
 
@@ -688,10 +711,12 @@ def test_a_thread_that_waits_for_a_later_block_is_refused():
 
 
 def hopper_product(number, lesson=15, **changed):
-    "In a child: kernel 15 or 16 with functions that a lesson imports changed; several tiles, several turns of the ring."
+    """In a child: kernel 15 or 16 with functions that a lesson imports changed; several tiles, several turns of the
+    ring."""
     from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
     from numba_matmul.bench.verify import check_matmul
-    for name, function in changed.items(): setattr({15: k15_tma_wgmma, 16: k16_warp_specialized}[lesson], name, function)
+    for name, function in changed.items():
+        setattr({15: k15_tma_wgmma, 16: k16_warp_specialized}[lesson], name, function)
     tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
     if number == 15: return check_matmul(partial(k15_tma_wgmma.hgemm_tma_wgmma, tile=tile), 72, 136, 264)
     return check_matmul(partial(k16_warp_specialized.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
@@ -727,7 +752,8 @@ def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_produc
     (16, 16, "fence_map", nothing, "has not fenced it: fence_map"),
 ], ids=lambda x: x if isinstance(x, (int, str)) else "")
 def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, function, match):
-    with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)
+    with pytest.raises((SimulatorError, ChildError), match=match):
+        in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)
 
 
 def changed_kernel_16(consumers=1, bn=128, **changed):
@@ -762,15 +788,18 @@ def odd_boxes_allowed():
 
 
 @pytest.mark.parametrize("changed,match", [
-    (dict(last_products=hands_back_too_early), "overwritten after the product was started|is multiplied while"),  # a slot goes back while it is multiplied
+    # a slot goes back while it is multiplied
+    (dict(last_products=hands_back_too_early), "overwritten after the product was started|is multiplied while"),
     (dict(named_barrier=meets_every_other_time), "is written while a store may still read it"),
     (dict(RULES=odd_boxes_allowed(), bn=64), "is written while a store may still read it"),
     (dict(named_barrier=lambda barrier, threads: named_barrier(barrier + 16, threads)), "named barrier 17"),
-    (dict(consumers=2, turns_ahead=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),  # the first consumer waits for tiles that the second holds up
+    # the first consumer waits for tiles that the second holds up
+    (dict(consumers=2, turns_ahead=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),
     (dict(consumers=2, own_box=box_of_the_other), "race|overwritten|elements"),
 ], ids=["slot", "box", "odd boxes", "number", "lead", "room"])
 def test_kernel_16_with_a_part_that_is_wrong_is_refused(changed, match):
-    with pytest.raises((SimulatorError, ChildError), match=match): in_child(partial(changed_kernel_16, **changed), simulator=True)
+    with pytest.raises((SimulatorError, ChildError), match=match):
+        in_child(partial(changed_kernel_16, **changed), simulator=True)
 
 
 def boxes_at_the_edges(row, column):
@@ -806,7 +835,8 @@ def boxes_at_the_edges(row, column):
 
 
 @pytest.mark.parametrize("row,column", [(0, 0), (3, 8), (16, 40), (-3, 0), (0, -8), (-8, 16), (30, 0), (17, 72)])
-def test_the_tma_copies_what_is_inside(row, column): assert in_child(boxes_at_the_edges, row, column, simulator=True, keep=True)
+def test_the_tma_copies_what_is_inside(row, column):
+    assert in_child(boxes_at_the_edges, row, column, simulator=True, keep=True)
 
 
 def test_a_host_function_that_launches_several_kernels_is_told_with_their_names():
@@ -817,5 +847,6 @@ def test_a_host_function_that_launches_several_kernels_is_told_with_their_names(
     def both(a, b, times=1):
         first[1, 1](a)
         for _ in range(times): second[1, 1](b)
-    with pytest.raises(ValueError, match="both launches 3 kernels for 2×2×2, not one: first, second, second"): launch_of(partial(both, times=2), (2, 2, 2))
+    with pytest.raises(ValueError, match="both launches 3 kernels for 2×2×2, not one: first, second, second"):
+        launch_of(partial(both, times=2), (2, 2, 2))
     with pytest.raises(ValueError, match="launches 0 kernels.*: none"): launch_of(lambda a, b: None, (2, 2, 2))

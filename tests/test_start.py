@@ -21,7 +21,8 @@ without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a G
 
 
 def python(code, *args, **env):
-    return subprocess.run([sys.executable, *(("-c", code) if code else ()), *args], capture_output=True, text=True, env=environment() | env, cwd=ROOT)
+    return subprocess.run([sys.executable, *(("-c", code) if code else ()), *args], capture_output=True, text=True,
+                          env=environment() | env, cwd=ROOT)
 
 
 def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args, **env)
@@ -42,7 +43,8 @@ def test_numba_imported_first_is_an_error_that_says_what_to_do():
 
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_the_users_choice_wins(value):
-    done = python("import numba_matmul; from numba import config; print(config.ENABLE_CUDASIM)", NUMBA_ENABLE_CUDASIM=value)
+    done = python("import numba_matmul; from numba import config; print(config.ENABLE_CUDASIM)",
+                  NUMBA_ENABLE_CUDASIM=value)
     assert done.stdout == f"{value}\n", done.stderr
 
 
@@ -50,7 +52,8 @@ def test_the_users_choice_wins(value):
 def test_a_choice_that_is_none_is_refused_in_one_line(value):
     done = python("import util", NUMBA_ENABLE_CUDASIM=value)
     assert done.returncode == 1 and "Warning" not in done.stderr
-    assert done.stderr.splitlines()[-1] == f"ImportError: NUMBA_ENABLE_CUDASIM is {value!r}: set it to 1 for the simulator, to 0 for a GPU, or not at all"
+    assert done.stderr.splitlines()[-1] == (f"ImportError: NUMBA_ENABLE_CUDASIM is {value!r}: set it to 1 for the "
+                                            "simulator, to 0 for a GPU, or not at all")
 
 
 @pytest.mark.parametrize("value", ["", " "])
@@ -66,7 +69,8 @@ def test_an_empty_choice_does_not_turn_the_simulator_off():
 
 class Driver:
     "A CUDA driver with one GPU."
-    def __init__(self, version=13000, capability=(9, 0), gpus=1, init=0): self.version, self.capability, self.gpus, self.init = version, capability, gpus, init
+    def __init__(self, version=13000, capability=(9, 0), gpus=1, init=0):
+        self.version, self.capability, self.gpus, self.init = version, capability, gpus, init
     def cuInit(self, flags): return self.init
     def cuDeviceGetCount(self, out): out._obj.value = self.gpus; return 0
     def cuDriverGetVersion(self, out): out._obj.value = self.version; return 0
@@ -114,11 +118,14 @@ run("print('%%writefile goes', 'on')")
 os.access = access
 run("%%writefile there.py\\nchanged")
 """
-SHELLS = {"ipykernel": "from ipykernel.inprocess.manager import InProcessKernelManager as M\nm = M(); m.start_kernel(); c = m.client(); c.start_channels()\n"
+SHELLS = {"ipykernel": "from ipykernel.inprocess.manager import InProcessKernelManager as M\n"
+                       "m = M(); m.start_kernel(); c = m.client(); c.start_channels()\n"
                        "def run(text):\n    c.execute(text)\n    while c.iopub_channel.msg_ready():\n"
-                       "        content = c.get_iopub_msg()['content']\n        print(content.get('text', ''), content.get('evalue', ''), end='')",
+                       "        content = c.get_iopub_msg()['content']\n"
+                       "        print(content.get('text', ''), content.get('evalue', ''), end='')",
           "nbdev": "from execnb.shell import CaptureShell\nshell = CaptureShell()\n"
-                   "def run(text):\n    for out in shell.run(text): print(''.join(out.get('text', '')), out.get('evalue', ''), end='')"}
+                   "def run(text):\n    for out in shell.run(text): "
+                   "print(''.join(out.get('text', '')), out.get('evalue', ''), end='')"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -127,10 +134,11 @@ def test_a_script_that_cannot_be_written_is_left_with_a_line(shell, simulator, t
     here = tmp_path/"here"
     here.mkdir()
     (here/"there.py").write_text("old")
-    done = subprocess.run([sys.executable, "-c", READ_ONLY.format(shell=SHELLS[shell])], cwd=here, capture_output=True, text=True,
-                          env=environment() | dict(NUMBA_ENABLE_CUDASIM=simulator))
+    done = subprocess.run([sys.executable, "-c", READ_ONLY.format(shell=SHELLS[shell])], cwd=here, capture_output=True,
+                          text=True, env=environment() | dict(NUMBA_ENABLE_CUDASIM=simulator))
     said = [line.strip() for line in done.stdout.splitlines()]
-    assert {"here/there.py was not written: the file is read-only.", "new.py was not written: the folder is read-only."} <= {*said}, done.stdout + done.stderr
+    assert {"here/there.py was not written: the file is read-only.",
+            "new.py was not written: the folder is read-only."} <= {*said}, done.stdout + done.stderr
     assert not (here/"new.py").exists()
     assert "No such file" in done.stdout and "goes on" in done.stdout and (here/"there.py").read_text() == "changed\n"
 
@@ -163,11 +171,13 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
 
 
 @pytest.mark.parametrize("args,text", [
-    (("--kernels", "9999"), "no kernel 9999"), (("--kernels", "1,x"), "'1,x'"), (("--kernels", ""), "--kernels ''"), (("--kernels", "1,1"), "each kernel once"),
-    (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"), (("--size", "big"), "--size"), (("--size", ""), "--size ''"),
-    (("--size", "64x32"), "--size"), (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
-    (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"), (("--runs", "0"), "--runs"),
-    (("--tune", "3"), "9, 10, 11, 12"), (("--plot", ""), "--plot ''"), (("--plot", "speeds.doc"), ".png or .svg or .pdf"),
+    (("--kernels", "9999"), "no kernel 9999"), (("--kernels", "1,x"), "'1,x'"), (("--kernels", ""), "--kernels ''"),
+    (("--kernels", "1,1"), "each kernel once"), (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
+    (("--size", "big"), "--size"), (("--size", ""), "--size ''"), (("--size", "64x32"), "--size"),
+    (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
+    (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"),
+    (("--runs", "0"), "--runs"), (("--tune", "3"), "9, 10, 11, 12"), (("--plot", ""), "--plot ''"),
+    (("--plot", "speeds.doc"), ".png or .svg or .pdf"),
     (("--plot", "no/such/folder/speeds.png"), "cannot be written"), (("--json", ""), "--json"),
 ])
 def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys):
@@ -194,24 +204,28 @@ def test_nonsense_on_the_command_line():
 
 def test_a_gpu_times_triton_only_with_all_kernels(monkeypatch):
     seen = []
-    monkeypatch.setattr(ladder_module, "_in_simulator", lambda kernels, others, shapes: seen.append((len(kernels), len(others))) or ([], None))
-    monkeypatch.setattr(ladder_module, "_on_gpu", lambda kernels, others, *rest: seen.append((len(kernels), len(others))) or ([], None))
+    monkeypatch.setattr(ladder_module, "_in_simulator",
+                        lambda kernels, others, shapes: seen.append((len(kernels), len(others))) or ([], None))
+    monkeypatch.setattr(ladder_module, "_on_gpu",
+                        lambda kernels, others, *rest: seen.append((len(kernels), len(others))) or ([], None))
     ladder_module.main(kernels="16"), ladder_module.main()
     assert seen == [(1, 0), (len(ladder_module.KERNELS), len(ladder_module.OTHERS))]
 
 
 @without_gpu
 def test_a_reader_who_has_seen_enough_sees_no_traceback():
-    done = subprocess.run(f"set -o pipefail; {sys.executable} -m numba_matmul.ladder --kernels 1 | head -1", shell=True, executable="/bin/bash",
-                          capture_output=True, text=True, env=environment(), cwd=ROOT)
+    done = subprocess.run(f"set -o pipefail; {sys.executable} -m numba_matmul.ladder --kernels 1 | head -1", shell=True,
+                          executable="/bin/bash", capture_output=True, text=True, env=environment(), cwd=ROOT)
     assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
 
 
 def test_progress_is_shown_on_a_terminal():
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    code = "import time, numba_matmul\nfrom numba_matmul import ladder\nladder.check = lambda kernel: time.sleep(1.5)\nladder.main(kernels='1,2,3')"
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment() | {"NUMBA_ENABLE_CUDASIM": "1"}, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    code = ("import time, numba_matmul\nfrom numba_matmul import ladder\n"
+            "ladder.check = lambda kernel: time.sleep(1.5)\nladder.main(kernels='1,2,3')")
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment() | {"NUMBA_ENABLE_CUDASIM": "1"},
+                               cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
     try:
@@ -223,7 +237,8 @@ def test_progress_is_shown_on_a_terminal():
 
 @without_gpu
 def test_ctrl_c_is_answered_in_one_line():
-    code = "import os, signal, numba_matmul\nfrom numba_matmul import ladder\nladder.check = lambda kernel: os.kill(os.getpid(), signal.SIGINT)\nladder.main()"
+    code = ("import os, signal, numba_matmul\nfrom numba_matmul import ladder\n"
+            "ladder.check = lambda kernel: os.kill(os.getpid(), signal.SIGINT)\nladder.main()")
     done = python(code)
     assert done.returncode == 1 and done.stderr == "Interrupted: nothing was written.\n"
 
@@ -232,8 +247,10 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
     kernels = list(ladder_module.KERNELS.values())
     def needing(*several): return [kernel for kernel in kernels if kernel.capability in several]
     assert ladder_module._able(kernels, (7, 5)) == needing((0, 0))
-    assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in capsys.readouterr().out
-    assert ladder_module._able(kernels, (8, 0)) == needing((0, 0), (8, 0)) and ladder_module._able(kernels, (9, 0)) == kernels
+    said = capsys.readouterr().out
+    assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in said
+    assert (ladder_module._able(kernels, (8, 0)) == needing((0, 0), (8, 0))
+            and ladder_module._able(kernels, (9, 0)) == kernels)
     assert ladder_module._able(kernels, (10, 0)) == needing((0, 0), (8, 0))  # wgmma is for sm_90a alone
 
 
@@ -270,7 +287,8 @@ def test_a_kernel_that_fails_its_check_gets_no_speed_and_status_1():
 @without_gpu
 def test_several_sizes_are_all_shown():
     lines = ladder("--size", "1024,64x32x16,4096", "--kernels", "1").stdout.splitlines()
-    assert [line.split()[2] for line in lines if line.startswith("1 ")] == ["1024×1024×1024", "64×32×16", "4096×4096×4096"]
+    assert [line.split()[2] for line in lines if line.startswith("1 ")] == [
+        "1024×1024×1024", "64×32×16", "4096×4096×4096"]
 
 
 @without_gpu
@@ -294,7 +312,8 @@ def test_profiling_scripts_run_alone(script):
 def test_rows_of_another_day_or_another_software_leave_the_card(monkeypatch):
     rows = [dict(name=name, m=size, n=8, k=8) for name in ("sgemm_one", "sgemm_two") for size in (8, 16)]
     now = dict(date="2026-01-02", driver="1", versions=dict(numba="1"))
-    for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), []), (now | dict(versions=dict(numba="2")), [])):
+    for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), []),
+                       (now | dict(versions=dict(numba="2")), [])):
         monkeypatch.setattr(ladder_module, "gpu_card", lambda: card | dict(speed=rows))
         assert ladder_module._rows_beside([dict(rows[0], ms=1.0)], now) == kept
     monkeypatch.setattr(ladder_module, "gpu_card", dict)

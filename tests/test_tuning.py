@@ -40,7 +40,8 @@ def test_the_fastest_comes_first_and_the_refused_are_counted():
 def test_a_wrong_candidate_is_never_timed():
     timed = []
     def timer(fn): timed.append(fn.x); return 1.0
-    found = autotune(lambda x, scale: factory(x, scale), dict(x=(1, 2), scale=(1, 1.5)), "sgemm_test", shapes=CHECKS, timer=timer)
+    found = autotune(lambda x, scale: factory(x, scale), dict(x=(1, 2), scale=(1, 1.5)), "sgemm_test", shapes=CHECKS,
+                     timer=timer)
     assert sorted(timed) == [1, 2] and all(row["scale"] == 1 for row in found.rows)
     assert found.refused == {"the result is wrong": 2}
 
@@ -97,8 +98,9 @@ def test_after_half_of_the_budget_neighbours_of_the_best_come_first(monkeypatch)
     space = dict(x=range(4), y=range(4), z=range(4))
     found = autotune(any_factory, space, "sgemm_test", shapes=CHECKS, timer=timer, budget=30.5)
     assert len(tried) == len(found.rows) == 30 and found.left == 34
-    def misses(later): return sum(sum(i != j for i, j in zip(x, min(tried[:n], key=lambda t: sum((i - 2) ** 2 for i in t))))
-                                  for n, x in enumerate(tried) if n and (n >= 15) == later)
+    def misses(later):
+        return sum(sum(i != j for i, j in zip(x, min(tried[:n], key=lambda t: sum((i - 2) ** 2 for i in t))))
+                   for n, x in enumerate(tried) if n and (n >= 15) == later)
     assert misses(True) < misses(False) / 1.3 and found.best == dict(x=2, y=2, z=2)
 
 

@@ -62,7 +62,8 @@ def test_without_a_gpu_a_measurement_is_a_check(capsys):
 def profiled(kernel, runs=3):
     a, b = map(to_d, matrices(64, 64, 64))
     c = array_like(a, (64, 64))
-    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()], acc_events=True) as prof:
+    with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()],
+                 acc_events=True) as prof:
         for _ in range(runs): kernel[(4, 4), (16, 16)](a, b, c)
         cuda.synchronize()
     return prof
@@ -79,4 +80,5 @@ def test_a_gpu_times_by_name(capsys):
     ms = cuda_mean_runtime(profiled(matmul_1), "matmul_1", do_print=True)
     assert 0 < ms < 100 and re.fullmatch(r"matmul_1: [\d.e-]+ ms, mean of 3 launches\n", capsys.readouterr().out)
     result = measure_runtime(matmul_1, m=512, n=500, k=300, bs=16, do_print=True, runs=5)
-    assert result.ms > 0 and result.runs == 5 and (result.m, result.n, result.k) == (512, 500, 300) and str(result) in capsys.readouterr().out
+    assert (result.ms > 0 and result.runs == 5 and (result.m, result.n, result.k) == (512, 500, 300)
+            and str(result) in capsys.readouterr().out)

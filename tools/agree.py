@@ -1,6 +1,7 @@
 """Compare what the microscope predicts with what Nsight Compute counts: `make gpu STAGE=ncu`.
 
-Both go to the result card. The kernels of the ladder, or those whose numbers are given, and kernels made for one access each."""
+Both go to the result card. The kernels of the ladder, or those whose numbers are given, and kernels made for one access
+each."""
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -95,8 +96,8 @@ def broadcast_kernel(width):
 
 
 def copy_kernel(lines, width, row):
-    """A warp copies asynchronously, `width` words a lane, from as many `lines` of global memory, and turns what it copies
-    over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
+    """A warp copies asynchronously, `width` words a lane, from as many `lines` of global memory, and turns what it
+    copies over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
     across, name = uint32(32 // lines), f"copy_{width}_words_{lines}_lines_{row}"
     def kernel(x, out):
         tile = cuda.shared.array(8192, float32, alignment=16)
@@ -114,7 +115,8 @@ def copy_kernel(lines, width, row):
 
 
 def copy_rows_kernel(lanes, row, swizzled):
-    "A warp copies 512 neighbouring bytes, 16 a lane: to rows of `lanes` pieces that begin `row` words apart, plain or swizzled."
+    """A warp copies 512 neighbouring bytes, 16 a lane: to rows of `lanes` pieces that begin `row` words apart, plain or
+    swizzled."""
     name = f"copy_{lanes}_pieces_to_rows_{row}{'_swizzled' * swizzled}"
     def kernel(x, out):
         tile = cuda.shared.array(2048, float32, alignment=128)
@@ -131,11 +133,14 @@ def copy_rows_kernel(lanes, row, swizzled):
     return named(kernel, f"{name}_kernel")
 
 
-COPIED = ((1, 1, 0), (4, 1, 0), (4, 1, 132), (4, 1, 136), (4, 1, 128), (8, 1, 128), (32, 1, 0), (4, 4, 0), (32, 4, 0)) if HAS_COPIES else ()
-ROWS = ((8, 32, True), (8, 36, False), (8, 40, False), (8, 48, False), (16, 68, False), (4, 20, False), (2, 12, False), (1, 8, False)) if HAS_COPIES else ()
+COPIED = ((1, 1, 0), (4, 1, 0), (4, 1, 132), (4, 1, 136), (4, 1, 128), (8, 1, 128), (32, 1, 0), (4, 4, 0),
+          (32, 4, 0)) if HAS_COPIES else ()
+ROWS = ((8, 32, True), (8, 36, False), (8, 40, False), (8, 48, False), (16, 68, False), (4, 20, False),
+        (2, 12, False), (1, 8, False)) if HAS_COPIES else ()
 MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
-        for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)), *map(broadcast_kernel, (1, 2, 4)),
-                       *(copy_kernel(*case) for case in COPIED), *(copy_rows_kernel(*case) for case in ROWS))}
+        for kernel in (*map(strided_kernel, (1, 2, 4, 32)), *map(wide_kernel, (2, 4)),
+                       *map(broadcast_kernel, (1, 2, 4)), *(copy_kernel(*case) for case in COPIED),
+                       *(copy_rows_kernel(*case) for case in ROWS))}
 
 
 def launch_all(numbers):
@@ -165,26 +170,30 @@ def from_driver(number):
     compiled = launch.kernel.compile(types)
     configured = with_shared_memory(launch.kernel, launch.grid, launch.block, 0, launch.dynamic_bytes)
     for callback in configured.pre_launch_callbacks: callback(compiled, configured)
-    blocks = cuda.current_context().get_active_blocks_per_multiprocessor(compiled._codelibrary.get_cufunc(), threads, launch.dynamic_bytes)
+    blocks = cuda.current_context().get_active_blocks_per_multiprocessor(
+        compiled._codelibrary.get_cufunc(), threads, launch.dynamic_bytes)
     theory = occupancy(threads, code.registers, code.shared_bytes + launch.dynamic_bytes, gpu_target())
-    return {"registers": (code.registers, compiled.regs_per_thread), "blocks on a multiprocessor": (theory.blocks, blocks)}
+    return {"registers": (code.registers, compiled.regs_per_thread),
+            "blocks on a multiprocessor": (theory.blocks, blocks)}
 
 
 def main(numbers):
     need_gpu("STAGE=ncu")
-    copying = [number for number in numbers if not KERNELS[number].uses_tma]  # what the TMA moves is in none of the counters
+    # what the TMA moves is in none of the counters
+    copying = [number for number in numbers if not KERNELS[number].uses_tma]
     kernels = [*copying, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
     counters = COUNTERS | (COPIES if HAS_COPIES else {})
-    counted = ncu(__file__, "--launch", *copying, kernel="|".join(f"{name}_kernel" for name in names), skip=0, launches=len(names),
-                  counters=counters)
+    counted = ncu(__file__, "--launch", *copying, kernel="|".join(f"{name}_kernel" for name in names), skip=0,
+                  launches=len(names), counters=counters)
     rows, metrics = [], {metric: counter for counter, metric in counters.items()}
     with ThreadPoolExecutor(4) as pool: totals = list(progress(pool.map(predicted, kernels), "kernels"))
     for name, total in zip(names, totals):
         for metric, value in total.items():
             counter = metrics[metric]
             if name in MADE and counter.startswith("global"): continue  # too few to mean anything
-            row = dict(kernel=name, counter=counter, predicted=int(value), counted=int(counted[f"{name}_kernel"][counter]))
+            row = dict(kernel=name, counter=counter, predicted=int(value),
+                       counted=int(counted[f"{name}_kernel"][counter]))
             rows.append(row)
             print(f"{name:24} {counter:24} predicted {row['predicted']:>12,} counted {row['counted']:>12,} "
                   f"{100 * row['predicted'] / max(1, row['counted']) - 100:+.2f} %", flush=True)

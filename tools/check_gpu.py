@@ -1,7 +1,9 @@
-"""Check every kernel on this GPU: `make gpu STAGE=check`; only some of them, and then for the screen alone: `KERNELS="15 16"`.
+"""Check every kernel on this GPU: `make gpu STAGE=check`; only some of them, and then for the screen alone:
+`KERNELS="15 16"`.
 
-Random sizes, views at odd addresses, guard bands around C that must stay untouched, matrices of more than 2³² elements, many
-launches of the kernels whose warps work at their own pace, and compute-sanitizer. The counts go to the result card."""
+Random sizes, views at odd addresses, guard bands around C that must stay untouched, matrices of more than 2³² elements,
+many launches of the kernels whose warps work at their own pace, and compute-sanitizer. The counts go to the result
+card."""
 import os
 import random
 import shutil
@@ -31,15 +33,18 @@ PATIENCE = 90  # seconds for a tool and a product
 
 
 def framed(rows, columns, fill, dtype, step):
-    "A matrix inside a larger buffer, at a random offset of `step` elements: the buffer, the matrix, and its first element's place."
+    """A matrix inside a larger buffer, at a random offset of `step` elements: the buffer, the matrix, and its first
+    element's place."""
     first = GUARD + random.randrange(0, 9, step)
     buffer = torch.full((first + rows * columns + GUARD,), fill, device="cuda", dtype=dtype)
     return buffer, buffer[first:first + rows * columns].view(rows, columns), first
 
 
 def random_case(kernel):
-    "One random product: sizes, factors, kind of array, addresses. Returns what it was; raises `AssertionError` if it is wrong."
-    m, n, k = (random.choice((random.randrange(0, 8), random.randrange(0, 150), random.choice((32, 64, 128, 256, 255, 257)), random.randrange(0, 700)))
+    """One random product: sizes, factors, kind of array, addresses. Returns what it was; raises `AssertionError` if it
+    is wrong."""
+    m, n, k = (random.choice((random.randrange(0, 8), random.randrange(0, 150),
+                              random.choice((32, 64, 128, 256, 255, 257)), random.randrange(0, 700)))
                for _ in range(3))
     step = 1  # then another kernel may do the work
     if random.random() < 0.75: step, (m, n, k) = kernel.multiple, kernel.fitted(m, n, k)
@@ -47,13 +52,15 @@ def random_case(kernel):
     case = f"{kernel.name} m={m} n={n} k={k} alpha={alpha} beta={beta}"
     dtype = getattr(torch, kernel.dtype)
     (_, a, _), (_, b, _), (buffer, c, first) = (
-        framed(rows, columns, fill, dtype, step) for rows, columns, fill in ((m, k, torch.nan), (k, n, torch.nan), (m, n, GUARD_VALUE)))
+        framed(rows, columns, fill, dtype, step)
+        for rows, columns, fill in ((m, k, torch.nan), (k, n, torch.nan), (m, n, GUARD_VALUE)))
     a.normal_(), b.normal_(), c.normal_()
     if beta == 0: c.fill_(torch.nan)
     if alpha == 0: a.fill_(torch.nan)
     before = c.clone()
     kept = torch.uint16 if dtype == torch.bfloat16 else dtype
-    arrays = [cuda.as_cuda_array(x.view(kept)) for x in (a, b, c)] if random.random() < 0.5 and min(m, n, k) else (a, b, c)
+    arrays = ([cuda.as_cuda_array(x.view(kept)) for x in (a, b, c)] if random.random() < 0.5 and min(m, n, k)
+              else (a, b, c))
     kernel(*arrays, alpha, beta)
     if m and n: assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
     bands = torch.cat((buffer[:first], buffer[first + m * n:]))
@@ -70,7 +77,8 @@ def many_launches(kernel, m, n, k):
 
 
 def large_case(kernel, m, n, k):
-    "A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in pieces."
+    """A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in
+    pieces."""
     if not kernel.copies or random.random() < 0.5: m, n, k = kernel.fitted(m, n, k)
     dtype = getattr(torch, kernel.dtype)
     a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
@@ -86,13 +94,16 @@ def sanitize(kernel, shape):
     "Number of errors that each tool of compute-sanitizer finds in one small product; None if it gives no answer."
     counts, shape = {}, kernel.fitted(*shape)
     for tool in TOOLS:
-        command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__, "--once", str(kernel.number), *map(str, shape)]
+        command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__,
+                   "--once", str(kernel.number), *map(str, shape)]
         try: run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             counts[tool] = None
             continue
-        line = next((x for x in reversed(run.stdout.splitlines()) if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
-        if line is None or run.returncode: sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
+        line = next((x for x in reversed(run.stdout.splitlines())
+                     if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
+        if line is None or run.returncode:
+            sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
         counts[tool] = sum(int(word) for word in line.replace("(", " ").split() if word.isdigit())
         if counts[tool]: print(run.stdout[-5000:])
     return counts
@@ -119,7 +130,8 @@ def main(numbers):
         try: many_launches(kernel, *shape)
         except AssertionError as e: failures.append(f"{kernel.name} {shape}, one of {REPEATS}: {e}")
     for kernel in progress(kernels, "large"):
-        for m, n, k in ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 128 + 5, 2), (65535 * 128 + 5, 3, 2)):
+        for m, n, k in ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 128 + 5, 2),
+                        (65535 * 128 + 5, 3, 2)):
             try: large_case(kernel, m, n, k)
             except AssertionError as e: failures.append(f"{kernel.name} {m}×{n}×{k}: {e}")
             big += 1
@@ -129,13 +141,16 @@ def main(numbers):
         runs = [(kernel, shape) for kernel in kernels for shape in SANITIZED]
         with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
             for (kernel, shape), counts in zip(runs, progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer")):
-                no_answer += [f"{tool} of {kernel.name} at {'×'.join(map(str, shape))}" for tool, errors in counts.items() if errors is None]
+                no_answer += [f"{tool} of {kernel.name} at {'×'.join(map(str, shape))}"
+                              for tool, errors in counts.items() if errors is None]
                 for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + (errors or 0)
     else: print("compute-sanitizer was not found: skipped")
     print(*failures, sep="\n")
-    result = dict(date=date.today().isoformat(), seed=seed, kernels=[kernel.name for kernel in kernels], random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found,
+    result = dict(date=date.today().isoformat(), seed=seed, kernels=[kernel.name for kernel in kernels],
+                  random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found,
                   no_answer=no_answer)
-    print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}{', no answer from ' * bool(no_answer)}{', '.join(no_answer)}; {time.time() - start:.0f} s.")
+    print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}"
+          f"{', no answer from ' * bool(no_answer)}{', '.join(no_answer)}; {time.time() - start:.0f} s.")
     if not numbers: print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
     if failures or any(found.values()): sys.exit(1)
 

@@ -1,6 +1,7 @@
 """Run the notebooks of the course on this GPU, one at a time, and keep their outputs: `make gpu STAGE=notebooks`.
 
-`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run to its end."""
+`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run to its
+end."""
 import json
 import os
 import subprocess
@@ -36,14 +37,16 @@ def run_in_child(path):
         command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
         if subprocess.run(command, cwd=path.parent, env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
             sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
-        return {name: entry for line in notes.read_text(encoding="utf-8").splitlines() for name, entry in json.loads(line).items()}
+        return {name: entry for line in notes.read_text(encoding="utf-8").splitlines()
+                for name, entry in json.loads(line).items()}
 
 
 def main(wanted):
     need_gpu("STAGE=notebooks")
     if not gpu_card(): sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
     nbs = Path(__file__).parent.parent/"nbs"
-    paths = sorted({path for name in wanted or ["*"] for path in nbs.rglob(f"{name}.ipynb")}, key=lambda path: path.name)
+    paths = sorted({path for name in wanted or ["*"] for path in nbs.rglob(f"{name}.ipynb")},
+                   key=lambda path: path.name)
     if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
     made = {}
     for path in paths:

@@ -1,7 +1,8 @@
 """Is the machine code the same as at another commit? `make same-code BASE=<commit>`, without a GPU.
 
-Everything in `tests/compiled.py` is compiled here and there, for every target that can have it. Names and line tables may
-differ: what is compared are registers, stack, shared memory, and the instructions with their operands, one by one."""
+Everything in `tests/compiled.py` is compiled here and there, for every target that can have it. Names and line tables
+may differ: what is compared are registers, stack, shared memory, and the instructions with their operands, one by
+one."""
 import json
 import os
 import re
@@ -19,7 +20,8 @@ SHOWN = 12  # lines of a difference
 def listing(code):
     "What must stay the same of a `MachineCode`, as lines without names."
     head = f"{code.registers} registers, {code.stack_bytes} bytes of stack, {code.shared_bytes} of shared memory"
-    return [head, *(re.sub(r"_Z\w+|\$\w+", "name", f"{x.guard} {x.opcode} {x.operands}".strip()) for x in code.instructions)]
+    return [head, *(re.sub(r"_Z\w+|\$\w+", "name", f"{x.guard} {x.opcode} {x.operands}".strip())
+                    for x in code.instructions)]
 
 
 def compile_all(path):
@@ -33,7 +35,8 @@ def compile_all(path):
     def compiled(case):
         label, kernel, fn, shape = case
         launch = launch_of(fn, shape)
-        return label, {target: listing(machine_code(launch.kernel, launch.signature, target)) for target in targets(kernel)}
+        return label, {target: listing(machine_code(launch.kernel, launch.signature, target))
+                       for target in targets(kernel)}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = dict(progress(pool.map(compiled, cases()), "compiled"))
     path.write_text(json.dumps(found), encoding="utf-8")
@@ -43,7 +46,8 @@ def listings(tree, path):
     "The listings of a tree, made by its own copy of this file."
     script = tree/"tools"/"same_code.py"
     if not script.exists(): sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
-    subprocess.run([sys.executable, script, "--compile", path], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, check=True)
+    subprocess.run([sys.executable, script, "--compile", path], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
+                   check=True)
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -51,15 +55,18 @@ def main(base):
     "Compare, print what differs, and end with status 1 if anything does."
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)/base.replace("/", "-")
-        added = subprocess.run(["git", "worktree", "add", "-q", "--detach", there, base], cwd=ROOT, capture_output=True, text=True)
+        added = subprocess.run(["git", "worktree", "add", "-q", "--detach", there, base], cwd=ROOT,
+                               capture_output=True, text=True)
         if added.returncode: sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
         try: before, after = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
         finally: subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
     for label in before.keys() ^ after.keys(): print(f"{label}: only {'before' if label in before else 'after'}")
-    both = [(label, target) for label in before.keys() & after.keys() for target in before[label].keys() | after[label].keys()]
+    both = [(label, target) for label in before.keys() & after.keys()
+            for target in before[label].keys() | after[label].keys()]
     changed = [(label, target) for label, target in both if before[label].get(target) != after[label].get(target)]
     for label, target in sorted(changed):
-        print(f"{label}, {target}:", *list(unified_diff(before[label].get(target, []), after[label].get(target, []), lineterm="", n=0))[2:SHOWN], sep="\n  ")
+        differing = unified_diff(before[label].get(target, []), after[label].get(target, []), lineterm="", n=0)
+        print(f"{label}, {target}:", *list(differing)[2:SHOWN], sep="\n  ")
     print(f"{len(both)} pieces of machine code compared with {base}: {len(changed)} differ.")
     sys.exit(bool(changed) or before.keys() != after.keys())
 

@@ -1,7 +1,8 @@
 """What `make` calls before anything else: it makes .venv and installs the tested set of packages, once.
 
 It says first how much pip will fetch.
-`--check NAME…` installs nothing: it looks whether the interpreter that runs it has what the course needs, and those packages."""
+`--check NAME…` installs nothing: it looks whether the interpreter that runs it has what the course needs, and those
+packages."""
 import os
 import platform
 import re
@@ -14,15 +15,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT/".venv"
-SMALL_SIZE, FULL_SIZE = "0.7 GB to fetch, 2.1 GB on disk", "3.0 GB to fetch, 5.7 GB on disk"  # measured with constraints.txt on Linux, x86_64
+# measured with constraints.txt on Linux, x86_64
+SMALL_SIZE, FULL_SIZE = "0.7 GB to fetch, 2.1 GB on disk", "3.0 GB to fetch, 5.7 GB on disk"
 README = "README.md, \"Ways to run it\""
 
 
 def pip_install(python, *args):
     "Run pip, which shows what it does; end with a line that says what to do if it fails."
-    if subprocess.run([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *args], cwd=ROOT).returncode:
-        sys.exit("pip could not install the packages; its reason is above. Mend it (a full disk, the network, another package index: "
-                 "pip config list), and call make again: it goes on from here.")
+    if subprocess.run([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *args],
+                      cwd=ROOT).returncode:
+        sys.exit("pip could not install the packages; its reason is above. Mend it (a full disk, the network, another "
+                 "package index: pip config list), and call make again: it goes on from here.")
 
 
 def cuda_major():
@@ -34,31 +37,43 @@ def cuda_major():
 
 def announce(python, cuda):
     "Say what will be fetched, before it is."
-    if any(VENV.glob("lib/*/site-packages/torch")): return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
-    settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE, universal_newlines=True).stdout
-    print(f"Setting up .venv with Python {platform.python_version()}, once. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 150 packages:")
-    if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings): print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
+    if any(VENV.glob("lib/*/site-packages/torch")):
+        return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
+    settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE,
+                              universal_newlines=True).stdout
+    print(f"Setting up .venv with Python {platform.python_version()}, once. "
+          f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 150 packages:")
+    if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings):
+        print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
     else:
         print(f"  {FULL_SIZE} with PyTorch's CUDA build, which is pip's default on Linux")
-        print(f"  {SMALL_SIZE} with its CPU build, which is enough without a GPU: set PIP_EXTRA_INDEX_URL before this call ({README})", flush=True)
-    if cuda == 12: print(f"The driver knows CUDA 12 and not 13, so PyTorch has to be its build for CUDA 12: {README}", flush=True)
+        print(f"  {SMALL_SIZE} with its CPU build, which is enough without a GPU: "
+              f"set PIP_EXTRA_INDEX_URL before this call ({README})", flush=True)
+    if cuda == 12:
+        print(f"The driver knows CUDA 12 and not 13, so PyTorch has to be its build for CUDA 12: {README}", flush=True)
 
 
 def set_up():
     if sys.platform == "darwin" and platform.machine() == "x86_64":
-        sys.exit("Macs with an Intel processor: Numba and PyTorch make no packages for them any more. Open the notebooks on Colab, or use a Linux machine.")
+        sys.exit("Macs with an Intel processor: Numba and PyTorch make no packages for them any more. "
+                 "Open the notebooks on Colab, or use a Linux machine.")
     try: import ensurepip, venv  # noqa: E401, F401
     except ImportError:
-        sys.exit(f"{sys.executable} cannot make environments: install its venv module (Debian and Ubuntu: apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv), and call make again")
+        sys.exit(f"{sys.executable} cannot make environments: install its venv module (Debian and Ubuntu: "
+                 f"apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv), and call make again")
     start, python = time.time(), VENV/"bin"/"python"
     if VENV.is_dir() and (VENV/"ready").exists(): (VENV/"ready").unlink()
-    def works(): return python.exists() and not subprocess.run([str(python), "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+    def works():
+        return python.exists() and not subprocess.run([str(python), "-m", "pip", "--version"],
+                                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
     cuda = cuda_major()
-    if not works() and subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)]).returncode:
+    if not works() and subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear",
+                                       str(VENV)]).returncode:
         sys.exit("The environment .venv could not be made; the reason is above.")
     announce(python, cuda)
     pins = (ROOT/"constraints.txt").read_text(encoding="utf-8").splitlines()
-    (VENV/"constraints.txt").write_text("\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-"))) + "\n", encoding="utf-8")
+    wanted = "\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-")))
+    (VENV/"constraints.txt").write_text(wanted + "\n", encoding="utf-8")
     pip_install(python, "-c", str(VENV/"constraints.txt"), "-e", f".[dev,cu{cuda}]")
     if cuda == 13 and sys.platform != "darwin": pip_install(python, "--no-deps", "-r", "compiler.txt")
     (VENV/"ready").touch()
@@ -71,7 +86,8 @@ def check(names):
     from importlib.metadata import PackageNotFoundError, version
     ini = ConfigParser(delimiters=["="])
     ini.read(str(ROOT/"settings.ini"), encoding="utf-8")
-    lines = [line for line in ini["DEFAULT"]["requirements"].splitlines() if not (sys.platform == "darwin" and "darwin" in line)]
+    lines = [line for line in ini["DEFAULT"]["requirements"].splitlines()
+             if not (sys.platform == "darwin" and "darwin" in line)]
     missing = []
     for name in [re.match(r"[\w.-]+", line)[0] for line in lines if line.strip() and not line.startswith("#")] + names:
         try: version(name)
@@ -79,8 +95,10 @@ def check(names):
     if missing:
         cuda, python = cuda_major(), os.environ.get("PYTHON") or sys.executable
         pins = " -c constraints.txt" if cuda == 13 else ""
-        last = f" && {python} -m pip install --no-deps -r compiler.txt" if cuda == 13 and sys.platform != "darwin" else ""
-        sys.exit(f"{python} lacks {', '.join(missing)}. Install with: {python} -m pip install -e \".[dev,cu{cuda}]\"{pins}{last}")
+        last = (f" && {python} -m pip install --no-deps -r compiler.txt"
+                if cuda == 13 and sys.platform != "darwin" else "")
+        sys.exit(f"{python} lacks {', '.join(missing)}. "
+                 f"Install with: {python} -m pip install -e \".[dev,cu{cuda}]\"{pins}{last}")
 
 
 if __name__ == "__main__":
