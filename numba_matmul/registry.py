@@ -15,12 +15,17 @@ from . import kernels
 def find_kernels(
     package=kernels,  # whose modules each have a `KERNEL`
 ) -> list:            # of `Kernel`s, by number
-    "Import every module of a package. `ImportError` names the one that fails, or has no `KERNEL`."
-    found = []
+    """Import every module of a package. `ImportError` names the one that fails, that has no
+    `KERNEL`, or that has the number or the name of another one."""
+    found, owner = [], {}  # owner: number or name → module
     for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        try: found.append(importlib.import_module(info.name).KERNEL)
+        try: kernel = importlib.import_module(info.name).KERNEL
         except Exception as e:
             raise ImportError(f"{info.name} is no kernel's module: {type(e).__name__}: {e}") from e
+        for key in {kernel.name, kernel.number} - {0}:
+            if key in owner: raise ImportError(f"{owner[key]} and {info.name} are both kernel {key}")
+            owner[key] = info.name
+        found.append(kernel)
     return sorted(found, key=lambda kernel: kernel.number)
 
 ALL = {kernel.name: kernel for kernel in find_kernels()}  # by name

@@ -155,6 +155,9 @@ def test_the_glossary_has_each_term_once_and_links_to_a_page_that_uses_it():
     for term, page in entries:
         there = "".join(source(c) for c in cells(ROOT/"nbs"/page)).lower()
         assert any(word in there for word in re.split(r" and |, ", term.lower())), f"{term}: not in {page}"
+    for kernel in KERNELS.values():  # and each lesson has a term, under its number
+        page = readme._lesson(kernel)[0].removeprefix("nbs/")
+        assert f"([lesson {kernel.number}]({page}))" in text, f"no term links to {page}"
 
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda p: p.name)

@@ -68,6 +68,12 @@ def test_a_module_that_is_no_kernels_is_named(tmp_path, monkeypatch):
     (tmp_path/"wrong_kernels"/"__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     import wrong_kernels
+    first = "from numba_matmul.kernels.k01_naive import KERNEL"
+    (tmp_path/"wrong_kernels"/"a_first.py").write_text(first)
+    (tmp_path/"wrong_kernels"/"b_again.py").write_text(first)
+    with pytest.raises(ImportError, match="a_first and wrong_kernels.b_again are both kernel (1|sgemm_naive)"):
+        registry.find_kernels(wrong_kernels)
+    (tmp_path/"wrong_kernels"/"b_again.py").unlink()
     for code, text in ("1 / 0", "division by zero"), ("KERNEL_ = 1", "no attribute 'KERNEL'"):
         (tmp_path/"wrong_kernels"/f"k_{len(code)}.py").write_text(code)
         with pytest.raises(ImportError, match=f"wrong_kernels.k_{len(code)} is no kernel's module: .*{text}"):
