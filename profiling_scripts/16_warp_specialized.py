@@ -9,7 +9,7 @@ from numba import config
 from numba_matmul.gemm.tiles import WgmmaTile
 from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized
 
-size = int(sys.argv[1]) if sys.argv[1:] else 40 if config.ENABLE_CUDASIM else 4096
+size = int(sys.argv[1]) if sys.argv[1:] else 8 if config.ENABLE_CUDASIM else 4096
 copies = sys.argv[2] if sys.argv[2:] else None
 tile = WgmmaTile(*map(int, sys.argv[3:])) if sys.argv[3:] else None
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")
