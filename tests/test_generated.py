@@ -24,6 +24,7 @@ CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
 
 def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
 def source(cell): return "".join(cell["source"])
+def prose(path): return "\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown")
 
 
 def output_texts(path):
@@ -230,8 +231,7 @@ def test_imports_stand_in_cells_of_their_own(path):
 
 def linked_files():
     for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
-        text = ("\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb"
-                else path.read_text(encoding="utf-8"))
+        text = prose(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
         text = re.sub(r"```.*?```|`[^`\n]*`", "", text, flags=re.S)  # code
         for target in re.findall(r"\]\((?!https?://|#)([^)#]+)", text): yield path, target
 
@@ -240,11 +240,17 @@ def linked_files():
 def test_links_lead_somewhere(path, target): assert (path.parent/target).exists()
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_anchors_name_a_heading(path):
+    for file, anchor in re.findall(r"\]\(([\w./]*\.ipynb)?#([^)]+)\)", prose(path)):
+        headings = re.findall(r"^#+ (.+)$", prose(path.parent/file if file else path), re.M)
+        assert anchor in [re.sub(r"[`*]", "", heading).strip().replace(" ", "-") for heading in headings], (file, anchor)
+
+
 def named_files():
     "Files of the project that a text names as code."
     for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
-        text = ("\n".join(source(c) for c in cells(path) if c["cell_type"] == "markdown") if path.suffix == ".ipynb"
-                else path.read_text(encoding="utf-8"))
+        text = prose(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:nbs|tools|tests|numba_matmul|profiling_scripts)/[\w./]*|"
                                r"[\w/]+\.(?:py|ini|txt|md|ipynb|toml))`", text): yield path, name
 
