@@ -26,7 +26,7 @@ from .draw import Markdown
 from .cards import write_whole
 from .process import ChildError, Pickler, in_child, kernel_parts, recursion
 from .sim.launch import launch_of
-from numba import cuda
+from numba import config, cuda
 
 # %% ../nbs/library/compiler.ipynb #a8185b18
 class CompileError(RuntimeError):
@@ -77,6 +77,8 @@ def _compile(task, sources, signature, capability, ptx=False):
     full = (*capability, "a" if capability >= (9, 0) else "")
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: cc or full
+    # a launch makes PTX only to look for names in it, and LLVM's text has them, too
+    if not getattr(config, "CUDA_ENABLE_NRT", False): codegen.CUDACodeLibrary.get_asm_str = lambda self: self.get_llvm_str()
     try: types, _ = normalize_signature(signature)
     except Exception:
         raise CompileError(f"{signature!r} is not a signature that Numba knows") from None
@@ -86,7 +88,7 @@ def _compile(task, sources, signature, capability, ptx=False):
                            f"and the signature {signature!r} has {len(types)}")
     try: library = dispatcher._Kernel(kernel.py_func, types, **kernel.targetoptions)._codelibrary
     except Exception as e: raise CompileError(f"{kernel.py_func.__name__}: {_explain(e)}") from None
-    return library.get_asm_str(cc=full) if ptx else library.get_cubin(cc=full).code
+    return "\n".join(library.get_asm_strs(cc=full)) if ptx else library.get_cubin(cc=full).code
 
 # %% ../nbs/library/compiler.ipynb #26bd050c
 INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][A-Z0-9_.]*)([^;]*);")

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from functools import _lru_cache_wrapper, cache
+from functools import _lru_cache_wrapper, cache, lru_cache
 from pathlib import Path
 from types import FunctionType
 
@@ -39,6 +39,11 @@ def _rebuild(fn, options, configuration):
     "A kernel or device function in this process's mode, and its launch if it had one."
     kernel = cuda.jit(**options)(fn)
     return kernel[configuration] if configuration else kernel
+
+@lru_cache(1000)
+def _device_function(pickled):
+    "A device function; the same one for the same bytes, so that a child that stays compiles it once."
+    return _rebuild(*pickle.loads(pickled), None)
 
 def kernel_parts(kernel):
     "Function, options and launch configuration of a kernel of either mode; `None` if it is none."
@@ -76,16 +81,21 @@ class Pickler(cloudpickle.Pickler):
     def __init__(self, file):
         super().__init__(file)
         self.sources, self.copies = {}, {}  # copies: function of a kernel → its one copy
+        self.device = {}  # device function → its pickle
 
     def reducer_override(self, obj):
         if isinstance(obj, type): return super().reducer_override(obj)
         parts = kernel_parts(obj)
         if parts:  # a copy of the function, which no module knows: so it goes by value
-            fn, *rest = parts
+            fn, options, configuration = parts
             if fn not in self.copies:
                 self.copies[fn] = FunctionType(fn.__code__, fn.__globals__, fn.__name__,
                                                fn.__defaults__, fn.__closure__)
-            return _rebuild, (self.copies[fn], *rest)
+            if options.get("device") and fn not in self.device:
+                self.device[fn] = None  # for the time being: it may call itself
+                self.device[fn] = self._alone((self.copies[fn], options))
+            if pickled := self.device.get(fn): return _device_function, (pickled,)
+            return _rebuild, (self.copies[fn], options, configuration)
         if getattr(obj, "__cuda_ndarray__", False): return np.asarray, (obj.copy_to_host(),)
         if isinstance(obj, _lru_cache_wrapper) and obj.__module__ == "__main__":
             return cache, (obj.__wrapped__,)  # a cached factory of a notebook
@@ -93,6 +103,14 @@ class Pickler(cloudpickle.Pickler):
             name = obj.__code__.co_filename
             if not os.path.exists(name): self.sources[name] = linecache.getlines(name)
         return super().reducer_override(obj)
+
+    def _alone(self, obj):
+        "A pickle of its own."
+        buffer = io.BytesIO()
+        inner = type(self)(buffer)
+        inner.sources, inner.copies, inner.device = self.sources, self.copies, self.device
+        inner.dump(obj)
+        return buffer.getvalue()
 
     @staticmethod
     def remember(sources):
@@ -170,7 +188,14 @@ class _Child:
         self.process.stdout.close()
         self.process.wait()
 
-_kept = threading.local()  # a thread's child that is kept
+_idle = {False: [], True: []}  # children that stay and have nothing to do; by simulator or not
+
+def _idle_child(simulator):
+    "A child that stays: one that is idle, else a new one."
+    with suppress(IndexError):  # another thread may take the last one
+        while child := _idle[simulator].pop():
+            if child.parent == os.getpid() and child.process.poll() is None: return child
+    return _Child(simulator)
 
 def in_child(
     fn,               # function to call, sent by value with all it refers to
@@ -181,16 +206,13 @@ def in_child(
 ):
     "`fn(*args)`, called in another Python process. Raises `ChildError`, or an error that `travels`."
     task = pickle.dumps((sys.path, timeout, *Pickler.dumps((fn, args))))
-    child = getattr(_kept, str(simulator), None) if keep else None
-    if not child or child.parent != os.getpid() or child.process.poll() is not None:
-        child = _Child(simulator)
-        if keep: setattr(_kept, str(simulator), child)
-    answered = False
+    child, answered = _idle_child(simulator) if keep else _Child(simulator), False
     try:
         kind, value = child.ask(task, timeout)
         answered = True
     finally:  # a late answer, after an interrupt, would be taken for that to the next task
-        if not (keep and answered): child.end()
+        if keep and answered: _idle[simulator].append(child)
+        else: child.end()
     if kind == "value": return pickle.loads(value)
     error, text = value
     raise error(text)

@@ -9,21 +9,21 @@ __all__ = ['ODD_SHAPE', 'assert_matmul_correct', 'check_matmul', 'check']
 import math
 
 import numpy as np
-from ..arrays import describe, dtype_of, is_torch, rounded, to_d, to_h
+from ..arrays import describe, dtype_of, from_bf16, is_torch, rounded, to_d, to_h
 from ..gemm.args import product_shape
 from numba import config
 
 # %% ../../nbs/library/bench_verify.ipynb #c2b34a36
-def _tensors(*arrays):
-    "As float64 torch tensors, on the GPU if there is one."
+def _in_float64(x):
+    "A torch tensor on the GPU; in the simulator a numpy array, so that torch need not be loaded."
+    if config.ENABLE_CUDASIM:
+        x = to_h(x)
+        return (from_bf16(x) if x.dtype == np.uint16 else x).astype(np.float64)
     import torch
-    on_gpu = not config.ENABLE_CUDASIM
-    for x in arrays:
-        if not is_torch(x):
-            in_place = on_gpu and hasattr(x, "__cuda_array_interface__")
-            x = torch.as_tensor(x, device="cuda") if in_place else torch.as_tensor(to_h(x))
-            if x.dtype == torch.uint16: x = x.view(torch.bfloat16)
-        yield x.detach().to("cuda" if on_gpu else "cpu").double()
+    if not is_torch(x):
+        x = torch.as_tensor(x if hasattr(x, "__cuda_array_interface__") else to_h(x), device="cuda")
+        if x.dtype == torch.uint16: x = x.view(torch.bfloat16)
+    return x.detach().to("cuda").double()
 
 def _need_matrix(name, x):
     "Refuse what cannot be a matrix of real numbers."
@@ -59,23 +59,24 @@ def assert_matmul_correct(
             raise ValueError(f"c_before is {tuple(c_before.shape)}, and c is {(m, n)}: "
                              "they must have one shape")
     in_bf16 = str(c.dtype) in ("torch.bfloat16", "uint16")
-    a, b, c = _tensors(a, b, c)
-    if alpha: right, scale = alpha * (a @ b), abs(alpha) * (a.abs() @ b.abs())
-    else: right = scale = a.new_zeros(c.shape)
-    if beta:
-        (before,) = _tensors(c_before)
-        right, scale = right + beta * before, scale + abs(beta) * before.abs()
-    error = (c - right).abs()
-    underflow = unit_roundoff * 2**-125  # the smallest number above 0: the step between tiny ones
-    bound = 4 * math.sqrt(k + 1) * (unit_roundoff * scale + underflow)
-    if in_bf16: bound += 2**-8 * (right.abs() + bound) + 2**-134  # half of its steps
-    wrong = ~(error <= bound)  # NaN too: it compares False
+    a, b, c = map(_in_float64, (a, b, c))
+    with np.errstate(all="ignore"):  # NaN and infinity are found below
+        if alpha: right, scale = alpha * (a @ b), abs(alpha) * (abs(a) @ abs(b))
+        else: right = scale = _in_float64(np.zeros((m, n)))
+        if beta:
+            before = _in_float64(c_before)
+            right, scale = right + beta * before, scale + abs(beta) * abs(before)
+        error = abs(c - right)
+        underflow = unit_roundoff * 2**-125  # the smallest number above 0: the step between tiny ones
+        bound = 4 * math.sqrt(k + 1) * (unit_roundoff * scale + underflow)
+        if in_bf16: bound = bound + 2**-8 * (abs(right) + bound) + 2**-134  # half of its steps
+        wrong = ~(error <= bound)  # NaN too: it compares False
     if wrong.any():
-        i, j = (int(x) for x in wrong.nonzero()[0])
-        raise AssertionError(f"{int(wrong.sum())} of {c.numel()} elements are wrong; the first is "
-                             f"c[{i}, {j}] = {c[i, j]:.7g}, right is {right[i, j]:.7g}")
-    size = float(right.norm())
-    return float(error.norm()) / size if size else 0.0
+        i, j = np.argwhere(to_h(wrong))[0]
+        raise AssertionError(f"{int(wrong.sum())} of {m * n} elements are wrong; the first is "
+                             f"c[{i}, {j}] = {c[i, j]:.7g}, expected {right[i, j]:.7g}")
+    size, length = (float((x * x).sum()) ** 0.5 for x in (right, error))
+    return length / size if size else 0.0
 
 # %% ../../nbs/library/bench_verify.ipynb #11da9438
 def check_matmul(

@@ -184,9 +184,12 @@ def _of_the_running_kernel(name):
     return getattr(running, name)
 
 def _cast(kind, *args):
-    "`uint32(x)` in a kernel, and all its kin: Numba's own way is long."
-    if len(args) == 1 and isinstance(args[0], (int, float, complex, np.generic)):
-        return kind.cast_python_value(args[0])
+    "`uint32(x)` in a kernel, and all its kin: Numba's own way is long, and kernels are full of these."
+    if len(args) == 1:
+        value, in_numpy = args[0], kind.__dict__.get("in_numpy")
+        if type(value) is in_numpy: return value
+        if isinstance(value, (int, float, complex, np.generic)):
+            return in_numpy(value) if in_numpy else kind.cast_python_value(value)
     return types.Type.__call__(kind, *args)
 
 def install():
@@ -198,6 +201,7 @@ def install():
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
     types.Number.__call__ = _cast
+    for kind in types.integer_domain | types.real_domain: kind.in_numpy = getattr(np, kind.name)
 
 # %% ../../nbs/library/sim_launch.ipynb #9979dd66
 def _read_only(lines):
