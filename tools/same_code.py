@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from difflib import unified_diff
 from pathlib import Path
@@ -25,7 +26,7 @@ def listing(code):
 
 
 def compile_all(path):
-    "Compile every case of this tree, and write the listings by label and target."
+    "Compile every case of this tree, and write label and listings by target: a kernel's cases are known by their order."
     import numba_matmul  # first: it chooses between the GPU and the simulator
     from numba_matmul.compiler import machine_code
     from numba_matmul.sim.launch import launch_of
@@ -35,15 +36,18 @@ def compile_all(path):
     def compiled(case):
         label, kernel, fn, shape = case
         launch = launch_of(fn, shape)
-        return label, {target: listing(machine_code(launch.kernel, launch.signature, target))
-                       for target in targets(kernel)}
+        return kernel.number, label, {target: listing(machine_code(launch.kernel, launch.signature, target))
+                                      for target in targets(kernel)}
+    found, count = {}, Counter()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = dict(progress(pool.map(compiled, cases()), "compiled"))
+        for number, label, codes in progress(pool.map(compiled, cases()), "compiled"):
+            found[f"kernel {number}, case {count[number]}"] = label, codes
+            count[number] += 1
     path.write_text(json.dumps(found), encoding="utf-8")
 
 
 def listings(tree, path):
-    "The listings of a tree, made by its own copy of this file."
+    "Label and listings of a tree's cases, made by its own copy of this file."
     script = tree/"tools"/"same_code.py"
     if not script.exists(): sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
     subprocess.run([sys.executable, script, "--compile", path], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
@@ -60,13 +64,15 @@ def main(base):
         if added.returncode: sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
         try: before, after = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
         finally: subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
-    for label in before.keys() ^ after.keys(): print(f"{label}: only {'before' if label in before else 'after'}")
-    both = [(label, target) for label in before.keys() & after.keys()
-            for target in before[label].keys() | after[label].keys()]
-    changed = [(label, target) for label, target in both if before[label].get(target) != after[label].get(target)]
-    for label, target in sorted(changed):
-        differing = unified_diff(before[label].get(target, []), after[label].get(target, []), lineterm="", n=0)
-        print(f"{label}, {target}:", *list(differing)[2:SHOWN], sep="\n  ")
+    for case in sorted(before.keys() ^ after.keys()):
+        print(f"{case}, {(before | after)[case][0]}: only {'before' if case in before else 'after'}")
+    def code(found, case, target): return found[case][1].get(target, [])
+    both = [(case, target) for case in before.keys() & after.keys()
+            for target in before[case][1].keys() | after[case][1].keys()]
+    changed = [which for which in both if code(before, *which) != code(after, *which)]
+    for case, target in sorted(changed):
+        differing = unified_diff(code(before, case, target), code(after, case, target), lineterm="", n=0)
+        print(f"{case}, {after[case][0]}, {target}:", *list(differing)[2:SHOWN], sep="\n  ")
     print(f"{len(both)} pieces of machine code compared with {base}: {len(changed)} differ.")
     sys.exit(bool(changed) or before.keys() != after.keys())
 
