@@ -458,8 +458,7 @@ def hgemm_warp_specialized(
     return g.result
 
 SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group=(1, 2))
-COMPILED = (*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, late=False),
-            dict(tile=LARGE, read_c=True), dict(tile=LARGE, split=True))
+COMPILED = *(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, late=False), dict(tile=LARGE, read_c=True)
 KERNEL = Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
                 hgemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 copies=True, fallback=k14_tensor_cores.KERNEL,
