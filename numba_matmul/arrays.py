@@ -90,7 +90,7 @@ def dtype_of(
     if hasattr(matmul, "dtype"): return matmul.dtype
     fn = getattr(matmul, "func", matmul)
     name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")
-    return "bfloat16" if name.startswith("hgemm") else "float32"
+    return "bfloat16" if name.startswith("bf16_gemm") else "float32"
 
 # %% ../nbs/library/arrays.ipynb #e6b86c88
 def cdiv(

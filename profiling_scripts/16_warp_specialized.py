@@ -7,11 +7,11 @@ from util import rounded, to_d
 import numpy as np
 from numba import config
 from numba_matmul.gemm.tiles import WgmmaTile
-from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized
+from numba_matmul.kernels.k16_warp_specialized import bf16_gemm_warp_specialized
 
 size = int(sys.argv[1]) if sys.argv[1:] else 8 if config.ENABLE_CUDASIM else 4096
 copies = sys.argv[2] if sys.argv[2:] else None
 tile = WgmmaTile(*map(int, sys.argv[3:])) if sys.argv[3:] else None
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")
 for _ in range(2):  # the first one compiles, the second is to look at
-    hgemm_warp_specialized(a, b, copies=copies, tile=tile)
+    bf16_gemm_warp_specialized(a, b, copies=copies, tile=tile)

@@ -128,7 +128,7 @@ def test_line_numbers_and_loop():
 def compiler_source(code):
     import inspect
     from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking_kernel
-    return inspect.getsourcelines(sgemm_smem_blocking_kernel(32, guarded=False).py_func)
+    return inspect.getsourcelines(sgemm_smem_blocking_kernel(32, predicated=False).py_func)
 
 
 def test_spills_and_stack_are_seen():

@@ -14,9 +14,9 @@ from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_ti
 from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
-from numba_matmul.kernels.k13_beyond_cublas import TILES, Plan, sgemm_beyond_cublas
-from numba_matmul.kernels.k15_tma_wgmma import hgemm_tma_wgmma_kernel
-from numba_matmul.kernels.k16_warp_specialized import hgemm_warp_specialized, hgemm_warp_specialized_kernel
+from numba_matmul.kernels.k13_beyond_cublas import TILES, MainloopSchedule, sgemm_beyond_cublas
+from numba_matmul.kernels.k15_tma_wgmma import bf16_gemm_tma_wgmma_kernel
+from numba_matmul.kernels.k16_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim.launch import launch_of
 
@@ -99,7 +99,7 @@ def test_c_may_not_overlap_a_part_of_b(kernel):
 
 def test_the_type_of_a_matrix_is_that_of_the_kernel():
     for kernel, wrong, text in ((ALL["sgemm_naive"], "bfloat16", "needed is float32"),
-                                (ALL["hgemm_tensor_cores"], "float32", "to_d(to_bf16(a))")):
+                                (ALL["bf16_gemm_tensor_cores"], "float32", "to_d(to_bf16(a))")):
         with pytest.raises(TypeError) as caught: kernel(*(to_d(random(4, 4, dtype=wrong)) for _ in "ab"))
         assert text in str(caught.value)
 
@@ -165,9 +165,9 @@ def test_every_tile_that_the_rules_let_through_works(name, part, data, alpha, be
     ("sgemm_vectorized", Tile(128, 128, 6, 8, 8), "bk must be a multiple of 4"),
     ("sgemm_bank_conflicts_linearize", Tile(128, 128, 0, 8, 8), "bk must be at least 1"),
     ("sgemm_bank_conflicts_padding", Tile(24, 16, 4, 4, 4), "B's tile must be a whole number of passes"),
-    ("hgemm_tensor_cores", MmaTile(256, 256, 64, 64, 64, 4), "227 KB"),
-    ("hgemm_tensor_cores", MmaTile(64, 64, 16, 32, 32, 3), "at least 32"),
-    ("hgemm_tensor_cores", MmaTile(32, 32, 32, 8, 32, 3), "multiples of 16"),
+    ("bf16_gemm_tensor_cores", MmaTile(256, 256, 64, 64, 64, 4), "227 KB"),
+    ("bf16_gemm_tensor_cores", MmaTile(64, 64, 16, 32, 32, 3), "at least 32"),
+    ("bf16_gemm_tensor_cores", MmaTile(32, 32, 32, 8, 32, 3), "multiples of 16"),
 ])
 def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
     with pytest.raises(ValueError) as caught: ALL[name](*good(ALL[name]), tile=tile)
@@ -205,9 +205,11 @@ def test_each_tile_that_may_be_chosen_works(tile, n):
     assert_matmul_correct(a, b, to_h(sgemm_beyond_cublas(to_d(a), to_d(b), tile=tile)))
 
 
-@pytest.mark.parametrize("plan", [Plan(7), Plan(5, 3), Plan(copy_groups=0), Plan(-1), Plan(late=4), Plan(hidden=2)])
-def test_a_plan_that_cannot_work_is_refused(plan):
-    with pytest.raises(ValueError, match="Plan"): sgemm_beyond_cublas(*good(ALL["sgemm_beyond_cublas"]), plan=plan)
+@pytest.mark.parametrize("changes", [dict(barrier_step=7), dict(barrier_step=5, copy_groups=3), dict(copy_groups=0),
+                                     dict(barrier_step=-1), dict(carried=4), dict(hidden=2)])
+def test_a_schedule_that_cannot_work_is_refused(changes):
+    with pytest.raises(ValueError, match="MainloopSchedule"):
+        sgemm_beyond_cublas(*good(ALL["sgemm_beyond_cublas"]), schedule=MainloopSchedule(**changes))
 
 
 HOPPER = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.uses_tma],
@@ -232,12 +234,12 @@ def test_the_tma_copies_where_it_can(kernel):
 
 
 def test_kernel_16_copies_what_it_is_told():
-    own, both = "hgemm_warp_specialized_kernel", "not one: resize_kernel, hgemm_warp_specialized_kernel"
-    assert (launched(hgemm_warp_specialized, (4, 64, 8))
-            == launched(hgemm_warp_specialized, (4096, 24, 8), copies="") == own
-            and both in launched(hgemm_warp_specialized, (4, 64, 8), copies="b"))
+    own, both = "bf16_gemm_warp_specialized_kernel", "not one: resize_kernel, bf16_gemm_warp_specialized_kernel"
+    assert (launched(bf16_gemm_warp_specialized, (4, 64, 8))
+            == launched(bf16_gemm_warp_specialized, (4096, 24, 8), copies="") == own
+            and both in launched(bf16_gemm_warp_specialized, (4, 64, 8), copies="b"))
     # C must be copied, too
-    assert launched(hgemm_warp_specialized, (8, 9, 8), copies="b") == "hgemm_tensor_cores_kernel"
+    assert launched(bf16_gemm_warp_specialized, (8, 9, 8), copies="b") == "bf16_gemm_tensor_cores_kernel"
 
 
 def test_kernel_16_copies_what_pays():
@@ -261,26 +263,26 @@ def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
 
 @pytest.mark.parametrize("split", (True, False))
 def test_parts_of_sums_can_be_asked_for_or_not(split):
-    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 20, 64, 3000,
+    check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 20, 64, 3000,
                  alpha=-0.5, beta=2.0)
-    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
+    check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
 
 
 def test_kernel_16_with_a_guard_where_c_is_read_in_vain():
-    check_matmul(partial(hgemm_warp_specialized, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
+    check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
 
 
 @pytest.mark.parametrize("copies", ("", "a", "b", "bc", "abc", "cab"))
 def test_kernel_16_is_right_whatever_is_copied(copies):
-    check_matmul(partial(hgemm_warp_specialized, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
-    check_matmul(partial(hgemm_warp_specialized, copies=copies), 20, 264, 40)
+    check_matmul(partial(bf16_gemm_warp_specialized, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
+    check_matmul(partial(bf16_gemm_warp_specialized, copies=copies), 20, 264, 40)
 
 
 @pytest.mark.parametrize("copies", ("x", "abd", True, False, 0))
 def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
     with pytest.raises(ValueError, match="needed are some of the letters a, b and c"):
-        hgemm_warp_specialized(a, b, copies=copies)
+        bf16_gemm_warp_specialized(a, b, copies=copies)
 
 
 @HOPPER
@@ -291,15 +293,15 @@ def test_a_view_that_begins_between_16_bytes_is_right(kernel):
 
 
 @pytest.mark.parametrize("factory,tile,text", [
-    (hgemm_tma_wgmma_kernel, WgmmaTile(96, 128, 4), "multiple of 64"),
-    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 320, 3), "256 at most"),
-    (hgemm_tma_wgmma_kernel, WgmmaTile(256, 256, 2), "65,536 registers"),
-    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 5), "227 KB"),
-    (hgemm_tma_wgmma_kernel, WgmmaTile(128, 256, 1), "at least 2"),
-    (hgemm_warp_specialized_kernel, WgmmaTile(192, 128, 4), "64 or 128"),
-    (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 7), "two boxes"),
-    (hgemm_warp_specialized_kernel, WgmmaTile(64, 192, 4), "multiple of 128"),
-    (hgemm_warp_specialized_kernel, WgmmaTile(128, 128, 4, 0), "group must be at least 1"),
+    (bf16_gemm_tma_wgmma_kernel, WgmmaTile(96, 128, 4), "multiple of 64"),
+    (bf16_gemm_tma_wgmma_kernel, WgmmaTile(128, 320, 3), "256 at most"),
+    (bf16_gemm_tma_wgmma_kernel, WgmmaTile(256, 256, 2), "65,536 registers"),
+    (bf16_gemm_tma_wgmma_kernel, WgmmaTile(128, 256, 5), "227 KB"),
+    (bf16_gemm_tma_wgmma_kernel, WgmmaTile(128, 256, 1), "at least 2"),
+    (bf16_gemm_warp_specialized_kernel, WgmmaTile(192, 128, 4), "64 or 128"),
+    (bf16_gemm_warp_specialized_kernel, WgmmaTile(128, 128, 7), "two boxes"),
+    (bf16_gemm_warp_specialized_kernel, WgmmaTile(64, 192, 4), "multiple of 128"),
+    (bf16_gemm_warp_specialized_kernel, WgmmaTile(128, 128, 4, 0), "group_m must be at least 1"),
 ])
 def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
     with pytest.raises(ValueError) as caught: factory(tile)
@@ -330,7 +332,7 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
         for name, value in dict(PART=1, ADDING=0, ADDED=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
         k16_warp_specialized.choose.cache_clear()
         assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),)).parts > 1
-        hgemm_warp_specialized(to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
+        bf16_gemm_warp_specialized(to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
     k16_warp_specialized.choose.cache_clear()
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 

@@ -22,10 +22,10 @@ from numba_matmul.arrays import from_bf16, to_bf16
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, in_child
-from numba_matmul.ptx.ampere import add_mma, ldmatrix, pack_bf16, store_pair, unpack_bf16
+from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import shared_address, to_array
-from numba_matmul.ptx.hopper import mbarrier_arrive, named_barrier, wgmma_wait
+from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.sim.launch import StrictKernel, diagnose, launch_of, simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -434,13 +434,13 @@ def test_device_functions_and_intrinsics_travel_to_the_compiler():
     assert str(2 * 12345 + 7) in in_child(ptx, factory(7), simulator=False)
 
 
-def test_a_device_function_that_has_a_plain_name_too_goes_by_value(monkeypatch):
-    from numba_matmul.gemm.schedule import grouped, tile_place
+def test_a_device_function_of_the_library_goes_by_value(monkeypatch):
+    from numba_matmul.gemm.schedule import rasterize
     from numba_matmul.process import Pickler
-    before = Pickler.dumps(tile_place)[0]
-    assert Pickler.dumps(tile_place)[0] == before
-    monkeypatch.setattr(grouped, "__code__", (lambda block, rows, cols, group: (block, rows)).__code__)
-    assert Pickler.dumps(tile_place)[0] != before
+    before = Pickler.dumps(rasterize)[0]
+    assert Pickler.dumps(rasterize)[0] == before
+    monkeypatch.setattr(rasterize.py_func, "__code__", (lambda tile, rows, cols, group_m: (tile, rows)).__code__)
+    assert Pickler.dumps(rasterize)[0] != before
 
 
 def test_a_child_returns_values_and_errors():
@@ -638,13 +638,13 @@ def warp_product(rows, columns, sync=True, skew=0, swizzle=0):
         x = ldmatrix(tile, shared_address(tile, uint64(row * 16 + half + skew)), 0, 512, 0, rows, 0)
         at_b = shared_address(tile, uint64(a_size + row * width + (half ^ row % 8 * 8 * swizzle)))
         y = ldmatrix(tile, at_b, 0, 32, swizzle, pairs, 1)
-        to_array(add_mma(zeros, x, y), sums, 2)
+        to_array(mma_m16n8k16(zeros, x, y), sums, 2)
         for i in range(rows):
             for j in range(columns):
                 for q in range(2):
                     at = (16 * i + 8 * q + lane // 4) * width + 8 * j + lane % 4 * 2
                     n = (i * columns + j) * 2 + q
-                    store_pair(c, uint64(at), pack_bf16(sums[n, 0], sums[n, 1]))
+                    store_pair(c, uint64(at), cvt_rn_bf16x2_f32(sums[n, 0], sums[n, 1]))
     return k
 
 
@@ -670,7 +670,7 @@ def test_a_wrong_load_of_matrices_is_refused(options, match):
 def test_a_warp_that_is_not_complete_cannot_multiply():
     @cuda.jit
     def k(a):
-        if cuda.threadIdx.x < 31: add_mma((np.float32(0),) * 4, (np.uint32(0),) * 4, (np.uint32(0),) * 2)
+        if cuda.threadIdx.x < 31: mma_m16n8k16((np.float32(0),) * 4, (np.uint32(0),) * 4, (np.uint32(0),) * 2)
     refused(k[1, 32], np.zeros(1), match="barrier not reached by all")
 
 
@@ -683,7 +683,7 @@ def test_rounding_to_bfloat16_is_that_of_torch():
     back = from_bf16(to_bf16(x))
     assert np.array_equal(back, expected.float().numpy(), equal_nan=True)
     for low, high in x[:500].reshape(-1, 2):
-        pair = unpack_bf16(pack_bf16(low, high))
+        pair = unpack_bf16(cvt_rn_bf16x2_f32(low, high))
         assert np.array_equal(pair, from_bf16(to_bf16([low, high])), equal_nan=True)
 
 
@@ -717,16 +717,16 @@ def hopper_product(number, lesson=15, **changed):
     for name, function in changed.items():
         setattr({15: k15_tma_wgmma, 16: k16_warp_specialized}[lesson], name, function)
     tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
-    if number == 15: return check_matmul(partial(k15_tma_wgmma.hgemm_tma_wgmma, tile=tile), 72, 136, 264)
-    return check_matmul(partial(k16_warp_specialized.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
+    if number == 15: return check_matmul(partial(k15_tma_wgmma.bf16_gemm_tma_wgmma, tile=tile), 72, 136, 264)
+    return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
 def nothing(*args): pass
 
 
 def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh):
-    from numba_matmul.ptx.hopper import add_wgmma
-    return add_wgmma(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, fresh)
+    from numba_matmul.ptx.hopper import wgmma_mma_async
+    return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, fresh)
 
 
 @pytest.mark.parametrize("number", [15, 16])
@@ -734,21 +734,21 @@ def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_produc
 
 
 @pytest.mark.parametrize("number,lesson,name,function,match", [
-    (15, 15, "mbarrier_wait", nothing, "is multiplied while an asynchronous copy into it"),
-    (15, 15, "fence_mbarriers", nothing, "fence_mbarriers"),
-    (15, 15, "fence_map", nothing, "has not fenced it: fence_map"),
-    (15, 15, "mbarrier_expect", nothing, "At an mbarrier 0 of 1 have arrived"),
-    (15, 15, "add_wgmma", waits_less, "overwritten after the product was started"),
-    (15, 15, "wgmma_wait", lambda acc: acc, "has not waited for its products"),
-    (16, 15, "mbarrier_wait", nothing, "is multiplied"),
-    (16, 16, "mbarrier_wait", nothing, "more than 1 arrivals at an mbarrier"),
+    (15, 15, "mbarrier_try_wait", nothing, "is multiplied while an asynchronous copy into it"),
+    (15, 15, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
+    (15, 15, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
+    (15, 15, "mbarrier_arrive_expect_tx", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (15, 15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
+    (15, 15, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
+    (16, 15, "mbarrier_try_wait", nothing, "is multiplied"),
+    (16, 16, "mbarrier_try_wait", nothing, "more than 1 arrivals at an mbarrier"),
     (16, 16, "mbarrier_arrive", nothing, "At an mbarrier 0 of 1 have arrived"),
-    (16, 15, "add_wgmma", waits_less, "overwritten after the product was started"),
-    (16, 16, "fence_async", nothing, "may not be seen yet: fence_async"),
-    (16, 16, "named_barrier", nothing, "may not be seen yet: fence_async"),
-    (16, 16, "tma_wait_read", nothing, "is written while a store may still read it"),
-    (16, 16, "fence_mbarriers", nothing, "fence_mbarriers"),
-    (16, 16, "fence_map", nothing, "has not fenced it: fence_map"),
+    (16, 15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
+    (16, 16, "fence_proxy_async", nothing, "may not be seen yet: fence_proxy_async"),
+    (16, 16, "bar_sync", nothing, "may not be seen yet: fence_proxy_async"),
+    (16, 16, "cp_async_bulk_wait_group_read", nothing, "is written while a store may still read it"),
+    (16, 16, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
+    (16, 16, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
 ], ids=lambda x: x if isinstance(x, (int, str)) else "")
 def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, function, match):
     with pytest.raises((SimulatorError, ChildError), match=match):
@@ -762,19 +762,19 @@ def changed_kernel_16(consumers=1, bn=128, **changed):
     from numba_matmul.kernels import k16_warp_specialized
     for name, function in changed.items(): setattr(k16_warp_specialized, name, function)
     tile = WgmmaTile(64 * consumers, bn, 2)
-    return check_matmul(partial(k16_warp_specialized.hgemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
+    return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
 @cuda.jit(device=True)
 def hands_back_too_early(acc, ring, before, leads):
     if leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
-    return wgmma_wait(acc)
+    return wgmma_wait_group(acc)
 
 
 def meets_every_other_time(barrier, threads, met=Counter()):
     "The barrier before a box is written is left out, and the one behind it stays."
     met[getcurrent()] += 1
-    if met[getcurrent()] % 2 == 0: named_barrier(barrier, threads)
+    if met[getcurrent()] % 2 == 0: bar_sync(barrier, threads)
 
 
 @cuda.jit(device=True)
@@ -789,9 +789,9 @@ def odd_boxes_allowed():
 @pytest.mark.parametrize("changed,match", [
     # a slot goes back while it is multiplied
     (dict(last_products=hands_back_too_early), "overwritten after the product was started|is multiplied while"),
-    (dict(named_barrier=meets_every_other_time), "is written while a store may still read it"),
+    (dict(bar_sync=meets_every_other_time), "is written while a store may still read it"),
     (dict(RULES=odd_boxes_allowed(), bn=64), "is written while a store may still read it"),
-    (dict(named_barrier=lambda barrier, threads: named_barrier(barrier + 16, threads)), "named barrier 17"),
+    (dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)), "named barrier 17"),
     # the first consumer waits for tiles that the second holds up
     (dict(consumers=2, turns_ahead=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),
     (dict(consumers=2, own_box=box_of_the_other), "race|overwritten|elements"),
@@ -805,9 +805,9 @@ def boxes_at_the_edges(row, column):
     "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
     from numba_matmul.gemm.launch import map_of
     from numba_matmul.ptx.core import global_address, shared_address
-    from numba_matmul.ptx.hopper import (fence_async, fence_map, fence_mbarriers, mbarrier_expect,
-                                         mbarrier_init, mbarrier_wait, tma_commit_group, tma_load,
-                                         tma_store, tma_wait_read)
+    from numba_matmul.ptx.hopper import (fence_proxy_async, fence_proxy_tensormap, fence_mbarrier_init, mbarrier_arrive_expect_tx,
+                                         mbarrier_init, mbarrier_try_wait, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
+                                         cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read)
     from numba_matmul.arrays import to_d, to_h
 
     @cuda.jit
@@ -815,16 +815,16 @@ def boxes_at_the_edges(row, column):
         box = cuda.shared.array(2048, uint16, alignment=1024)
         start, barrier = shared_address(box, uint64(0)), uint32(2048)
         if cuda.threadIdx.x == 0:
-            fence_map(global_address(source, uint64(0)))
-            fence_map(global_address(target, uint64(0)))
+            fence_proxy_tensormap(global_address(source, uint64(0)))
+            fence_proxy_tensormap(global_address(target, uint64(0)))
             mbarrier_init(barrier, uint32(1))
-            fence_mbarriers()
-            mbarrier_expect(barrier, uint32(1024))
-            tma_load(start, global_address(source, uint64(0)), barrier, column, row)
-            mbarrier_wait(barrier, uint32(0))
-            tma_store(global_address(target, uint64(0)), start, column, row)
-            tma_commit_group()
-            tma_wait_read(0)
+            fence_mbarrier_init()
+            mbarrier_arrive_expect_tx(barrier, uint32(1024))
+            cp_async_bulk_tensor_2d_global_to_shared(start, global_address(source, uint64(0)), barrier, column, row)
+            mbarrier_try_wait(barrier, uint32(0))
+            cp_async_bulk_tensor_2d_shared_to_global(global_address(target, uint64(0)), start, column, row)
+            cp_async_bulk_commit_group()
+            cp_async_bulk_wait_group_read(0)
     numbers = np.arange(1, 20 * 80 + 1, dtype=np.uint16).reshape(20, 80)
     source, target = to_d(numbers), to_d(np.zeros_like(numbers))
     copy_box[1, 32](map_of(source, 8), map_of(target, 8), uint32(row % 2**32), uint32(column % 2**32))

@@ -10,7 +10,7 @@ __all__ = ['Target', 'pair_writer', 'write_nothing', 'row_of_matrices_writer', '
 from functools import cache
 from typing import NamedTuple
 
-from ..ptx.ampere import pack_bf16, store_pair, unpack_bf16
+from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from numba import cuda, float32, int64, uint16, uint32, uint64
 
 # %% ../../nbs/library/gemm_epilogue.ipynb #058d9a1a
@@ -24,7 +24,7 @@ class Target(NamedTuple):
 
 @cache
 def pair_writer(
-    guarded,  # may the tile reach over the edge of C?
+    predicated,  # may the tile reach over the edge of C?
     width,    # are rows of C aligned to two numbers (2 or more), or not (1)?
     read_c,   # is beta not 0?
 ):
@@ -35,14 +35,14 @@ def pair_writer(
         row, col,   # of the first of both
         low, high,  # their sums
     ):
-        if not guarded or (row < to.rows and col < to.cols):
+        if not predicated or (row < to.rows and col < to.cols):
             c, beta, left, right = to.array, to.beta, to.alpha * low, to.alpha * high
             at = uint64(row * to.cols + col)
             both = width > 1 or col + 1 < to.cols
             if read_c:
                 left += beta * unpack_bf16(uint32(c[at]))[0]
                 if both: right += beta * unpack_bf16(uint32(c[at + uint64(1)]))[0]
-            pair = pack_bf16(left, right)
+            pair = cvt_rn_bf16x2_f32(left, right)
             if width > 1: store_pair(c, at, pair)
             else:
                 c[at] = uint16(pair & uint32(0xFFFF))
@@ -92,12 +92,12 @@ def matrices_writer(
 # %% ../../nbs/library/gemm_epilogue.ipynb #70c1e4af
 @cache
 def part_writer(
-    guarded,  # may the tile reach over the edge of C?
+    predicated,  # may the tile reach over the edge of C?
 ):
     "A device function: write two neighbours of a row of the workspace."
     @cuda.jit(device=True)
     def write(to, row, col, low, high):
-        if not guarded or (row < to.rows and col < to.cols):
+        if not predicated or (row < to.rows and col < to.cols):
             at = uint64(row * to.cols + col)
             to.array[at], to.array[at + uint64(1)] = low, high
     return write
@@ -118,4 +118,4 @@ def sum_parts_kernel(
         for part in range(parts): total += sums[part * size + i]
         value = alpha * total
         if beta != 0: value += beta * unpack_bf16(uint32(c[i]))[0]
-        c[i] = uint16(pack_bf16(value, value) & uint32(0xFFFF))
+        c[i] = uint16(cvt_rn_bf16x2_f32(value, value) & uint32(0xFFFF))

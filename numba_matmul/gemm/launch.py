@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['MAX_GRID_Y', 'IN_GRAPHS', 'LONGEST', 'capable', 'need_capability', 'shared_memory_limit', 'with_shared_memory',
-           'count_multiprocessors', 'row_strips', 'launch_tiles', 'launch_options', 'workspace', 'tensor_map',
+           'sm_count', 'row_strips', 'launch_tiles', 'launch_options', 'LaunchConfig', 'workspace', 'tensor_map',
            'capturing', 'map_of', 'tma_counts']
 
 # %% ../../nbs/library/gemm_launch.ipynb #69579248
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv, current_gpu
@@ -62,8 +63,8 @@ def with_shared_memory(
     return launch
 
 # %% ../../nbs/library/gemm_launch.ipynb #9a259c0c
-def count_multiprocessors():
-    "How many the GPU has; in the simulator, that of the first result card."
+def sm_count():
+    "Multiprocessors of the GPU; in the simulator, those of the first result card's."
     if config.ENABLE_CUDASIM: return gpu_card().get("multiprocessors", 4)
     return current_gpu().MULTIPROCESSOR_COUNT
 
@@ -101,7 +102,15 @@ def launch_options(
 ):
     "The options of a factory that follow from the matrices."
     width = 16 // g.a.dtype.itemsize if g.aligned else 1  # numbers of an access
-    return dict(guarded=not tile.fits(g), width=width, read_c=g.beta != 0)
+    return dict(predicated=not tile.fits(g), width=width, read_c=g.beta != 0)
+
+# %% ../../nbs/library/gemm_launch.ipynb #d1a0c0f2
+class LaunchConfig(NamedTuple):
+    "How a host function is to launch its kernel."
+    tile: tuple
+    blocks: int       # of the grid
+    split_k: int = 1  # parts that each sum is cut into
+    padded: str = ""  # names of matrices to copy into longer rows first
 
 # %% ../../nbs/library/gemm_launch.ipynb #6d3a3683
 @cache

@@ -169,7 +169,7 @@ class MmaTile(NamedTuple):
     stages: int  # tiles of A and B in shared memory at a time
     pad: int = 0      # unused numbers after each row of both tiles
     swizzle: int = 0  # 1: pieces of 8 numbers change places from row to row
-    group: int = 8    # rows of tiles that blocks go through together
+    group_m: int = 8  # rows of tiles that blocks go through together, see `rasterize`
 
     @property
     def threads(self): return self.bm * self.bn // (self.wm * self.wn) * 32
@@ -188,14 +188,14 @@ class MmaTile(NamedTuple):
         return self.bk + self.pad, self.bn + self.pad
 
     @property
-    def slot(self):
+    def stage_size(self):
         "From one tile of the ring to the next, in numbers."
         return self.bm * self.pitch[0] + self.bk * self.pitch[1]
 
     @property
     def shared_bytes(self):
         "The ring, or the results, which lie in its place in the end, in rows of wn + 8 numbers."
-        return 2 * max(self.stages * self.slot, self.bm * self.bn // self.wn * (self.wn + 8))
+        return 2 * max(self.stages * self.stage_size, self.bm * self.bn // self.wn * (self.wn + 8))
 
     @property
     def launch_bounds(self):
@@ -216,7 +216,7 @@ class WgmmaTile(NamedTuple):
     bm: int       # rows of the block's tile of C: 64 for each warpgroup
     bn: int       # its columns
     stages: int   # tiles of A and B in shared memory at a time
-    group: int = 16  # rows of tiles that blocks go through together
+    group_m: int = 16  # rows of tiles that blocks go through together, see `rasterize`
 
     bk = BK
 
@@ -233,14 +233,14 @@ class WgmmaTile(NamedTuple):
     def bytes_a(self): return self.bm * ROW
 
     @property
-    def slot(self):
+    def stage_bytes(self):
         "Bytes of both tiles."
         return self.bytes_a + self.bn * ROW
 
     @property
     def shared_bytes(self):
-        "The ring, two mbarriers a slot (lesson 16 needs both), and room to begin at a multiple of 1024."
-        return self.stages * (self.slot + 16) + 1024
+        "The ring, two mbarriers per stage (lesson 16 needs both), and room to begin at a multiple of 1024."
+        return self.stages * (self.stage_bytes + 16) + 1024
 
     fits = Tile.fits
 

@@ -19,7 +19,7 @@ from numba import cuda, float32, int64, uint32
 @cache
 def sgemm_smem_blocking_kernel(
     bs=32,                  # tile and block are bs × bs
-    guarded=True,           # may m, n or k not be a multiple of bs?
+    predicated=True,           # may m, n or k not be a multiple of bs?
     barriers=(True, True),  # leave one out to see what it is for
 ):
     "Kernel 3 for a tile size. Raises `ValueError` for one that cannot work."
@@ -37,7 +37,7 @@ def sgemm_smem_blocking_kernel(
         acc = float32(0)
         k0 = int64(0)
         while k0 < k:
-            if guarded:  # zeros past the edges add nothing
+            if predicated:  # zeros past the edges add nothing
                 a_tile[ty, tx] = a[row, k0 + tx] if row < m and k0 + tx < k else float32(0)
                 b_tile[ty, tx] = b[k0 + ty, col] if k0 + ty < k and col < n else float32(0)
             else:
@@ -64,7 +64,7 @@ def sgemm_smem_blocking(
     Raises `TypeError` or `ValueError`. After kernel 3 of Simon Boehm's article."""
     g, bs = gemm_args(a, b, c, alpha, beta), 32
     k = np.int64(g.k if g.alpha else 0)
-    kernel = sgemm_smem_blocking_kernel(bs, guarded=any(size % bs for size in (g.m, g.n, g.k)))
+    kernel = sgemm_smem_blocking_kernel(bs, predicated=any(size % bs for size in (g.m, g.n, g.k)))
     for a_rows, c_rows in row_strips(g, bs):
         blocks = cdiv((g.n, c_rows.shape[0]), (bs, bs))
         kernel[blocks, (bs, bs), g.stream](a_rows, g.b, c_rows, k, g.alpha, g.beta)

@@ -31,7 +31,7 @@ TILE = Tile(bm=64, bn=64, bk=8, tm=8)
 @cache
 def sgemm_1d_blocktiling_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm,  # see `Tile`
-    guarded=True,        # may m, n or k not be multiples of the tile?
+    predicated=True,        # may m, n or k not be multiples of the tile?
     read_c=True,         # may beta be other than 0?
     max_registers=None,  # a limit for the compiler
 ):
@@ -57,7 +57,7 @@ def sgemm_1d_blocktiling_kernel(
         for i in range(tm): acc[i] = float32(0)
         k0 = int64(0)
         while k0 < k:
-            if guarded:
+            if predicated:
                 inside = row0 + a_row < m and k0 + a_col < k
                 a_tile[a_row, a_col] = a[row0 + a_row, k0 + a_col] if inside else float32(0)
                 inside = k0 + b_row < k and col0 + b_col < n
@@ -76,7 +76,7 @@ def sgemm_1d_blocktiling_kernel(
         col = col0 + thread_col
         for i in range(tm):
             row = row0 + thread_row + i
-            if not guarded or (row < m and col < n):
+            if not predicated or (row < m and col < n):
                 if read_c: c[row, col] = alpha * acc[i] + beta * c[row, col]
                 else: c[row, col] = alpha * acc[i]
     return sgemm_1d_blocktiling_kernel
@@ -94,7 +94,7 @@ def sgemm_1d_blocktiling(
     """C ← alpha·A·B + beta·C, each thread with tm results in a column.
     Raises `TypeError` or `ValueError`. After kernel 4 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    options = dict(guarded=not tile.fits(g), read_c=g.beta != 0) | options
+    options = dict(predicated=not tile.fits(g), read_c=g.beta != 0) | options
     kernel = sgemm_1d_blocktiling_kernel(tile.bm, tile.bn, tile.bk, tile.tm, **options)
     k = np.int64(g.k if g.alpha else 0)
     for a_rows, c_rows in row_strips(g, tile.bm):

@@ -33,7 +33,7 @@ TILE = Tile(bm=128, bn=128, bk=8, tm=8, tn=8)
 @cache
 def sgemm_2d_blocktiling_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     read_c=True,   # may beta be other than 0?
 ):
     "Kernel 5 for a tile. Raises `ValueError` for one that cannot work."
@@ -63,13 +63,13 @@ def sgemm_2d_blocktiling_kernel(
         while k0 < k:
             for s in range(0, bm, stride_a):
                 at = uint64(a_from + s * k)
-                if guarded:
+                if predicated:
                     inside = row0 + a_row + s < m and k0 + a_col < k
                     a_tile[uint32(a_row + uint32(s)), a_col] = a[at] if inside else float32(0)
                 else: a_tile[uint32(a_row + uint32(s)), a_col] = a[at]
             for s in range(0, bk, stride_b):
                 at = uint64(b_from + s * n)
-                if guarded:
+                if predicated:
                     inside = k0 + b_row + s < k and col0 + b_col < n
                     b_tile[uint32(b_row + uint32(s)), b_col] = b[at] if inside else float32(0)
                 else: b_tile[uint32(b_row + uint32(s)), b_col] = b[at]
@@ -89,7 +89,7 @@ def sgemm_2d_blocktiling_kernel(
         for i in range(tm):
             for j in range(tn):
                 row, col = row0 + thread_row + i, col0 + thread_col + j
-                if not guarded or (row < m and col < n):
+                if not predicated or (row < m and col < n):
                     if read_c: c[row, col] = alpha * acc[i, j] + beta * c[row, col]
                     else: c[row, col] = alpha * acc[i, j]
     return sgemm_2d_blocktiling_kernel
@@ -107,7 +107,7 @@ def sgemm_2d_blocktiling(
     """C ← alpha·A·B + beta·C, each thread with tm × tn results.
     Raises `TypeError` or `ValueError`. After kernel 5 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    options = dict(guarded=not tile.fits(g), read_c=g.beta != 0) | options
+    options = dict(predicated=not tile.fits(g), read_c=g.beta != 0) | options
     return launch_tiles(sgemm_2d_blocktiling_kernel(*tile, **options), g, tile)
 
 KERNEL = Kernel(5, "sgemm_2d_blocktiling", "2D blocktiling", "float32", sgemm_2d_blocktiling,

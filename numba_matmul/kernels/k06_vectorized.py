@@ -19,7 +19,7 @@ from numba import cuda, float32, int64, uint32, uint64
 # %% ../../nbs/06_vectorized.ipynb #d3327de9
 @cache
 def four_reader(
-    guarded,  # may some of the four lie outside?
+    predicated,  # may some of the four lie outside?
     width,    # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
 ):
     "A device function: read four neighbours from global memory, with zeros for those outside."
@@ -31,13 +31,13 @@ def four_reader(
     ):
         zero = float32(0)
         if width == 4:  # then rows are multiples of four: all are inside, or none
-            if guarded and inside <= 0: return zero, zero, zero, zero
+            if predicated and inside <= 0: return zero, zero, zero, zero
             return load4(x, at)
         else:
-            first = x[at] if not guarded or inside > 0 else zero
-            second = x[uint64(at + uint64(1))] if not guarded or inside > 1 else zero
-            third = x[uint64(at + uint64(2))] if not guarded or inside > 2 else zero
-            fourth = x[uint64(at + uint64(3))] if not guarded or inside > 3 else zero
+            first = x[at] if not predicated or inside > 0 else zero
+            second = x[uint64(at + uint64(1))] if not predicated or inside > 1 else zero
+            third = x[uint64(at + uint64(2))] if not predicated or inside > 2 else zero
+            fourth = x[uint64(at + uint64(3))] if not predicated or inside > 3 else zero
             return first, second, third, fourth
     return read4
 
@@ -45,14 +45,14 @@ def four_reader(
 @cache
 def tile_copiers(
     tile,     # a `Tile`
-    guarded,  # see `four_reader`
+    predicated,  # see `four_reader`
     width,    # see `four_reader`
     b_width=4,  # floats a store to B's tile: 1 where its rows are not aligned
 ):
     "Two device functions: copy a block of A, turned over, and a block of B to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     stride_a, stride_b = 4 * tile.threads // bk, 4 * tile.threads // bn  # rows a pass
-    read4 = four_reader(guarded, width)
+    read4 = four_reader(predicated, width)
 
     @cuda.jit(device=True)
     def copy_a(
@@ -80,14 +80,14 @@ def tile_copiers(
 # %% ../../nbs/06_vectorized.ipynb #c045f225
 @cache
 def four_writer(
-    guarded,  # may some of the four lie outside of C?
+    predicated,  # may some of the four lie outside of C?
     width,    # floats an access: 4 or 1
     read_c,   # may beta be other than 0?
 ):
     "A device function: C ← alpha·x + beta·C for four results that are neighbours in a row."
     @cuda.jit(device=True)
     def write1(c, row, col, x, alpha, beta):
-        if not guarded or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
+        if not predicated or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
             x = alpha * x
             if read_c: x += beta * c[row, col]
             c[row, col] = x
@@ -100,7 +100,7 @@ def four_writer(
         alpha, beta,
     ):
         if width == 4:
-            if not guarded or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
+            if not predicated or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
                 at = uint64(row), uint64(col)
                 p, q, r, s = alpha * x[0], alpha * x[1], alpha * x[2], alpha * x[3]
                 if read_c:
@@ -118,7 +118,7 @@ def four_writer(
 @cache
 def tile_writer(
     shape,         # rows and columns of a thread's results
-    guarded,       # may results lie outside of C?
+    predicated,       # may results lie outside of C?
     width,         # floats an access: 4 or 1
     read_c,        # may beta be other than 0?
     group=None,    # rows and columns of results that are neighbours in C; all if None
@@ -126,7 +126,7 @@ def tile_writer(
 ):
     "A device function: C ← alpha·acc + beta·C for the results of a thread."
     (rows, cols), (group_m, group_n), (step_m, step_n) = shape, group or shape, step
-    write4 = four_writer(guarded, width, read_c)
+    write4 = four_writer(predicated, width, read_c)
 
     @cuda.jit(device=True)
     def write_tile(
@@ -154,15 +154,15 @@ TILE = Tile(bm=128, bn=128, bk=8, tm=8, tn=8)
 @cache
 def sgemm_vectorized_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
 ):
     "Kernel 6 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES)
-    copy_a, copy_b = tile_copiers(tile, guarded, width)
-    write_tile = tile_writer((tm, tn), guarded, width, read_c)
+    copy_a, copy_b = tile_copiers(tile, predicated, width)
+    write_tile = tile_writer((tm, tn), predicated, width, read_c)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_vectorized_kernel(a, b, c, k, alpha, beta):

@@ -20,15 +20,15 @@ from numba import cuda, float32, int64, uint32, uint64
 @cache
 def sgemm_bank_conflicts_linearize_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
 ):
     "Kernel 7 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES)
-    read4, (copy_a, _) = four_reader(guarded, width), tile_copiers(tile, guarded, width)
-    write_tile = tile_writer((tm, tn), guarded, width, read_c)
+    read4, (copy_a, _) = four_reader(predicated, width), tile_copiers(tile, predicated, width)
+    write_tile = tile_writer((tm, tn), predicated, width, read_c)
     across = bn // tn  # threads side by side
     stride_b = 4 * tile.threads // bn
 

@@ -20,7 +20,7 @@ from numba import cuda, float32, int64, uint32
 @cache
 def sgemm_bank_conflicts_padding_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
     pad_a=4,       # unused words after each row of A's tile, a multiple of 4
@@ -31,9 +31,9 @@ def sgemm_bank_conflicts_padding_kernel(
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES | {"pad_a must be a multiple of 4": lambda t: pad_a % 4 == 0})
     b_width = 1 if pad_b % 4 else 4
-    copy_a, copy_b = tile_copiers(tile, guarded, width, b_width)
+    copy_a, copy_b = tile_copiers(tile, predicated, width, b_width)
     gap, step = (4 * bn // tn, 4) if split else (4, tn)
-    write_tile = tile_writer((tm, tn), guarded, width, read_c, group=(tm, 4), step=(0, gap))
+    write_tile = tile_writer((tm, tn), predicated, width, read_c, group=(tm, 4), step=(0, gap))
     a_shape, b_shape = (bk, bm + pad_a), (bk, bn + pad_b)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)

@@ -95,15 +95,15 @@ TILE = GroupTile(bm=128, bn=128, bk=16, tm=8, tn=8)  # Simon Boehm's, for an A60
 @cache
 def sgemm_autotuned_kernel(
     tile=TILE,     # a `GroupTile` that keeps `RULES`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
 ):
     "Kernel 9 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
     bm, bn, bk, tm, tn, pad_a, unroll = tile
-    copy_a, copy_b = tile_copiers(tile, guarded, width)
-    write_tile = tile_writer(tile.shape, guarded, width, read_c, group=(tm, tn), step=tile.step)
+    copy_a, copy_b = tile_copiers(tile, predicated, width)
+    write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tm, tn), step=tile.step)
     steps, (rows, cols), a_width = tile_steps(unroll, tile), tile.shape, bm + pad_a
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)

@@ -44,15 +44,15 @@ def thread_place(
 @cache
 def sgemm_warptiling_kernel(
     tile=TILE,     # a `WarpTile` that keeps `RULES`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
 ):
     "Kernel 10 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
     bm, bn, bk, (rows, cols), unroll = tile.bm, tile.bn, tile.bk, tile.shape, tile.unroll
-    copy_a, copy_b = tile_copiers(tile, guarded, width)
-    write_tile = tile_writer(tile.shape, guarded, width, read_c, group=(tile.tm, tile.tn),
+    copy_a, copy_b = tile_copiers(tile, predicated, width)
+    write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),
                              step=tile.step)
     steps, place = tile_steps(unroll, tile), thread_place(tile)
     a_width = bm + tile.pad_a

@@ -22,13 +22,13 @@ from numba import cuda, float32, int64, uint32, uint64
 @cache
 def tile_fetchers(
     tile,     # a `WarpTile`
-    guarded,  # see `four_reader`
+    predicated,  # see `four_reader`
     width,    # see `four_reader`
 ):
     "Four device functions: fetch blocks of A and B into local arrays; store them to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     stride_a, stride_b = 4 * tile.threads // bk, 4 * tile.threads // bn  # rows a pass
-    read4 = four_reader(guarded, width)
+    read4 = four_reader(predicated, width)
 
     @cuda.jit(device=True)
     def fetch_a(
@@ -74,16 +74,16 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 @cache
 def sgemm_double_buffering_kernel(
     tile=TILE,     # a `WarpTile` that keeps `RULES`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
 ):
     "Kernel 11 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
     bm, bn, bk, (rows, cols), unroll = tile.bm, tile.bn, tile.bk, tile.shape, tile.unroll
-    fetch_a, store_a, fetch_b, store_b = tile_fetchers(tile, guarded, width)
+    fetch_a, store_a, fetch_b, store_b = tile_fetchers(tile, predicated, width)
     steps, place = tile_steps(unroll, tile), thread_place(tile)
-    write_tile = tile_writer(tile.shape, guarded, width, read_c, group=(tile.tm, tile.tn),
+    write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),
                              step=tile.step)
     a_shape, b_shape = (2 * bk, bm + tile.pad_a), (2 * bk, bn)
     numbers_a, numbers_b = bm * bk // tile.threads, bk * bn // tile.threads  # of a thread
@@ -120,7 +120,7 @@ def sgemm_double_buffering_kernel(
             left -= bk
             a_from += bk
             b_from += bk * n
-            more = guarded or left > 0
+            more = predicated or left > 0
             if more:
                 fetch_a(next_a, a, k, a_from, rows_a, left - a_col)
                 fetch_b(next_b, b, n, b_from, left - b_row, cols_b)

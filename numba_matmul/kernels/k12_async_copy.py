@@ -71,7 +71,7 @@ def pipelined_steps(
 @cache
 def async_copiers(
     tile,     # a `WarpTile`
-    guarded,  # may m, n or k not be multiples of the tile?
+    predicated,  # may m, n or k not be multiples of the tile?
     width,    # floats that a copy of B moves: 4, or 1 where rows are not aligned
 ):
     "Two device functions: start to copy a block of A, turned over, and a block of B."
@@ -87,21 +87,21 @@ def async_copiers(
         rows, cols,     # rows and columns that are left to the edge of A, from there
     ):
         for s in range(0, bm, stride_a):
-            inside = 1 if not guarded or (s < rows and cols > 0) else 0
+            inside = 1 if not predicated or (s < rows and cols > 0) else 0
             at = uint64(uint32(first + col)), uint64(row) + uint64(s)
             cp_async(a_tile, at, a, uint64(a_from + s * k), 1, inside)
 
     @cuda.jit(device=True)
     def copy_b(b_tile, first, b, n, b_from, row, col, rows, cols):
         for s in range(0, bk, stride_b):
-            left = cols if not guarded or s < rows else int64(0)
+            left = cols if not predicated or s < rows else int64(0)
             tile_row = uint64(uint32(first + row)) + uint64(s)
             if width == 4:
-                inside = 4 if not guarded or left > 0 else 0
+                inside = 4 if not predicated or left > 0 else 0
                 cp_async(b_tile, (tile_row, uint64(col)), b, uint64(b_from + s * n), 4, inside)
             else:
                 for q in range(4):
-                    inside = 1 if not guarded or left > q else 0
+                    inside = 1 if not predicated or left > q else 0
                     cp_async(b_tile, (tile_row, uint64(col) + uint64(q)), b,
                              uint64(b_from + s * n) + uint64(q), 1, inside)
     return copy_a, copy_b
@@ -120,7 +120,7 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 @cache
 def sgemm_async_copy_kernel(
     tile=TILE,     # a `WarpTile` that keeps `RULES`
-    guarded=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
     read_c=True,   # may beta be other than 0?
 ):
@@ -129,13 +129,13 @@ def sgemm_async_copy_kernel(
     bm, bn, bk, (rows, cols), stages = tile.bm, tile.bn, tile.bk, tile.shape, tile.stages
     ring, zeros = stages * bk, (np.float32(0),) * tile.results
     a_shape, b_shape = (ring, bm + tile.pad_a), (ring, bn)
-    copy_a, copy_b = async_copiers(tile, guarded, width)
+    copy_a, copy_b = async_copiers(tile, predicated, width)
     def groups(count, group, step):
         return tuple(i // group * step + i % group for i in range(0, count, 4))
     read_m = fragment_tuple(groups(rows, tile.tm, tile.step[0]))
     read_n = fragment_tuple(groups(cols, tile.tn, tile.step[1]))
     steps, place = pipelined_steps(bk - 1, read_m, read_n), thread_place(tile)
-    write_tile = tile_writer(tile.shape, guarded, width, read_c, group=(tile.tm, tile.tn),
+    write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),
                              step=tile.step)
     tiles_ahead, columns_ahead, pending = stages - 1, (stages - 1) * bk, stages - 2
 

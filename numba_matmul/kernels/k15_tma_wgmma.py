@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OF_A', 'OF_B', 'RULES', 'TILE', 'NEXT_A', 'NEXT_B', 'SMALL_TILES', 'KERNEL', 'descriptor', 'tile_fetcher',
-           'tile_multiplier', 'hgemm_tma_wgmma_kernel', 'hgemm_tma_wgmma']
+           'tile_multiplier', 'bf16_gemm_tma_wgmma_kernel', 'bf16_gemm_tma_wgmma']
 
 # %% ../../nbs/15_tma_wgmma.ipynb #886def30
 from functools import cache
@@ -12,14 +12,15 @@ from functools import cache
 import numpy as np
 from ..arrays import cdiv
 from ..ptx.core import global_address
-from ..ptx.hopper import (add_wgmma, fence_map, fence_mbarriers, mbarrier_expect,
-                                     mbarrier_init, mbarrier_wait, tma_load, wgmma_wait)
+from ..ptx.hopper import (
+    cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait, wgmma_mma_async, wgmma_wait_group)
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, pair_writer, row_of_matrices_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import map_of, need_capability, tma_counts, with_shared_memory
 from ..gemm.pipeline import Maps, Place, place_after, ring_start
-from ..gemm.schedule import tile_place
+from ..gemm.schedule import rasterize
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
 from . import k14_tensor_cores
 from numba import cuda, int64, uint16, uint32, uint64
@@ -54,7 +55,7 @@ def tile_fetcher(
     tile,  # a `WgmmaTile`
 ):
     "A device function: order the tiles of A and B of one turn, by one thread."
-    slot, start_b, boxes = tile.slot, tile.bytes_a, tile.bn // 64
+    slot, start_b, boxes = tile.stage_bytes, tile.bytes_a, tile.bn // 64
 
     @cuda.jit(device=True)
     def fetch(
@@ -66,10 +67,10 @@ def tile_fetcher(
         k0,        # column of A, row of B
     ):
         to, barrier = uint32(ring + uint32(slot) * at), uint32(barriers + uint32(8) * at)
-        mbarrier_expect(barrier, uint32(slot))
-        tma_load(to, maps.a, barrier, k0, row)
+        mbarrier_arrive_expect_tx(barrier, uint32(slot))
+        cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, barrier, k0, row)
         for box in range(boxes):
-            tma_load(uint32(to + uint32(start_b + BOX * box)), maps.b, barrier,
+            cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(start_b + BOX * box)), maps.b, barrier,
                      uint32(col + uint32(64 * box)), k0)
     return fetch
 
@@ -83,7 +84,7 @@ def tile_multiplier(
     fresh,  # do the sums begin at zero?
 ):
     "A device function: wait for a turn's tiles, and start to multiply them, by a warpgroup."
-    slot, start_b, steps, anew = tile.slot, tile.bytes_a, BK // 16, int(fresh)
+    slot, start_b, steps, scale_d = tile.stage_bytes, tile.bytes_a, BK // 16, int(not fresh)
     transpose_b, pending = 1, 1
 
     @cuda.jit(device=True)
@@ -94,29 +95,30 @@ def tile_multiplier(
         at,        # `Place`
         mine,      # number of the warpgroup
     ):
-        mbarrier_wait(uint32(barriers + uint32(8) * at.slot), at.parity)
+        mbarrier_try_wait(uint32(barriers + uint32(8) * at.slot), at.parity)
         here = uint32(ring + at.slot * uint32(slot))
         a = OF_A | uint64(uint32(here + mine * uint32(BOX)) >> uint32(4))
         b = OF_B | uint64(uint32(here + uint32(start_b)) >> uint32(4))
-        return add_wgmma(acc, a, b, NEXT_A, NEXT_B, steps, transpose_b, pending, anew)
+        return wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, steps, transpose_b, pending,
+                               scale_d)
     return multiply
 
 # %% ../../nbs/15_tma_wgmma.ipynb #9f2f574d
 @cache
-def hgemm_tma_wgmma_kernel(
+def bf16_gemm_tma_wgmma_kernel(
     tile=TILE,     # a `WgmmaTile` that keeps `RULES`
-    guarded=True,  # may m or n not be multiples of the tile?
+    predicated=True,  # may m or n not be multiples of the tile?
     read_c=True,   # is beta not 0?
 ):
     "Kernel 15 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
-    bm, bn, stages, group = tile
-    slot, ahead, zeros = tile.slot, stages - 1, (np.float32(0),) * tile.results
+    bm, bn, stages, group_m = tile
+    slot, ahead, zeros = tile.stage_bytes, stages - 1, (np.float32(0),) * tile.results
     fetch, multiply, next_place = tile_fetcher(tile), tile_multiplier(tile, False), place_after(stages)
-    write = row_of_matrices_writer(bn // 8, pair_writer(guarded, 8, read_c))
+    write = row_of_matrices_writer(bn // 8, pair_writer(predicated, 8, read_c))
 
     @cuda.jit(lineinfo=True, launch_bounds=(tile.threads, 1))
-    def hgemm_tma_wgmma_kernel(
+    def bf16_gemm_tma_wgmma_kernel(
         map_a,  # tensor map of A, boxes of bm rows
         map_b,  # tensor map of B, boxes of 64 rows
         c,      # (m·n,) bits of bfloat16
@@ -128,16 +130,16 @@ def hgemm_tma_wgmma_kernel(
         barriers = uint32(ring + uint32(stages * slot))
         maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
         thread = uint32(cuda.threadIdx.x)
-        tile_row, tile_col = tile_place(uint32(cuda.blockIdx.x), uint32((m + bm - 1) // bm),
-                                        uint32((n + bn - 1) // bn), uint32(group))
+        tile_row, tile_col = rasterize(uint32(cuda.blockIdx.x), uint32((m + bm - 1) // bm),
+                                       uint32((n + bn - 1) // bn), uint32(group_m))
         row, col = uint32(tile_row * uint32(bm)), uint32(tile_col * uint32(bn))
         turns = uint32((k + BK - 1) // BK)
 
         if thread == 0:
             for i in range(stages): mbarrier_init(uint32(barriers + uint32(8 * i)), uint32(1))
-            fence_mbarriers()
-            fence_map(maps.a)
-            fence_map(maps.b)
+            fence_mbarrier_init()
+            fence_proxy_tensormap(maps.a)
+            fence_proxy_tensormap(maps.b)
             for i in range(ahead):
                 if i < turns: fetch(ring, barriers, uint32(i), maps, row, col, uint32(i * BK))
         cuda.syncthreads()
@@ -150,14 +152,14 @@ def hgemm_tma_wgmma_kernel(
             if thread == 0 and coming < turns:
                 fetch(ring, barriers, free, maps, row, col, uint32(coming * uint32(BK)))
             free, at, turn = at.slot, next_place(at), uint32(turn + uint32(1))
-        acc = wgmma_wait(acc)
+        acc = wgmma_wait_group(acc)
         warp, lane = uint32(thread // 32), uint32(thread % 32)
         write(Target(c, m, n, alpha, beta), int64(row) + warp * 16 + lane // 4,
               int64(col) + lane % 4 * 2, acc)
-    return hgemm_tma_wgmma_kernel
+    return bf16_gemm_tma_wgmma_kernel
 
 # %% ../../nbs/15_tma_wgmma.ipynb #7ad1e259
-def hgemm_tma_wgmma(
+def bf16_gemm_tma_wgmma(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,          # (k, n) bfloat16 device array, row-major
     c=None,     # (m, n) bfloat16 device array, row-major; a new one like `a` if None
@@ -167,12 +169,12 @@ def hgemm_tma_wgmma(
     **options,  # of the factory, where they should not follow from the matrices
 ):              # `c`
     """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows are not
-    multiples of 16 bytes, or begin in between, `hgemm_tensor_cores` does it. Raises `TypeError`,
+    multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores` does it. Raises `TypeError`,
     `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     if not (tma_counts(g) and g.aligned): return KERNEL.fallback(a, b, c, alpha, beta)
-    follow = dict(guarded=not tile.fits(g), read_c=g.beta != 0)
+    follow = dict(predicated=not tile.fits(g), read_c=g.beta != 0)
     kernel = KERNEL.factory(tile, **follow | options)
     launch = with_shared_memory(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
                                 g.stream, tile.shared_bytes)
@@ -180,8 +182,8 @@ def hgemm_tma_wgmma(
            np.int64(g.k), g.alpha, g.beta)
     return g.result
 
-SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group=(1, 2))
-KERNEL = Kernel(15, "hgemm_tma_wgmma", "TMA and wgmma", "bfloat16", hgemm_tma_wgmma,
-                hgemm_tma_wgmma_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
+SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2))
+KERNEL = Kernel(15, "bf16_gemm_tma_wgmma", "TMA and wgmma", "bfloat16", bf16_gemm_tma_wgmma,
+                bf16_gemm_tma_wgmma_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 fallback=k14_tensor_cores.KERNEL,
                 tiles=Tiles(TILE, RULES, SMALL_TILES, threads=256))

@@ -6,8 +6,9 @@
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'ROW_CYCLES', 'ALONE',
            'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'COPIES', 'SMALL_TILES', 'COMPILED', 'KERNEL', 'Results',
            'Desk', 'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns',
-           'with_producer', 'shared_bytes', 'turns_ahead', 'own_box', 'last_products', 'hgemm_warp_specialized_kernel',
-           'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose', 'launch_product', 'hgemm_warp_specialized']
+           'with_producer', 'shared_bytes', 'turns_ahead', 'own_box', 'last_products',
+           'bf16_gemm_warp_specialized_kernel', 'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose',
+           'launch_product', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/16_warp_specialized.ipynb #309ebd38
 from dataclasses import replace
@@ -18,18 +19,19 @@ from typing import NamedTuple
 import numpy as np
 from ..arrays import cdiv
 from ..ptx.core import global_address
-from ..ptx.hopper import (fence_async, fence_map, fence_mbarriers, fewer_registers,
-                                     mbarrier_arrive, mbarrier_init, mbarrier_wait, more_registers,
-                                     named_barrier, pack_sums, stmatrix, tma_commit_group,
-                                     tma_store, tma_wait_read, wgmma_wait)
+from ..ptx.hopper import (
+    bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
+    mbarrier_arrive, mbarrier_init, mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
+    stmatrix, wgmma_wait_group)
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import (Target, pair_writer, part_writer, row_of_matrices_writer,
                                         sum_parts_kernel)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (capturing, count_multiprocessors, map_of, need_capability,
+from ..gemm.launch import (capturing, sm_count, map_of, need_capability,
                                       tma_counts, with_shared_memory)
-from ..gemm.pipeline import Maps, Place, piece_place, place_after, ring_start
-from ..gemm.schedule import part_finder, tile_place
+from ..gemm.pipeline import Maps, Place, swizzle_128b, place_after, ring_start
+from ..gemm.schedule import work_tile_finder, rasterize
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
 from . import k14_tensor_cores
 from .k15_tma_wgmma import RULES as RING_RULES, tile_fetcher, tile_multiplier
@@ -38,7 +40,7 @@ from numba import cuda, int64, uint16, uint32, uint64
 # %% ../../nbs/16_warp_specialized.ipynb #42737a44
 class Results(NamedTuple):
     "A tile's results on their way out."
-    packed: tuple  # see `pack_sums`
+    packed: tuple  # see `pack_scaled`
     row: int       # of the warpgroup's part in C
     col: int
     there: bool    # False before the first tile
@@ -64,15 +66,15 @@ def box_sender(
     @cuda.jit(device=True)
     def send(results, desk):
         if taken:
-            if desk.leads: tma_wait_read(1)  # what this box had before has been read
-            named_barrier(desk.barrier, uint32(128))
+            if desk.leads: cp_async_bulk_wait_group_read(1)  # what this box had before has been read
+            bar_sync(desk.barrier, uint32(128))
         stmatrix(uint32(desk.mine + uint32(box)), desk.flip, results.packed, first, 4)
-        fence_async()
-        named_barrier(desk.barrier, uint32(128))
+        fence_proxy_async()
+        bar_sync(desk.barrier, uint32(128))
         if desk.leads and results.there:
-            tma_store(desk.map_c, uint32(desk.boxes + uint32(box)),
+            cp_async_bulk_tensor_2d_shared_to_global(desk.map_c, uint32(desk.boxes + uint32(box)),
                       uint32(results.col + uint32(right)), results.row)
-            tma_commit_group()
+            cp_async_bulk_commit_group()
     return send
 
 @cuda.jit(device=True)
@@ -180,14 +182,14 @@ def own_box(start, mine):
 @cuda.jit(device=True)
 def last_products(acc, ring, before, leads):
     "Wait for the products that are left, and only then hand back their slot."
-    acc = wgmma_wait(acc)
+    acc = wgmma_wait_group(acc)
     if leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
     return acc
 
 @cache
-def hgemm_warp_specialized_kernel(
+def bf16_gemm_warp_specialized_kernel(
     tile=LARGE,      # a `WgmmaTile` that keeps `RULES`
-    guarded=True,    # may m or n not be multiples of the tile? Of meaning where C is read
+    predicated=True,    # may m or n not be multiples of the tile? Of meaning where C is read
     read_c=True,     # is beta not 0?
     scaled=True,     # is alpha not 1?
     late=True,       # do results leave while the next tile is multiplied?
@@ -196,9 +198,9 @@ def hgemm_warp_specialized_kernel(
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
-    bm, bn, stages, group = tile
+    bm, bn, stages, group_m = tile
     consumers, boxes, zeros = tile.warpgroups, bn // 64, (np.float32(0),) * tile.results
-    slot, nothing = tile.slot, (np.uint32(0),) * (tile.results // 2)
+    slot, nothing = tile.stage_bytes, (np.uint32(0),) * (tile.results // 2)
     writes = read_c or split  # then threads write, and not the TMA
     sends = late and not writes
     early = boxes if sends else 1  # turns before the loop
@@ -206,13 +208,13 @@ def hgemm_warp_specialized_kernel(
     first, send_all = first_turns(early, tile, sends), boxes_sender(boxes)
     send_last = boxes_sender(boxes, slot, False)
     lead = turns_ahead(stages) if lets_pass and consumers == 2 else 0
-    write_pair = part_writer(guarded) if split else pair_writer(guarded, 8, read_c)
-    write, part_of = row_of_matrices_writer(bn // 8, write_pair), part_finder(split)
+    write_pair = part_writer(predicated) if split else pair_writer(predicated, 8, read_c)
+    write, work_tile = row_of_matrices_writer(bn // 8, write_pair), work_tile_finder(split)
     few, many = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
     send_now, one = not writes and not late, np.float32(1)
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
-    def hgemm_warp_specialized_kernel(
+    def bf16_gemm_warp_specialized_kernel(
         map_a,  # tensor map of A, boxes of bm rows
         map_b,  # tensor map of B, boxes of 64 rows
         map_c,  # tensor map of C, boxes of 64 rows
@@ -230,14 +232,14 @@ def hgemm_warp_specialized_kernel(
         thread = uint32(cuda.threadIdx.x)
         maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
         if thread == 0:
-            fence_map(maps.a)
-            fence_map(maps.b)
+            fence_proxy_tensormap(maps.a)
+            fence_proxy_tensormap(maps.b)
         elif thread == 32:
             mbarrier_init(ring.through, uint32(1))
             for i in range(stages):
                 mbarrier_init(uint32(ring.full + uint32(8 * i)), uint32(1))
                 mbarrier_init(uint32(ring.empty + uint32(8 * i)), uint32(consumers))
-            fence_mbarriers()
+            fence_mbarrier_init()
         cuda.syncthreads()
 
         rows = uint32(uint32(m + bm - 1) // uint32(bm))
@@ -246,45 +248,45 @@ def hgemm_warp_specialized_kernel(
         tiles = uint32(count * parts) if split else count
         number, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)  # of a tile
         if thread < 128:
-            fewer_registers(few)
+            setmaxnreg_dec(few)
             if thread == 0:
                 at = Place(uint32(0), uint32(1))  # parity 1: new slots need no wait
                 while number < tiles:
-                    which, part, done, end = part_of(number, count, turns, parts)
-                    tile_row, tile_col = tile_place(which, rows, cols, uint32(group))
+                    which, part, done, end = work_tile(number, count, turns, parts)
+                    tile_row, tile_col = rasterize(which, rows, cols, uint32(group_m))
                     row, col = uint32(tile_row * uint32(bm)), uint32(tile_col * uint32(bn))
                     while done < end:
-                        mbarrier_wait(uint32(ring.empty + uint32(8) * at.slot), at.parity)
+                        mbarrier_try_wait(uint32(ring.empty + uint32(8) * at.slot), at.parity)
                         fetch(ring.start, ring.full, at.slot, maps, row, col,
                               uint32(done * uint32(BK)))
                         at, done = next_place(at), uint32(done + uint32(1))
                     number = uint32(number + step)
         else:
-            more_registers(many)
+            setmaxnreg_inc(many)
             mine, lane = uint32(thread // 128 - 1), uint32(thread % 32)
             mine_row = uint32(thread % 128 // 32 * 16 + lane % 16)
             barrier, leads = uint32(mine + 1), thread % 128 == 0
             home, own = uint32(leaving + mine * uint32(2 * BOX)), own_box(start, mine)
             offset = uint32(mine_row * uint32(ROW))
-            flip = uint32(piece_place(mine_row, uint32(lane // 16)) * 16)
+            flip = uint32(swizzle_128b(mine_row, uint32(lane // 16)) * 16)
             to_c = global_address(map_c, uint64(0))
             desk = Desk(barrier, leads, home, uint32(home + offset), flip, to_c)
-            if desk.leads: fence_map(desk.map_c)
+            if desk.leads: fence_proxy_tensormap(desk.map_c)
             results = Results(nothing, uint32(0), uint32(0), False)
             at, before = Place(uint32(0), uint32(0)), uint32(0)
             while number < tiles:
-                which, part, begin, end = part_of(number, count, turns, parts)
+                which, part, begin, end = work_tile(number, count, turns, parts)
                 own_turns = uint32(end - begin)
                 acc, at, before = first(zeros, ring, at, before, own_turns, mine, results, desk)
                 # only now, while products are at work: between two tiles nothing hides it
-                tile_row, tile_col = tile_place(which, rows, cols, uint32(group))
+                tile_row, tile_col = rasterize(which, rows, cols, uint32(group_m))
                 row = uint32(tile_row * uint32(bm) + mine * uint32(64))
                 col = uint32(tile_col * uint32(bn))
                 done, last = uint32(early), uint32(number + step) >= tiles
                 pauses = last and mine == 1 and own_turns > uint32(lead)
                 pause = uint32(own_turns - uint32(lead)) if pauses else own_turns  # that: never
                 while done < own_turns:
-                    if lead and done == pause: mbarrier_wait(ring.through, uint32(0))
+                    if lead and done == pause: mbarrier_try_wait(ring.through, uint32(0))
                     acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
                     done = uint32(done + uint32(1))
                 if lead and last and thread == 128: mbarrier_arrive(ring.through)
@@ -293,13 +295,13 @@ def hgemm_warp_specialized_kernel(
                     write(Target(c, m * (part + 1), n, alpha, beta),
                           m * part + row + thread % 128 // 32 * 16 + lane // 4,
                           int64(col) + lane % 4 * 2, acc)
-                else: results = Results(pack_sums(acc, alpha if scaled else one), row, col, True)
+                else: results = Results(pack_scaled(acc, alpha if scaled else one), row, col, True)
                 if send_now: send_all(results, desk)
                 number = uint32(number + step)
             if sends:
                 send_last(results, Desk(barrier, leads, own, uint32(own + offset), flip, to_c))
-            if desk.leads: tma_wait_read(0)  # shared memory must stay until it is read
-    return hgemm_warp_specialized_kernel
+            if desk.leads: cp_async_bulk_wait_group_read(0)  # shared memory must stay until it is read
+    return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/16_warp_specialized.ipynb #3beb4a86
 @cuda.jit(lineinfo=True, launch_bounds=256)
@@ -401,7 +403,7 @@ def choose(
 def launch_product(
     g,          # what `gemm_args` returned, of matrices that the TMA can copy
     plan,       # a `Plan`
-    **options,  # see `hgemm_warp_specialized`
+    **options,  # see `bf16_gemm_warp_specialized`
 ):
     "Launch kernel 16, and what adds up the parts of sums."
     tile, parts = plan.tile, plan.parts
@@ -409,7 +411,7 @@ def launch_product(
     if not split: parts = 1
     read_c = options.setdefault("read_c", bool(g.beta != 0) and not split)
     options.setdefault("scaled", bool(g.alpha != 1))
-    options.setdefault("guarded", (read_c or split) and not tile.fits(g))  # the TMA needs no guard
+    options.setdefault("predicated", (read_c or split) and not tile.fits(g))  # the TMA needs no guard
     kernel = KERNEL.factory(tile, **options)
     launch = with_shared_memory(kernel, plan.blocks, with_producer(tile), g.stream,
                                 shared_bytes(tile))
@@ -421,7 +423,7 @@ def launch_product(
         sum_parts_kernel[cdiv(size, 256), 256, g.stream](
             target, np.int64(parts), c, np.int64(size), g.alpha, g.beta)
 
-def hgemm_warp_specialized(
+def bf16_gemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
     c=None,       # (m, n) bfloat16 device array, row-major; a new one like `a` if None
@@ -436,7 +438,7 @@ def hgemm_warp_specialized(
     float32. Where rows of a matrix are not multiples of 16 bytes, or begin in between, a copy takes
     its place; so it does where rows of A or B are not multiples of 128 bytes, if that pays. Copies
     take memory. In a CUDA graph nothing is copied, nor what `copies` leaves out; where the TMA then
-    cannot, `hgemm_tensor_cores` does it. Before a capture call it once with these matrices, `c`
+    cannot, `bf16_gemm_tensor_cores` does it. Before a capture call it once with these matrices, `c`
     among them, and `copies=""`: that makes what the launch needs. Raises `TypeError`, `ValueError`,
     or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
@@ -450,17 +452,17 @@ def hgemm_warp_specialized(
     able = COPIES if copies is None else ("".join(sorted(set(copies))),)
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return KERNEL.fallback(a, b, g.result, alpha, beta)
-    plan = choose(g.m, g.n, g.k, count_multiprocessors(), (tile,) if tile else tuple(CYCLES), able)
+    plan = choose(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
     if blocks: plan = plan._replace(blocks=blocks)
     wide = with_copies(g, plan.copies)
     launch_product(wide, plan, **options)
     if wide.c is not g.c: resize(wide.c, g.c, g.stream)
     return g.result
 
-SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group=(1, 2))
+SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group_m=(1, 2))
 COMPILED = *(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, late=False), dict(tile=LARGE, read_c=True)
-KERNEL = Kernel(16, "hgemm_warp_specialized", "Warps with jobs", "bfloat16", hgemm_warp_specialized,
-                hgemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
+KERNEL = Kernel(16, "bf16_gemm_warp_specialized", "Warps with jobs", "bfloat16", bf16_gemm_warp_specialized,
+                bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 copies=True, fallback=k14_tensor_cores.KERNEL,
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, compiled=COMPILED,
                             variants=({}, dict(blocks=1), dict(blocks=3), dict(late=False))))
