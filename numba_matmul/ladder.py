@@ -104,7 +104,7 @@ def _rows_beside(rows, card):
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."
-    if kernel.copies or kernel.fitted(*shape) == tuple(shape): return True
+    if kernel.pads or kernel.fitted(*shape) == tuple(shape): return True
     print(f"{kernel.name} is left out at {'×'.join(map(str, shape))}: n and k must be multiples of "
           f"{kernel.multiple}, else {kernel.fallback.name} does the work")
     return False

@@ -1,5 +1,5 @@
 """One launch of kernel 16 for Nsight Compute. Look at: Executed Instructions, Stall Barrier.
-A size, which matrices to copy ("abc", "b" or ""), and the numbers of a `WgmmaTile` can follow the
+A size, which matrices to pad ("abc", "b" or ""), and the numbers of a `WgmmaTile` can follow the
 name of the script."""
 import sys
 
@@ -10,8 +10,8 @@ from numba_matmul.gemm.tiles import WgmmaTile
 from numba_matmul.kernels.k16_warp_specialized import bf16_gemm_warp_specialized
 
 size = int(sys.argv[1]) if sys.argv[1:] else 8 if config.ENABLE_CUDASIM else 4096
-copies = sys.argv[2] if sys.argv[2:] else None
+padded = sys.argv[2] if sys.argv[2:] else None
 tile = WgmmaTile(*map(int, sys.argv[3:])) if sys.argv[3:] else None
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")
 for _ in range(2):  # the first one compiles, the second is to look at
-    bf16_gemm_warp_specialized(a, b, copies=copies, tile=tile)
+    bf16_gemm_warp_specialized(a, b, padded=padded, tile=tile)

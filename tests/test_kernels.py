@@ -138,13 +138,14 @@ def test_every_tile_that_the_rules_let_through_works(name, part, data, alpha, be
     kernel = ALL[name]
     tile, options = (data.draw(st.sampled_from(TILED[name][part::PARTS])),
                      data.draw(st.sampled_from(kernel.tiles.variants)))
+    if options.get("epilogue") == "staged": beta = 0.0  # it does not read C
     def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, 2 * of + 1)))
     m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
     if tile.bm * tile.bn >= 4096 and m > tile.bm: n = min(n, tile.bn + 1)  # two tiles, for the simulator's time
     skips = [data.draw(st.integers(0, 4)) for _ in "abc"]
-    if kernel.uses_tma and not (kernel.copies and data.draw(st.booleans())):
+    if kernel.uses_tma and not (kernel.pads and data.draw(st.booleans())):
         (m, n, k), skips = kernel.fitted(m, n, k), [0, 0, 0]
-    elif not kernel.copies: k = min(k, 50_000 // max(1, m * n))
+    elif not kernel.pads: k = min(k, 50_000 // max(1, m * n))
     dtype = kernel.dtype
     a, b, before = (random(*shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
     if alpha == 0: a, b = nan_like(a), nan_like(b)
@@ -227,30 +228,30 @@ def test_the_tma_copies_where_it_can(kernel):
     own, other = f"{kernel.name}_kernel", f"{kernel.fallback.name}_kernel"
     assert [launched(kernel.fn, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
     assert launched(kernel.fn, (8, 8, 0)) == launched(kernel.fn, (8, 8, 8), alpha=0.0) == other
-    for shape, copying in (((8, 9, 8), f"resize_kernel, {own}, resize_kernel"), ((8, 8, 9), f"resize_kernel, {own}"),
-                           ((8, 9, 9), f"resize_kernel, resize_kernel, {own}, resize_kernel")):
-        if kernel.copies: assert launched(kernel.fn, shape).endswith(f"not one: {copying}")
+    for shape, copying in (((8, 9, 8), f"copy_padded_kernel, {own}, copy_padded_kernel"), ((8, 8, 9), f"copy_padded_kernel, {own}"),
+                           ((8, 9, 9), f"copy_padded_kernel, copy_padded_kernel, {own}, copy_padded_kernel")):
+        if kernel.pads: assert launched(kernel.fn, shape).endswith(f"not one: {copying}")
         else: assert launched(kernel.fn, shape) == other
 
 
 def test_kernel_16_copies_what_it_is_told():
-    own, both = "bf16_gemm_warp_specialized_kernel", "not one: resize_kernel, bf16_gemm_warp_specialized_kernel"
+    own, both = "bf16_gemm_warp_specialized_kernel", "not one: copy_padded_kernel, bf16_gemm_warp_specialized_kernel"
     assert (launched(bf16_gemm_warp_specialized, (4, 64, 8))
-            == launched(bf16_gemm_warp_specialized, (4096, 24, 8), copies="") == own
-            and both in launched(bf16_gemm_warp_specialized, (4, 64, 8), copies="b"))
+            == launched(bf16_gemm_warp_specialized, (4096, 24, 8), padded="") == own
+            and both in launched(bf16_gemm_warp_specialized, (4, 64, 8), padded="b"))
     # C must be copied, too
-    assert launched(bf16_gemm_warp_specialized, (8, 9, 8), copies="b") == "bf16_gemm_tensor_cores_kernel"
+    assert launched(bf16_gemm_warp_specialized, (8, 9, 8), padded="b") == "bf16_gemm_tensor_cores_kernel"
 
 
 def test_kernel_16_copies_what_pays():
-    def copied(*shape, **options): return k16_warp_specialized.choose(*shape, 132, **options).copies
+    def copied(*shape, **options): return k16_warp_specialized.select_config(*shape, 132, **options).padded
     assert {copied(m, n, k) for m in (512, 4096) for n in (1024, 4096) for k in (512, 4096)} == {""}
     # the copy takes the same time for any m
     assert [copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)] == ["", "", "b", "b"]
     small = (k16_warp_specialized.SMALL,)
     assert copied(4096, 5000, 4096, tiles=small) == "b" == copied(512, 5000, 4096, tiles=small)
     assert copied(16384, 64, 8200) == "" and copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=small) == "a"
-    assert copied(4096, 4095, 4096, copies=("bc", "abc")) == "bc"
+    assert copied(4096, 4095, 4096, padded=("bc", "abc")) == "bc"
 
 
 def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
@@ -261,28 +262,40 @@ def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
     assert longest + 255 < 2**31  # the last tile begins, and ends, before that
 
 
-@pytest.mark.parametrize("split", (True, False))
-def test_parts_of_sums_can_be_asked_for_or_not(split):
-    check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 20, 64, 3000,
-                 alpha=-0.5, beta=2.0)
-    check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), split=split), 70, 8, 64)
+@pytest.mark.parametrize("epilogue", ("split_k", "direct"))
+def test_parts_of_sums_can_be_asked_for_or_not(epilogue):
+    fn = partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), epilogue=epilogue)
+    check_matmul(fn, 20, 64, 3000, alpha=-0.5, beta=2.0)
+    check_matmul(fn, 70, 8, 64)
+
+
+def test_an_epilogue_that_does_not_read_c_is_refused_where_it_must():
+    a, b, c = (to_d(random(8, 8, dtype="bfloat16")) for _ in "abc")
+    for epilogue in "overlapped", "staged":
+        with pytest.raises(ValueError, match=f"beta is 2.0, and the {epilogue} epilogue does not read C"):
+            bf16_gemm_warp_specialized(a, b, c, beta=2.0, epilogue=epilogue)
+
+
+def test_an_epilogue_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="epilogue is 'late'; there are overlapped, staged, direct, split_k"):
+        bf16_gemm_warp_specialized(*good(ALL["bf16_gemm_warp_specialized"]), epilogue="late")
 
 
 def test_kernel_16_with_a_guard_where_c_is_read_in_vain():
     check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
 
 
-@pytest.mark.parametrize("copies", ("", "a", "b", "bc", "abc", "cab"))
-def test_kernel_16_is_right_whatever_is_copied(copies):
-    check_matmul(partial(bf16_gemm_warp_specialized, copies=copies), 70, 72, 136, alpha=-0.5, beta=2.0)
-    check_matmul(partial(bf16_gemm_warp_specialized, copies=copies), 20, 264, 40)
+@pytest.mark.parametrize("padded", ("", "a", "b", "bc", "abc", "cab"))
+def test_kernel_16_is_right_whatever_is_copied(padded):
+    check_matmul(partial(bf16_gemm_warp_specialized, padded=padded), 70, 72, 136, alpha=-0.5, beta=2.0)
+    check_matmul(partial(bf16_gemm_warp_specialized, padded=padded), 20, 264, 40)
 
 
-@pytest.mark.parametrize("copies", ("x", "abd", True, False, 0))
-def test_kernel_16_refuses_to_copy_what_is_no_matrix(copies):
+@pytest.mark.parametrize("padded", ("x", "abd", True, False, 0))
+def test_kernel_16_refuses_to_copy_what_is_no_matrix(padded):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
-    with pytest.raises(ValueError, match="needed are some of the letters a, b and c"):
-        bf16_gemm_warp_specialized(a, b, copies=copies)
+    with pytest.raises(ValueError, match="expected some of the letters a, b and c"):
+        bf16_gemm_warp_specialized(a, b, padded=padded)
 
 
 @HOPPER
@@ -309,16 +322,16 @@ def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
 
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000),
-       multiprocessors=st.integers(1, 150))
-def test_blocks_of_kernel_16_have_as_few_rounds_as_can_be(m, n, k, multiprocessors):
-    tile, _, parts, blocks = k16_warp_specialized.choose(m, n, k, multiprocessors)
-    turns, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    assert parts == 1 or (parts * tiles <= multiprocessors and (parts - 1) * cdiv(turns, parts) < turns
-                          and cdiv(turns, parts) >= k16_warp_specialized.PART)
-    tiles *= parts
-    assert 1 <= blocks <= min(tiles, multiprocessors)
-    rounds = cdiv(tiles, blocks)
-    assert rounds == cdiv(tiles, multiprocessors) and (blocks == 1 or cdiv(tiles, blocks - 1) > rounds)
+       sms=st.integers(1, 150))
+def test_blocks_of_kernel_16_have_as_few_waves_as_can_be(m, n, k, sms):
+    tile, blocks, split_k, _ = k16_warp_specialized.select_config(m, n, k, sms)
+    k_tiles, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
+    assert split_k == 1 or (split_k * tiles <= sms and (split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
+                            and cdiv(k_tiles, split_k) >= k16_warp_specialized.PART)
+    tiles *= split_k
+    assert 1 <= blocks <= min(tiles, sms)
+    waves = cdiv(tiles, blocks)
+    assert waves == cdiv(tiles, sms) and (blocks == 1 or cdiv(tiles, blocks - 1) > waves)
 
 
 @pytest.mark.first(1)
@@ -330,10 +343,10 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
     c = to_d(before if beta else nan_like(before))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in dict(PART=1, ADDING=0, ADDED=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
-        k16_warp_specialized.choose.cache_clear()
-        assert k16_warp_specialized.choose(m, n, k, 132, (WgmmaTile(64, 128, 2),)).parts > 1
+        k16_warp_specialized.select_config.cache_clear()
+        assert k16_warp_specialized.select_config(m, n, k, 132, (WgmmaTile(64, 128, 2),)).split_k > 1
         bf16_gemm_warp_specialized(to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))
-    k16_warp_specialized.choose.cache_clear()
+    k16_warp_specialized.select_config.cache_clear()
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 
 import numpy as np
@@ -709,13 +710,12 @@ def test_a_thread_that_waits_for_a_later_block_is_refused():
     refused(k[2, 1], np.zeros(1, np.int32), match=r"atomic.add gives the same")
 
 
-def hopper_product(number, lesson=15, **changed):
-    """In a child: kernel 15 or 16 with functions that a lesson imports changed; several tiles, several turns of the
+def hopper_product(number, module="kernels.k15_tma_wgmma", **changed):
+    """In a child: kernel 15 or 16 with functions that a module uses changed; several tiles, several times round the
     ring."""
     from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
     from numba_matmul.bench.verify import check_matmul
-    for name, function in changed.items():
-        setattr({15: k15_tma_wgmma, 16: k16_warp_specialized}[lesson], name, function)
+    for name, function in changed.items(): setattr(import_module(f"numba_matmul.{module}"), name, function)
     tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
     if number == 15: return check_matmul(partial(k15_tma_wgmma.bf16_gemm_tma_wgmma, tile=tile), 72, 136, 264)
     return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
@@ -724,50 +724,55 @@ def hopper_product(number, lesson=15, **changed):
 def nothing(*args): pass
 
 
-def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, fresh):
+def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d):
     from numba_matmul.ptx.hopper import wgmma_mma_async
-    return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, fresh)
+    return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, scale_d)
 
 
 @pytest.mark.parametrize("number", [15, 16])
 def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_product, number, simulator=True) < 2e-3
 
 
-@pytest.mark.parametrize("number,lesson,name,function,match", [
-    (15, 15, "mbarrier_try_wait", nothing, "is multiplied while an asynchronous copy into it"),
-    (15, 15, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
-    (15, 15, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
-    (15, 15, "mbarrier_arrive_expect_tx", nothing, "At an mbarrier 0 of 1 have arrived"),
-    (15, 15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
-    (15, 15, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
-    (16, 15, "mbarrier_try_wait", nothing, "is multiplied"),
-    (16, 16, "mbarrier_try_wait", nothing, "more than 1 arrivals at an mbarrier"),
-    (16, 16, "mbarrier_arrive", nothing, "At an mbarrier 0 of 1 have arrived"),
-    (16, 15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
-    (16, 16, "fence_proxy_async", nothing, "may not be seen yet: fence_proxy_async"),
-    (16, 16, "bar_sync", nothing, "may not be seen yet: fence_proxy_async"),
-    (16, 16, "cp_async_bulk_wait_group_read", nothing, "is written while a store may still read it"),
-    (16, 16, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
-    (16, 16, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
+K15, K16 = "kernels.k15_tma_wgmma", "kernels.k16_warp_specialized"
+
+
+@pytest.mark.parametrize("number,module,name,function,match", [
+    (15, K15, "consumer_wait", nothing, "is multiplied while an asynchronous copy into it"),
+    (15, K15, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
+    (15, K15, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
+    (15, K15, "mbarrier_arrive_expect_tx", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (15, K15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
+    (15, K15, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
+    (16, K16, "consumer_wait", nothing, "is multiplied"),
+    (16, K16, "producer_acquire", nothing, "more than 1 arrivals at an mbarrier"),
+    (16, K16, "consumer_release", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (16, K15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
+    (16, "gemm.epilogue", "fence_proxy_async", nothing, "may not be seen yet: fence_proxy_async"),
+    (16, "gemm.epilogue", "bar_sync", nothing, "may not be seen yet: fence_proxy_async"),
+    (16, "gemm.epilogue", "cp_async_bulk_wait_group_read", nothing, "is written while a store may still read it"),
+    (16, K16, "cp_async_bulk_wait_group_read", nothing, "its stores may still read shared memory"),
+    (16, K16, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
+    (16, K16, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
+    (16, "gemm.epilogue", "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
 ], ids=lambda x: x if isinstance(x, (int, str)) else "")
-def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, lesson, name, function, match):
+def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, module, name, function, match):
     with pytest.raises((SimulatorError, ChildError), match=match):
-        in_child(partial(hopper_product, number, lesson, **{name: function}), simulator=True)
+        in_child(partial(hopper_product, number, module, **{name: function}), simulator=True)
 
 
-def changed_kernel_16(consumers=1, bn=128, **changed):
-    "In a child: kernel 16 with functions of its module changed, in one block."
+def changed_kernel_16(consumers=1, bn=128, module=K16, **changed):
+    "In a child: kernel 16 with functions of a module changed, in one block."
     from numba_matmul.bench.verify import check_matmul
     from numba_matmul.gemm.tiles import WgmmaTile
     from numba_matmul.kernels import k16_warp_specialized
-    for name, function in changed.items(): setattr(k16_warp_specialized, name, function)
+    for name, function in changed.items(): setattr(import_module(f"numba_matmul.{module}"), name, function)
     tile = WgmmaTile(64 * consumers, bn, 2)
     return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
 @cuda.jit(device=True)
-def hands_back_too_early(acc, ring, before, leads):
-    if leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
+def released_too_early(acc, storage, previous, elected):
+    if elected: mbarrier_arrive(uint32(storage.empty + uint32(8) * previous))
     return wgmma_wait_group(acc)
 
 
@@ -778,7 +783,7 @@ def meets_every_other_time(barrier, threads, met=Counter()):
 
 
 @cuda.jit(device=True)
-def box_of_the_other(start, mine): return uint32(start + uint32(1 - mine) * uint32(BOX))
+def box_of_the_other(storage, warpgroup): return uint32(storage.k_tiles + uint32(1 - warpgroup) * uint32(BOX))
 
 
 def odd_boxes_allowed():
@@ -786,16 +791,19 @@ def odd_boxes_allowed():
     return {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
 
 
+EPILOGUE = "gemm.epilogue"
+
+
 @pytest.mark.parametrize("changed,match", [
-    # a slot goes back while it is multiplied
-    (dict(last_products=hands_back_too_early), "overwritten after the product was started|is multiplied while"),
-    (dict(bar_sync=meets_every_other_time), "is written while a store may still read it"),
+    # a stage is released while its k tile is multiplied
+    (dict(mma_tail=released_too_early), "overwritten after the product was started|is multiplied while"),
+    (dict(module=EPILOGUE, bar_sync=meets_every_other_time), "is written while a store may still read it"),
     (dict(RULES=odd_boxes_allowed(), bn=64), "is written while a store may still read it"),
-    (dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)), "named barrier 17"),
-    # the first consumer waits for tiles that the second holds up
-    (dict(consumers=2, turns_ahead=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),
-    (dict(consumers=2, own_box=box_of_the_other), "race|overwritten|elements"),
-], ids=["slot", "box", "odd boxes", "number", "lead", "room"])
+    (dict(module=EPILOGUE, bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)), "named barrier 17"),
+    # the first consumer waits for k tiles that the second holds up
+    (dict(consumers=2, stagger_distance=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),
+    (dict(consumers=2, module=EPILOGUE, drain_box=box_of_the_other), "race|overwritten|elements"),
+], ids=["stage", "box", "odd boxes", "number", "distance", "room"])
 def test_kernel_16_with_a_part_that_is_wrong_is_refused(changed, match):
     with pytest.raises((SimulatorError, ChildError), match=match):
         in_child(partial(changed_kernel_16, **changed), simulator=True)
@@ -805,9 +813,10 @@ def boxes_at_the_edges(row, column):
     "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
     from numba_matmul.gemm.launch import map_of
     from numba_matmul.ptx.core import global_address, shared_address
-    from numba_matmul.ptx.hopper import (fence_proxy_async, fence_proxy_tensormap, fence_mbarrier_init, mbarrier_arrive_expect_tx,
-                                         mbarrier_init, mbarrier_try_wait, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
-                                         cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read)
+    from numba_matmul.ptx.hopper import (
+        cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_shared_to_global,
+        cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx,
+        mbarrier_init, mbarrier_try_wait)
     from numba_matmul.arrays import to_d, to_h
 
     @cuda.jit

@@ -79,7 +79,7 @@ def many_launches(kernel, m, n, k):
 def large_case(kernel, m, n, k):
     """A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks; compared in
     pieces."""
-    if not kernel.copies or random.random() < 0.5: m, n, k = kernel.fitted(m, n, k)
+    if not kernel.pads or random.random() < 0.5: m, n, k = kernel.fitted(m, n, k)
     dtype = getattr(torch, kernel.dtype)
     a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
     a.normal_(), b.normal_(), c.fill_(torch.nan)

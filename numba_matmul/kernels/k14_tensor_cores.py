@@ -16,7 +16,7 @@ from ..ptx.ampere import (mma_m16n8k16, cp_async, cp_async_commit_group, cp_asyn
                                      ldmatrix, move_eight)
 from ..ptx.core import shared_address
 from ..gemm.args import gemm_args
-from ..gemm.epilogue import Target, matrices_writer, pair_writer
+from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (launch_options, need_capability, shared_memory_limit,
                                       with_shared_memory)
@@ -182,7 +182,7 @@ def bf16_gemm_tensor_cores_kernel(
     steps = mma_steps(bk // 16 - 1, tile, copy_a, copy_b, copies_first)
     staged = staged and width == 8 and not read_c
     write_pair = pair_writer(False, 8, False) if staged else pair_writer(predicated, width, read_c)
-    write, move = matrices_writer(rows, cols, write_pair), part_mover(tile, predicated)
+    write, move = mma_tile_writer(rows, cols, write_pair), part_mover(tile, predicated)
     pitch, room = wn + 8, wm * (wn + 8)  # of a warp's results in shared memory
     across, start_b, ring_size = bn // wn, bm * pitch_a, stages * stage_size
     tiles_ahead, pending, step_a, pairs = stages - 1, stages - 2, 32 * pitch_a, cols // 2

@@ -4,153 +4,107 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'ROW_CYCLES', 'ALONE',
-           'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'COPIES', 'SMALL_TILES', 'COMPILED', 'KERNEL', 'Results',
-           'Desk', 'box_sender', 'send_nothing', 'boxes_sender', 'Ring', 'consumer_turn', 'first_turns',
-           'with_producer', 'shared_bytes', 'turns_ahead', 'own_box', 'last_products',
-           'bf16_gemm_warp_specialized_kernel', 'resize_kernel', 'resize', 'with_copies', 'Plan', 'choose',
-           'launch_product', 'bf16_gemm_warp_specialized']
+           'MOVED', 'LAUNCH', 'ADDED', 'ADDING', 'PART', 'PADDED', 'SMALL_TILES', 'COMPILED', 'KERNEL', 'first_k_tiles',
+           'mma_tail', 'stagger_distance', 'order_barrier', 'with_producer', 'c_bytes', 'shared_bytes', 'barrier_init',
+           'bf16_gemm_warp_specialized_kernel', 'copy_padded_kernel', 'copy_padded', 'padded_operands', 'select_config',
+           'launch_gemm', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/16_warp_specialized.ipynb #309ebd38
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv
 from ..ptx.core import global_address
 from ..ptx.hopper import (
-    bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    mbarrier_arrive, mbarrier_init, mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
-    stmatrix, wgmma_wait_group)
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
+    mbarrier_init, mbarrier_try_wait, setmaxnreg_dec, setmaxnreg_inc, wgmma_wait_group)
 from ..gemm.args import gemm_args
-from ..gemm.epilogue import (Target, pair_writer, part_writer, row_of_matrices_writer,
-                                        sum_parts_kernel)
+from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer,
+                                        split_k_reduce_kernel, store_nothing, tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (capturing, sm_count, map_of, need_capability,
+from ..gemm.launch import (LaunchConfig, capturing, map_of, need_capability, sm_count,
                                       tma_counts, with_shared_memory)
-from ..gemm.pipeline import Maps, Place, swizzle_128b, place_after, ring_start
-from ..gemm.schedule import work_tile_finder, rasterize
-from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
+from ..gemm.pipeline import (
+    PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
+    pipeline_advance, producer_acquire, storage_layout)
+from ..gemm.schedule import persistent_scheduler
+from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from . import k14_tensor_cores
-from .k15_tma_wgmma import RULES as RING_RULES, tile_fetcher, tile_multiplier
+from .k15_tma_wgmma import RULES as RING_RULES, k_tile_loader, wgmma_multiplier
 from numba import cuda, int64, uint16, uint32, uint64
 
-# %% ../../nbs/16_warp_specialized.ipynb #42737a44
-class Results(NamedTuple):
-    "A tile's results on their way out."
-    packed: tuple  # see `pack_scaled`
-    row: int       # of the warpgroup's part in C
-    col: int
-    there: bool    # False before the first tile
-
-class Desk(NamedTuple):
-    "What a thread of a consumer needs to send results out."
-    barrier: int   # number of the warpgroup's own barrier
-    leads: bool    # is it the thread that speaks with the TMA?
-    boxes: int     # address of the first box of 64×64 in shared memory
-    mine: int      # address of the row that the lane points at
-    flip: int      # its swizzle
-    map_c: int     # address of C's tensor map
-
-@cache
-def box_sender(
-    number,      # which 64 columns
-    step=BOX,    # bytes from one box in shared memory to the next
-    taken=True,  # are there two boxes, which may still be read from the time before?
-):
-    "A device function (`Results`, `Desk`): send a box of results, by a warpgroup."
-    box, first, right = step * (number % 2 if taken else number), 16 * number, 64 * number
-
-    @cuda.jit(device=True)
-    def send(results, desk):
-        if taken:
-            if desk.leads: cp_async_bulk_wait_group_read(1)  # what this box had before has been read
-            bar_sync(desk.barrier, uint32(128))
-        stmatrix(uint32(desk.mine + uint32(box)), desk.flip, results.packed, first, 4)
-        fence_proxy_async()
-        bar_sync(desk.barrier, uint32(128))
-        if desk.leads and results.there:
-            cp_async_bulk_tensor_2d_shared_to_global(desk.map_c, uint32(desk.boxes + uint32(box)),
-                      uint32(results.col + uint32(right)), results.row)
-            cp_async_bulk_commit_group()
-    return send
-
-@cuda.jit(device=True)
-def send_nothing(results, desk): pass
-
-@cache
-def boxes_sender(
-    count,     # boxes
-    step=BOX,  # see `box_sender`
-    taken=True,
-):
-    "A device function (`Results`, `Desk`): send the first `count` boxes."
-    if not count: return send_nothing
-    before, send = boxes_sender(count - 1, step, taken), box_sender(count - 1, step, taken)
-
-    @cuda.jit(device=True)
-    def send_all(results, desk):
-        before(results, desk)
-        send(results, desk)
-    return send_all
-
 # %% ../../nbs/16_warp_specialized.ipynb #f24ff2fc
-class Ring(NamedTuple):
-    "Addresses in shared memory."
-    start: int
-    full: int     # mbarriers: a tile has come
-    empty: int    # mbarriers: a slot is free
-    through: int  # mbarrier: the first consumer has started its last products
-
 @cache
-def consumer_turn(
-    tile,         # a `WgmmaTile`
-    fresh=False,  # do the sums begin at zero?
+def first_k_tiles(
+    count,   # k tiles
+    tile,    # a `WgmmaTile`
+    stores,  # is a box of the tile before stored after each?
 ):
-    "A device function: one turn of a consumer. Returns the sums, its next place and this slot."
-    multiply, next_place = tile_multiplier(tile, fresh), place_after(tile.stages)
-
-    @cuda.jit(device=True)
-    def turn(
-        acc,     # sums, a tuple
-        ring,    # `Ring`
-        at,      # `Place`
-        before,  # slot of the turn before
-        busy,    # is that one still to be handed back?
-        mine,    # number of the consumer
-        leads,   # does this thread hand it back?
-    ):
-        acc = multiply(acc, ring.start, ring.full, at, mine)
-        if busy and leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
-        return acc, next_place(at), at.slot
-    return turn
-
-@cache
-def first_turns(
-    count,  # turns
-    tile,   # a `WgmmaTile`
-    sends,  # does each send a box of the tile before?
-):
-    "A device function: the first `count` turns of a tile."
+    "A device function: multiply the first `count` k tiles of a tile of C. The sums begin at zero."
     if not count:
         @cuda.jit(device=True)
-        def no_turns(acc, ring, at, before, turns, mine, results, desk): return acc, at, before
-        return no_turns
-    earlier, turn = first_turns(count - 1, tile, sends), consumer_turn(tile, fresh=count == 1)
-    send, done, busy = box_sender(count - 1) if sends else send_nothing, count - 1, count > 1
+        def no_k_tiles(acc, storage, state, previous, k_tiles, warpgroup, pending, store):
+            return acc, state, previous
+        return no_k_tiles
+    earlier, advance = first_k_tiles(count - 1, tile, stores), pipeline_advance(tile.stages)
+    mma, done, releases = wgmma_multiplier(tile, accumulate=count > 1), count - 1, count > 1
+    store_box = box_storer(count - 1) if stores else store_nothing
 
     @cuda.jit(device=True)
-    def turns_and_boxes(acc, ring, at, before, turns, mine, results, desk):
-        acc, at, before = earlier(acc, ring, at, before, turns, mine, results, desk)
-        if not busy or done < turns:
-            acc, at, before = turn(acc, ring, at, before, busy, mine, desk.leads)
-        send(results, desk)
-        return acc, at, before
-    return turns_and_boxes
+    def multiply_and_store(
+        acc,        # sums, a tuple
+        storage,    # `SharedStorage`
+        state,      # `PipelineState`
+        previous,   # stage of the k tile before
+        k_tiles,    # that the tile of C has
+        warpgroup,  # number of the consumer
+        pending, store,
+    ):  # the sums, the next state, the stage of the last k tile
+        acc, state, previous = earlier(acc, storage, state, previous, k_tiles, warpgroup, pending, store)
+        if not releases or done < k_tiles:
+            consumer_wait(storage, state)
+            acc = mma(acc, storage, state.stage, warpgroup)
+            if releases: consumer_release(storage, previous, store.elected)
+            state, previous = advance(state), state.stage
+        store_box(pending, store)
+        return acc, state, previous
+    return multiply_and_store
 
-# %% ../../nbs/16_warp_specialized.ipynb #ed60a136
+@cuda.jit(device=True)
+def mma_tail(acc, storage, previous, elected):
+    "Wait for the products that are left, and only then release their stage."
+    acc = wgmma_wait_group(acc)
+    consumer_release(storage, previous, elected)
+    return acc
+
+# %% ../../nbs/16_warp_specialized.ipynb #f6a0b1c1
+def stagger_distance(stages):
+    "How many k tiles before its end the second consumer lets the first one pass."
+    return stages - 1
+
+@cache
+def order_barrier(
+    distance,  # see `stagger_distance`; 0: nobody waits
+):
+    "Device functions: where a consumer has to wait for the first one, its wait, and the first one's word."
+    @cuda.jit(device=True)
+    def waits_before(k_tiles, last, warpgroup):
+        "Number of a k tile; that of none if nobody waits. `last`: is it the block's last tile of C?"
+        waits = last and warpgroup == 1 and k_tiles > uint32(distance)
+        return uint32(k_tiles - uint32(distance)) if waits else k_tiles
+
+    @cuda.jit(device=True)
+    def order_wait(storage, k_tile, waits_before):
+        if distance and k_tile == waits_before: mbarrier_try_wait(storage.order, uint32(0))
+
+    @cuda.jit(device=True)
+    def order_arrive(storage, last, thread):
+        if distance and last and thread == 128: mbarrier_arrive(storage.order)
+    return waits_before, order_wait, order_arrive
+
+# %% ../../nbs/16_warp_specialized.ipynb #f6a0b1c3
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128,
     "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,
@@ -166,157 +120,136 @@ def with_producer(tile):
     "Threads of a block of kernel 16: a warpgroup more than those that multiply."
     return tile.threads + 128
 
+def c_bytes(tile):
+    "Room for results on their way out: two boxes for each consumer."
+    return 2 * BOX * tile.warpgroups
+
 def shared_bytes(tile):
     "What kernel 16 needs."
-    return tile.shared_bytes + 2 * BOX * tile.warpgroups + 8
-
-def turns_ahead(stages):
-    "How many turns before its end the second consumer lets the first one pass."
-    return stages - 1
-
-@cuda.jit(device=True)
-def own_box(start, mine):
-    "Where a consumer's last results wait: in the ring, which nobody needs any more."
-    return uint32(start + mine * uint32(BOX))
-
-@cuda.jit(device=True)
-def last_products(acc, ring, before, leads):
-    "Wait for the products that are left, and only then hand back their slot."
-    acc = wgmma_wait_group(acc)
-    if leads: mbarrier_arrive(uint32(ring.empty + uint32(8) * before))
-    return acc
+    return tile.shared_bytes + c_bytes(tile) + 8
 
 @cache
-def bf16_gemm_warp_specialized_kernel(
-    tile=LARGE,      # a `WgmmaTile` that keeps `RULES`
-    predicated=True,    # may m or n not be multiples of the tile? Of meaning where C is read
-    read_c=True,     # is beta not 0?
-    scaled=True,     # is alpha not 1?
-    late=True,       # do results leave while the next tile is multiplied?
-    lets_pass=True,  # does the second consumer wait until the first has started its last products?
-    split=False,     # are sums cut into parts, which go to a workspace in float32?
+def barrier_init(
+    stages,
+    consumers,  # warpgroups
 ):
-    "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
-    check_tile(tile, RULES)
-    bm, bn, stages, group_m = tile
-    consumers, boxes, zeros = tile.warpgroups, bn // 64, (np.float32(0),) * tile.results
-    slot, nothing = tile.stage_bytes, (np.uint32(0),) * (tile.results // 2)
-    writes = read_c or split  # then threads write, and not the TMA
-    sends = late and not writes
-    early = boxes if sends else 1  # turns before the loop
-    fetch, next_place, turn = tile_fetcher(tile), place_after(stages), consumer_turn(tile)
-    first, send_all = first_turns(early, tile, sends), boxes_sender(boxes)
-    send_last = boxes_sender(boxes, slot, False)
-    lead = turns_ahead(stages) if lets_pass and consumers == 2 else 0
-    write_pair = part_writer(predicated) if split else pair_writer(predicated, 8, read_c)
-    write, work_tile = row_of_matrices_writer(bn // 8, write_pair), work_tile_finder(split)
-    few, many = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
-    send_now, one = not writes and not late, np.float32(1)
-
-    @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
-    def bf16_gemm_warp_specialized_kernel(
-        map_a,  # tensor map of A, boxes of bm rows
-        map_b,  # tensor map of B, boxes of 64 rows
-        map_c,  # tensor map of C, boxes of 64 rows
-        c,      # (m·n,) bits of bfloat16, the same memory as `map_c` names; or the workspace
-        m, n, k,
-        parts,  # uint32, of each sum; each of them has a turn or more
-        alpha,  # factor of A·B
-        beta,   # factor of C
-    ):
-        start = ring_start(cuda.shared.array(0, uint16, alignment=16))
-        leaving = uint32(start + uint32(stages * slot))
-        full = uint32(leaving + uint32(2 * BOX * consumers))
-        ring = Ring(start, full, uint32(full + uint32(8 * stages)),
-                    uint32(full + uint32(16 * stages)))
-        thread = uint32(cuda.threadIdx.x)
-        maps = Maps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
+    "A device function: one thread fetches the tensor maps, another one makes the mbarriers."
+    @cuda.jit(device=True)
+    def init(storage, maps, thread):
         if thread == 0:
             fence_proxy_tensormap(maps.a)
             fence_proxy_tensormap(maps.b)
         elif thread == 32:
-            mbarrier_init(ring.through, uint32(1))
-            for i in range(stages):
-                mbarrier_init(uint32(ring.full + uint32(8 * i)), uint32(1))
-                mbarrier_init(uint32(ring.empty + uint32(8 * i)), uint32(consumers))
+            mbarrier_init(storage.order, uint32(1))
+            for stage in range(stages):
+                mbarrier_init(full_barrier(storage, stage), uint32(1))
+                mbarrier_init(empty_barrier(storage, stage), uint32(consumers))
             fence_mbarrier_init()
+    return init
+
+# %% ../../nbs/16_warp_specialized.ipynb #ed60a136
+@cache
+def bf16_gemm_warp_specialized_kernel(
+    tile=LARGE,         # a `WgmmaTile` that keeps `RULES`
+    epilogue="direct",  # a key of `EPILOGUES`: overlapped, staged, direct or split_k
+    predicated=True,    # may m or n not be multiples of the tile? Of meaning for direct and split_k
+    read_c=True,        # is beta not 0? Only direct reads C
+    scaled=True,        # is alpha not 1? Of meaning for overlapped and staged
+    stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
+):
+    "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
+    check_tile(tile, RULES)
+    if epilogue not in EPILOGUES:
+        raise ValueError(f"epilogue is {epilogue!r}; there are {', '.join(EPILOGUES)}")
+    stages, consumers = tile.stages, tile.warpgroups
+    boxes, finish, drain = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
+    early = max(1, boxes)  # k tiles before the main loop
+    zeros, nothing = (np.float32(0),) * tile.results, (np.uint32(0),) * (tile.results // 2)
+    shared_storage, init = storage_layout(tile, c_bytes(tile)), barrier_init(stages, consumers)
+    work_grid, work_tile, tile_origin = persistent_scheduler(tile, epilogue == "split_k")
+    producer_advance = consumer_advance = pipeline_advance(stages)
+    load_k_tile, mma, first = k_tile_loader(tile), wgmma_multiplier(tile), first_k_tiles(early, tile, boxes > 0)
+    distance = stagger_distance(stages) if stagger_consumers and consumers == 2 else 0
+    waits_before, order_wait, order_arrive = order_barrier(distance)
+    few, many = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
+
+    @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
+    def bf16_gemm_warp_specialized_kernel(
+        map_a, map_b, map_c,  # tensor maps: boxes of bm rows of A, of 64 rows of B and C
+        c,        # (m·n,) bits of bfloat16, the same memory as `map_c` names; or the workspace
+        m, n, k,
+        split_k,  # uint32, parts of each sum; each of them has a k tile or more
+        alpha,    # factor of A·B
+        beta,     # factor of C
+    ):
+        # prologue: mbarriers and tensor maps must be seen by all before anybody uses them
+        storage, thread = shared_storage(cuda.shared.array(0, uint16, alignment=16)), uint32(cuda.threadIdx.x)
+        maps = TensorMaps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
+        init(storage, maps, thread)
         cuda.syncthreads()
 
-        rows = uint32(uint32(m + bm - 1) // uint32(bm))
-        cols = uint32(uint32(n + bn - 1) // uint32(bn))
-        count, turns = uint32(rows * cols), uint32(uint32(k + BK - 1) // uint32(BK))
-        tiles = uint32(count * parts) if split else count
-        number, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)  # of a tile
+        # a persistent block: its first work tile, and from one to the next
+        grid, to = work_grid(m, n, k, split_k), Target(c, m, n, alpha, beta)
+        work, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
         if thread < 128:
+            # producer warpgroup: one thread loads k tile after k tile, as stages become empty
             setmaxnreg_dec(few)
             if thread == 0:
-                at = Place(uint32(0), uint32(1))  # parity 1: new slots need no wait
-                while number < tiles:
-                    which, part, done, end = work_tile(number, count, turns, parts)
-                    tile_row, tile_col = rasterize(which, rows, cols, uint32(group_m))
-                    row, col = uint32(tile_row * uint32(bm)), uint32(tile_col * uint32(bn))
-                    while done < end:
-                        mbarrier_try_wait(uint32(ring.empty + uint32(8) * at.slot), at.parity)
-                        fetch(ring.start, ring.full, at.slot, maps, row, col,
-                              uint32(done * uint32(BK)))
-                        at, done = next_place(at), uint32(done + uint32(1))
-                    number = uint32(number + step)
+                state = PipelineState(uint32(0), uint32(1))
+                while work < grid.work:
+                    number, part, k_tile, end = work_tile(work, grid)
+                    row, col = tile_origin(number, grid)
+                    while k_tile < end:
+                        producer_acquire(storage, state)
+                        load_k_tile(storage, state.stage, maps, row, col, k_tile)
+                        state, k_tile = producer_advance(state), uint32(k_tile + uint32(1))
+                    work = uint32(work + step)
         else:
+            # consumer warpgroups: 64 rows of each tile
             setmaxnreg_inc(many)
-            mine, lane = uint32(thread // 128 - 1), uint32(thread % 32)
-            mine_row = uint32(thread % 128 // 32 * 16 + lane % 16)
-            barrier, leads = uint32(mine + 1), thread % 128 == 0
-            home, own = uint32(leaving + mine * uint32(2 * BOX)), own_box(start, mine)
-            offset = uint32(mine_row * uint32(ROW))
-            flip = uint32(swizzle_128b(mine_row, uint32(lane // 16)) * 16)
-            to_c = global_address(map_c, uint64(0))
-            desk = Desk(barrier, leads, home, uint32(home + offset), flip, to_c)
-            if desk.leads: fence_proxy_tensormap(desk.map_c)
-            results = Results(nothing, uint32(0), uint32(0), False)
-            at, before = Place(uint32(0), uint32(0)), uint32(0)
-            while number < tiles:
-                which, part, begin, end = work_tile(number, count, turns, parts)
-                own_turns = uint32(end - begin)
-                acc, at, before = first(zeros, ring, at, before, own_turns, mine, results, desk)
-                # only now, while products are at work: between two tiles nothing hides it
-                tile_row, tile_col = rasterize(which, rows, cols, uint32(group_m))
-                row = uint32(tile_row * uint32(bm) + mine * uint32(64))
-                col = uint32(tile_col * uint32(bn))
-                done, last = uint32(early), uint32(number + step) >= tiles
-                pauses = last and mine == 1 and own_turns > uint32(lead)
-                pause = uint32(own_turns - uint32(lead)) if pauses else own_turns  # that: never
-                while done < own_turns:
-                    if lead and done == pause: mbarrier_try_wait(ring.through, uint32(0))
-                    acc, at, before = turn(acc, ring, at, before, True, mine, desk.leads)
-                    done = uint32(done + uint32(1))
-                if lead and last and thread == 128: mbarrier_arrive(ring.through)
-                acc = last_products(acc, ring, before, desk.leads)
-                if writes:  # parts of sums lie one below the other
-                    write(Target(c, m * (part + 1), n, alpha, beta),
-                          m * part + row + thread % 128 // 32 * 16 + lane // 4,
-                          int64(col) + lane % 4 * 2, acc)
-                else: results = Results(pack_scaled(acc, alpha if scaled else one), row, col, True)
-                if send_now: send_all(results, desk)
-                number = uint32(number + step)
-            if sends:
-                send_last(results, Desk(barrier, leads, own, uint32(own + offset), flip, to_c))
-            if desk.leads: cp_async_bulk_wait_group_read(0)  # shared memory must stay until it is read
+            warpgroup, store = uint32(thread // 128 - 1), tma_store_of(thread, storage, map_c)
+            pending = PendingTile(nothing, uint32(0), uint32(0), False)
+            state, previous = PipelineState(uint32(0), uint32(0)), uint32(0)
+            while work < grid.work:
+                # the first k tiles, and meanwhile the epilogue of the tile before if it is overlapped
+                number, part, begin, end = work_tile(work, grid)
+                k_tile, k_tiles, last = uint32(early), uint32(end - begin), uint32(work + step) >= grid.work
+                acc, state, previous = first(zeros, storage, state, previous, k_tiles, warpgroup, pending, store)
+                # only now, while products are at work: between two tiles nothing would hide it
+                row, col = tile_origin(number, grid)
+                pause = waits_before(k_tiles, last, warpgroup)
+
+                # main loop
+                while k_tile < k_tiles:
+                    order_wait(storage, k_tile, pause)
+                    consumer_wait(storage, state)
+                    acc = mma(acc, storage, state.stage, warpgroup)
+                    consumer_release(storage, previous, store.elected)  # its products are through by now
+                    previous, state, k_tile = state.stage, consumer_advance(state), uint32(k_tile + uint32(1))
+                order_arrive(storage, last, thread)
+                acc = mma_tail(acc, storage, previous, store.elected)
+
+                # epilogue
+                pending = finish(acc, pending, to, part, uint32(row + warpgroup * uint32(64)), col, thread, store)
+                work = uint32(work + step)
+            drain(pending, storage, store, warpgroup)
+            if store.elected: cp_async_bulk_wait_group_read(0)  # shared memory must stay until it is read
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/16_warp_specialized.ipynb #3beb4a86
 @cuda.jit(lineinfo=True, launch_bounds=256)
-def resize_kernel(
+def copy_padded_kernel(
     source,  # (rows·cols,) numbers of 16 bits
     rows, cols,
     target,  # (rows·to_cols,) the same
     to_cols,
-    parts,   # uint32, pieces of 256 numbers that cover a row of the target
+    chunks,  # uint32, pieces of 256 numbers that cover a row of the target
 ):
     "Rows into longer or shorter ones, zeros behind their end. A block copies pieces of eight rows."
     thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-    eight = uint32(block // parts)
+    eight = uint32(block // chunks)
     row = int64(eight) * 8 + thread // 32
-    col = int64(uint32(block - eight * parts)) * 256 + thread % 32
+    col = int64(uint32(block - eight * chunks)) * 256 + thread % 32
     if row >= rows: return
     at, to = uint64(row * cols + col), uint64(row * to_cols + col)
     numbers = cuda.local.array(8, uint16)
@@ -326,102 +259,99 @@ def resize_kernel(
     for i in range(8):
         if col + 32 * i < to_cols: target[to + uint64(32 * i)] = numbers[i]
 
-def resize(
+def copy_padded(
     source,  # (rows, cols) uint16 device array
     target,  # (rows, to_cols) uint16 device array; gets what fits, and zeros behind it
     stream,  # to launch on
 ):
     "Copy a matrix into one with longer or shorter rows."
     (rows, cols), to_cols = source.shape, target.shape[1]
-    parts = (to_cols + 255) // 256
-    resize_kernel[(rows + 7) // 8 * parts, 256, stream](
+    chunks = (to_cols + 255) // 256
+    copy_padded_kernel[(rows + 7) // 8 * chunks, 256, stream](
         source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
-        np.uint32(parts))
+        np.uint32(chunks))
 
-def with_copies(
+def padded_operands(
     g,
     names,  # of matrices
 ):
-    "The arguments with copies of these matrices in their place."
+    "The arguments with padded copies of these matrices in their place: rows of whole 128 bytes."
     def room(x): return g.scratch(x.shape[0], cdiv(x.shape[1], 64) * 64)
     copies = {name: room(getattr(g, name)) for name in names}
     for name in names:
-        if name != "c" or g.beta != 0: resize(getattr(g, name), copies[name], g.stream)
+        if name != "c" or g.beta != 0: copy_padded(getattr(g, name), copies[name], g.stream)
     return replace(g, **copies, n=copies.get("c", g.c).shape[1])
 
 # %% ../../nbs/16_warp_specialized.ipynb #9b2d21a2
-CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a turn, by an experiment below
+CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # of a k tile, by an experiment below
 ROW_CYCLES = {64: 1.7, 16: 2.8, 1: 3.9}  # of 128 bytes from rows of a multiple of … numbers
 ALONE = 1.3    # so many times as fast they come where other multiprocessors want none
 MOVED = 2700   # bytes of memory read and written in a cycle
 LAUNCH = 1300  # cycles of a copy of hardly anything
 ADDED = 135    # numbers in a cycle that are parts of sums: written, read and added
 ADDING = 5200  # cycles to write and to add up hardly any
-PART = 16      # turns of a part of a sum, at least (the last one gets what is left)
-COPIES = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
-
-class Plan(NamedTuple):
-    "How kernel 16 is to multiply."
-    tile: WgmmaTile
-    copies: str  # names of matrices to copy first
-    parts: int   # of each sum
-    blocks: int  # of the grid
+PART = 16      # k tiles of a part of a sum, at least (the last one gets what is left)
+PADDED = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
 
 @lru_cache(1000)
-def choose(
+def select_config(
     m, n, k,              # the matrices
-    multiprocessors,      # of the GPU
+    sms,                  # multiprocessors of the GPU
     tiles=tuple(CYCLES),  # to choose from
-    copies=COPIES,        # to choose from
-) -> Plan:
-    "What should take the fewest cycles, with the fewest blocks that need no round more."
-    turns, numbers = cdiv(k, BK), dict(a=m * k, b=k * n, c=m * n)
-    def count(tile, parts): return parts * cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    def rounds(tile, parts): return cdiv(count(tile, parts), multiprocessors)
+    padded=PADDED,        # to choose from
+) -> LaunchConfig:
+    "What should take the fewest cycles, with the fewest blocks that need no more waves."
+    k_tiles, numbers = cdiv(k, BK), dict(a=m * k, b=k * n, c=m * n)
+    def count(tile, split_k): return split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)
+    def waves(tile, split_k): return cdiv(count(tile, split_k), sms)
     def cuts(tile):
-        most = max(1, min(multiprocessors // count(tile, 1), turns // PART))
-        return {1, cdiv(turns, cdiv(turns, most))}  # no part is empty
+        most = max(1, min(sms // count(tile, 1), k_tiles // PART))
+        return {1, cdiv(k_tiles, cdiv(k_tiles, most))}  # no part is empty
 
     def row(cols, copied):
         return next(ROW_CYCLES[i] for i in ROW_CYCLES if copied or cols % i == 0)
 
-    def estimate(plan):
-        tile, names, parts = plan
-        products = rounds(tile, parts) * CYCLES.get(tile, tile.bm * tile.bn / 32)
+    def estimate(choice):
+        tile, names, split_k = choice
+        products = waves(tile, split_k) * CYCLES.get(tile, tile.bm * tile.bn / 32)
         # the L2 serves all blocks together; one that is alone gets rows only so much faster
-        share = max(count(tile, parts) / multiprocessors, rounds(tile, parts) / ALONE)
+        share = max(count(tile, split_k) / sms, waves(tile, split_k) / ALONE)
         rows = share * (tile.bm * row(k, "a" in names) + tile.bn * row(n, "b" in names))
         copying = sum(LAUNCH + 4 * numbers[name] / MOVED for name in names)
-        adding = ADDING + parts * m * n / ADDED if parts > 1 else 0
-        return cdiv(turns, parts) * max(products, rows) + copying + adding
+        adding = ADDING + split_k * m * n / ADDED if split_k > 1 else 0
+        return cdiv(k_tiles, split_k) * max(products, rows) + copying + adding
 
-    plans = [(tile, names, parts) for tile in tiles for names in copies for parts in cuts(tile)]
-    tile, names, parts = min(plans, key=estimate)
-    return Plan(tile, names, parts, cdiv(count(tile, parts), rounds(tile, parts)))
+    choices = [(tile, names, split_k) for tile in tiles for names in padded for split_k in cuts(tile)]
+    tile, names, split_k = min(choices, key=estimate)
+    return LaunchConfig(tile, cdiv(count(tile, split_k), waves(tile, split_k)), split_k, names)
 
 # %% ../../nbs/16_warp_specialized.ipynb #e465b83b
-def launch_product(
+def launch_gemm(
     g,          # what `gemm_args` returned, of matrices that the TMA can copy
-    plan,       # a `Plan`
+    config,     # a `LaunchConfig`
     **options,  # see `bf16_gemm_warp_specialized`
 ):
     "Launch kernel 16, and what adds up the parts of sums."
-    tile, parts = plan.tile, plan.parts
-    split = options.setdefault("split", parts > 1)
-    if not split: parts = 1
-    read_c = options.setdefault("read_c", bool(g.beta != 0) and not split)
+    tile, split_k = config.tile, config.split_k
+    read_c = options.setdefault("read_c", bool(g.beta != 0))
+    default = "split_k" if split_k > 1 else "direct" if read_c else "overlapped"
+    epilogue = options.setdefault("epilogue", default)
+    by_threads, is_split = epilogue in ("direct", "split_k"), epilogue == "split_k"
+    if read_c and not by_threads:
+        raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
+                         "pass epilogue=\"direct\" or \"split_k\", or none")
+    if not is_split: split_k = 1
     options.setdefault("scaled", bool(g.alpha != 1))
-    options.setdefault("predicated", (read_c or split) and not tile.fits(g))  # the TMA needs no guard
+    options.setdefault("predicated", by_threads and not tile.fits(g))  # the TMA needs no predicate
     kernel = KERNEL.factory(tile, **options)
-    launch = with_shared_memory(kernel, plan.blocks, with_producer(tile), g.stream,
-                                shared_bytes(tile))
+    launch = with_shared_memory(kernel, config.blocks, with_producer(tile), g.stream, shared_bytes(tile))
     c, size = g.c.ravel(), g.m * g.n
-    target = g.scratch(parts * g.m, g.n, "float32").ravel() if split else c
+    target = g.scratch(split_k * g.m, g.n, "float32").ravel() if is_split else c
     launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), target,
-           np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(parts), g.alpha, g.beta)
-    if split:
-        sum_parts_kernel[cdiv(size, 256), 256, g.stream](
-            target, np.int64(parts), c, np.int64(size), g.alpha, g.beta)
+           np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha, g.beta)
+    if is_split:
+        split_k_reduce_kernel[cdiv(size, 256), 256, g.stream](
+            target, np.int64(split_k), c, np.int64(size), g.alpha, g.beta)
 
 def bf16_gemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
@@ -431,38 +361,38 @@ def bf16_gemm_warp_specialized(
     beta=0.0,     # factor of C
     tile=None,    # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
-    copies=None,  # which matrices to copy first, of "abc"; a good choice if None
-    **options,    # of the factory: `late`, and what should not follow from the matrices
+    padded=None,  # which matrices to copy into longer rows first, of "abc"; a good choice if None
+    **options,    # of the factory: `epilogue`, and what should not follow from the matrices
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
-    float32. Where rows of a matrix are not multiples of 16 bytes, or begin in between, a copy takes
-    its place; so it does where rows of A or B are not multiples of 128 bytes, if that pays. Copies
-    take memory. In a CUDA graph nothing is copied, nor what `copies` leaves out; where the TMA then
-    cannot, `bf16_gemm_tensor_cores` does it. Before a capture call it once with these matrices, `c`
-    among them, and `copies=""`: that makes what the launch needs. Raises `TypeError`, `ValueError`,
-    or `RuntimeError` on another GPU."""
+    float32. Where rows of a matrix are not multiples of 16 bytes, or begin in between, a padded copy
+    takes its place; so it does where rows of A or B are not multiples of 128 bytes, if that pays.
+    Copies take memory. In a CUDA graph nothing is copied, nor what `padded` leaves out; where the TMA
+    then cannot, `bf16_gemm_tensor_cores` does it. Before a capture call it once with these matrices,
+    `c` among them, and `padded=""`: that makes what the launch needs. Raises `TypeError`,
+    `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    if copies is not None and set(str(copies)) - set("abc"):
-        raise ValueError(f"copies is {copies!r}; "
-                         "needed are some of the letters a, b and c, or None")
+    if padded is not None and set(str(padded)) - set("abc"):
+        raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
     if tile: check_tile(tile, RULES)
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
-    if capturing(): copies = ""
-    able = COPIES if copies is None else ("".join(sorted(set(copies))),)
+    if capturing(): padded = ""
+    able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return KERNEL.fallback(a, b, g.result, alpha, beta)
-    plan = choose(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
-    if blocks: plan = plan._replace(blocks=blocks)
-    wide = with_copies(g, plan.copies)
-    launch_product(wide, plan, **options)
-    if wide.c is not g.c: resize(wide.c, g.c, g.stream)
+    config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
+    if blocks: config = config._replace(blocks=blocks)
+    wide = padded_operands(g, config.padded)
+    launch_gemm(wide, config, **options)
+    if wide.c is not g.c: copy_padded(wide.c, g.c, g.stream)
     return g.result
 
 SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group_m=(1, 2))
-COMPILED = *(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, late=False), dict(tile=LARGE, read_c=True)
+COMPILED = (*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, epilogue="staged"),
+            dict(tile=LARGE, read_c=True))
 KERNEL = Kernel(16, "bf16_gemm_warp_specialized", "Warps with jobs", "bfloat16", bf16_gemm_warp_specialized,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
-                copies=True, fallback=k14_tensor_cores.KERNEL,
+                pads=True, fallback=k14_tensor_cores.KERNEL,
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, compiled=COMPILED,
-                            variants=({}, dict(blocks=1), dict(blocks=3), dict(late=False))))
+                            variants=({}, dict(blocks=1), dict(blocks=3), dict(epilogue="staged"))))

@@ -161,7 +161,7 @@ class Products:
         "What each thread's sums grow by: (128, columns / 2)."
         if any(now is not then for now, then in zip(self._written(), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
-                                 "started: wait for the product, and then hand back its slot")
+                                 "started: wait for the product, and then release its stage")
         k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
         total = 0
         for step in range(self.steps):
