@@ -86,7 +86,7 @@ def rounded(
 def dtype_of(
     matmul,  # host function, kernel, `ladder.Kernel`, a functools.partial of one, or its name
 ) -> str:
-    "The type of its matrices. As in BLAS the first letter says it: s for float32, h here for bfloat16."
+    "The type of its matrices, by its name: `bf16_gemm_…` takes bfloat16, any other function float32."
     if hasattr(matmul, "dtype"): return matmul.dtype
     fn = getattr(matmul, "func", matmul)
     name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")

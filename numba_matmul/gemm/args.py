@@ -44,7 +44,7 @@ def device_matrix(
     dtype,  # see `gemm_args`
 ):
     "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
-    def refuse(kind, given, needed): raise kind(f"{name} is {given}; needed is {needed}")
+    def refuse(kind, given, needed): raise kind(f"{name} is {given}; expected {needed}")
     is_tensor = is_torch(x)
     if is_tensor and not x.is_cuda:
         refuse(TypeError, f"a torch tensor on {x.device}",
@@ -56,8 +56,7 @@ def device_matrix(
         refuse(TypeError, f"a host object ({describe(x)})",
                f"an array on the device: pass to_d({name})")
     if len(x.shape) != 2:
-        refuse(ValueError, f"an array of {len(x.shape)} dimensions, shape {tuple(x.shape)}",
-               "a matrix of 2")
+        refuse(ValueError, f"an array of shape {tuple(x.shape)}", "a matrix, two dimensions")
     given, kept = str(x.dtype).replace("torch.", ""), KEPT_AS.get(dtype, dtype)
     if given != (dtype if is_tensor else kept):
         if is_tensor: how = f"{name}.to(torch.{dtype})"
@@ -133,7 +132,7 @@ def gemm_args(
                              "while it is read: pass another c")
     for name, factor in ("alpha", alpha), ("beta", beta):
         if not isinstance(factor, Real):
-            raise TypeError(f"{name} is {factor!r}; needed is a number")
+            raise TypeError(f"{name} is {factor!r}; expected a number")
     alpha, beta = np.float32(alpha), np.float32(beta)
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}

@@ -75,7 +75,7 @@ class GroupTile(NamedTuple):
     tm: int         # rows of a group
     tn: int         # its columns
     pad_a: int = 0   # unused words after each row of A's tile
-    unroll: int = 1  # steps of the sum that are written out
+    unroll: int = 1  # steps of the sum that are unrolled
 
     @property
     def threads(self): return 256
@@ -112,7 +112,7 @@ class WarpTile(NamedTuple):
     tm: int         # rows of a group
     tn: int         # its columns
     pad_a: int = 0   # unused words after each row of A's tile
-    unroll: int = 1  # steps of the sum that are written out
+    unroll: int = 1  # steps of the sum that are unrolled
     zigzag: int = 0  # 1: lanes go in zig-zag over two rows; 0: row by row
     stages: int = 1  # tiles of A and B in shared memory at a time, for lessons 11 and 12
 

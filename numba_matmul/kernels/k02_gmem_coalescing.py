@@ -14,7 +14,7 @@ from ..gemm.launch import row_strips
 from numba import cuda, float32, int64
 
 # %% ../../nbs/02_gmem_coalescing.ipynb #36757e88
-UNROLL = 16  # steps of the loop that are written out
+UNROLL = 16  # steps of the loop that are unrolled
 
 @cuda.jit(lineinfo=True)
 def sgemm_gmem_coalescing_kernel(a, b, c, k, alpha, beta):

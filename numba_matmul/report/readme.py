@@ -51,7 +51,7 @@ def readme_ladder() -> str:
                   for dtype, rows in by_dtype(rows_at(card)).items()}
         cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {dtype}" for dtype, speed in speeds.items())
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {card['date']}); "
-                     f"cuBLAS: {cublas}, the median of its runs in turn with "
+                     f"cuBLAS: {cublas}, the median of its runs, which alternate with "
                      "each kernel, and each % is of the runs beside it")
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]

@@ -95,7 +95,7 @@ class Thread(greenlet):
 
 # %% ../../nbs/library/sim_scheduler.ipynb #322ac3a1
 class Block:
-    "One block of a launch: its threads, run in turn from barrier to barrier."
+    "One block of a launch: its threads, run one after another from barrier to barrier."
     def __init__(self, launch, index, args, memory):
         self.dims, self.grid, self.index = launch.block_dim, launch.grid_dim, kernelapi.Dim3(*index)
         self.memory = memory
