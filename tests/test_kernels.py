@@ -327,7 +327,7 @@ def test_blocks_of_kernel_16_have_as_few_waves_as_can_be(m, n, k, sms):
     tile, blocks, split_k, _ = k16_warp_specialized.select_config(m, n, k, sms)
     k_tiles, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
     assert split_k == 1 or (split_k * tiles <= sms and (split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
-                            and cdiv(k_tiles, split_k) >= k16_warp_specialized.PART)
+                            and cdiv(k_tiles, split_k) >= k16_warp_specialized.MIN_K_TILES)
     tiles *= split_k
     assert 1 <= blocks <= min(tiles, sms)
     waves = cdiv(tiles, blocks)
@@ -342,7 +342,7 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
     a, b, before = (random(*shape, dtype="bfloat16") for shape in ((m, k), (k, n), (m, n)))
     c = to_d(before if beta else nan_like(before))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in dict(PART=1, ADDING=0, ADDED=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
+        for name, value in dict(MIN_K_TILES=1, REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
         k16_warp_specialized.select_config.cache_clear()
         assert k16_warp_specialized.select_config(m, n, k, 132, (WgmmaTile(64, 128, 2),)).split_k > 1
         bf16_gemm_warp_specialized(to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))

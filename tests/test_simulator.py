@@ -783,7 +783,7 @@ def meets_every_other_time(barrier, threads, met=Counter()):
 
 
 @cuda.jit(device=True)
-def box_of_the_other(storage, warpgroup): return uint32(storage.k_tiles + uint32(1 - warpgroup) * uint32(BOX))
+def box_of_the_other(storage, warpgroup): return uint32(storage.ab_tiles + uint32(1 - warpgroup) * uint32(BOX))
 
 
 def odd_boxes_allowed():

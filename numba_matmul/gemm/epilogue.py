@@ -140,15 +140,15 @@ class PendingTile(NamedTuple):
 class TmaStore(NamedTuple):
     "What a thread of a consumer warpgroup needs to store results by TMA."
     barrier: int   # number of the warpgroup's named barrier
-    elected: bool  # is this the thread that speaks with the TMA?
-    boxes: int     # address of the first box of 64×64 in shared memory
+    elected: bool  # is this the elected thread, which issues the TMA stores?
+    boxes: int     # address of the warpgroup's first box of 64×64 in shared memory
     lane_row: int  # address of the row that the lane points at
     swizzle: int   # of that row
     map_c: int     # address of C's tensor map
 
 @cuda.jit(device=True)
 def tma_store_of(thread, storage, map_c):
-    "The `TmaStore` of a thread."
+    "The `TmaStore` of a consumer thread; the elected one fences C's tensor map."
     warpgroup, lane = uint32(thread // 128 - 1), uint32(thread % 32)
     row = uint32(thread % 128 // 32 * 16 + lane % 16)
     boxes = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
@@ -204,17 +204,17 @@ def boxes_storer(
 # %% ../../nbs/library/gemm_epilogue.ipynb #a7e0d1c4
 class Epilogue(NamedTuple):
     "What becomes of a tile's sums."
-    boxes: int      # of the tile before, each of them stored after one of a tile's first k tiles
-    finish: object  # device function: at the end of a tile → `PendingTile`
-    drain: object   # device function: at the end of the block
+    boxes: int      # that are left to the next tile: it stores one after each of its first k tiles
+    finish: object  # device function, at the end of a tile: packs or stores it; what is still pending
+    drain: object   # device function, at the end of the block: stores what is still pending
 
 @cuda.jit(device=True)
 def drain_nothing(pending, storage, store, warpgroup): pass
 
 @cuda.jit(device=True)
 def drain_box(storage, warpgroup):
-    "Where a consumer's last results go: to the ring, which nobody needs any more."
-    return uint32(storage.k_tiles + warpgroup * uint32(BOX))
+    "Where a consumer stages its last tile: in its own 64 rows of A's tiles, which only it has read."
+    return uint32(storage.ab_tiles + warpgroup * uint32(BOX))
 
 @cache
 def overlapped_epilogue(
@@ -252,7 +252,7 @@ def staged_epilogue(tile, predicated, read_c, scaled):
 
 @cache
 def direct_epilogue(tile, predicated, read_c, scaled, write_pair=None):
-    "Each thread writes its results, and reads its elements of C first if they count."
+    "Each thread writes its results, and reads its elements of C first if beta is not 0."
     write = mma_row_writer(tile.bn // 8, write_pair or pair_writer(predicated, 8, read_c))
 
     @cuda.jit(device=True)

@@ -31,16 +31,16 @@ class TensorMaps(NamedTuple):
 
 class SharedStorage(NamedTuple):
     "Addresses in a block's shared memory."
-    k_tiles: int  # the ring: a tile of A and one of B for each stage
-    c_tiles: int  # room for results on their way out
-    full: int     # an mbarrier for each stage: its k tile has come
-    empty: int    # an mbarrier for each stage: its k tile has been multiplied
-    order: int    # one mbarrier more, see `order_barrier` in lesson 16
+    ab_tiles: int  # the ring: a tile of A and one of B for each stage
+    c_tiles: int   # staging for the epilogue
+    full: int      # an mbarrier for each stage: its k tile has come
+    empty: int     # an mbarrier for each stage: its k tile has been multiplied
+    order: int     # one more mbarrier, see `order_barrier` in lesson 16
 
 @cache
 def storage_layout(
     tile,       # a `WgmmaTile`
-    c_bytes=0,  # room for results
+    c_bytes=0,  # staging for the epilogue
 ):
     "A device function: an array in shared memory → `SharedStorage`, from a multiple of 1024 bytes on."
     ring, barriers = tile.stages * tile.stage_bytes, 8 * tile.stages
@@ -96,7 +96,7 @@ def consumer_wait(storage, state):
 def consumer_release(
     storage,
     stage,
-    elected,  # is this the thread that speaks for its warpgroup?
+    elected,  # is this the elected thread of its warpgroup?
 ):
-    "Hand back a stage whose k tile has been multiplied."
+    "Hand back a stage: no product reads its k tile any more."
     if elected: mbarrier_arrive(empty_barrier(storage, stage))

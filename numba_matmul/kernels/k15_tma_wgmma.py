@@ -55,7 +55,7 @@ TILE = WgmmaTile(bm=128, bn=256, stages=4)
 def k_tile_loader(
     tile,  # a `WgmmaTile`
 ):
-    "A device function: order the tiles of A and B of a k tile, by one thread."
+    "A device function: issue the TMA loads of a k tile, from one thread."
     stage_bytes, bytes_a, boxes = tile.stage_bytes, tile.bytes_a, tile.bn // 64
 
     @cuda.jit(device=True)
@@ -66,7 +66,7 @@ def k_tile_loader(
         row, col,  # of the tile of C
         k_tile,    # its number
     ):
-        to, full = uint32(storage.k_tiles + uint32(stage_bytes) * stage), full_barrier(storage, stage)
+        to, full = uint32(storage.ab_tiles + uint32(stage_bytes) * stage), full_barrier(storage, stage)
         k = uint32(k_tile * uint32(BK))  # column of A, row of B
         mbarrier_arrive_expect_tx(full, uint32(stage_bytes))
         cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
@@ -82,20 +82,21 @@ NEXT_B = 16 * ROW >> 4
 @cache
 def wgmma_multiplier(
     tile,             # a `WgmmaTile`
-    accumulate=True,  # do the sums go on, or begin at zero?
+    accumulate=True,  # do the accumulators go on, or start at zero?
 ):
-    "A device function: start to multiply a k tile that has come, by a warpgroup."
+    """A device function: start to multiply a k tile that has come, by a warpgroup. On return the
+    products of the call before are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a, steps, scale_d = tile.stage_bytes, tile.bytes_a, BK // 16, int(accumulate)
     transpose_b, pending = 1, 1
 
     @cuda.jit(device=True)
     def mma(
-        acc,        # sums, a tuple
+        acc,        # accumulators, a tuple
         storage,    # `SharedStorage`
         stage,
         warpgroup,  # its number
     ):
-        here = uint32(storage.k_tiles + stage * uint32(stage_bytes))
+        here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
         a = OF_A | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = OF_B | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
         return wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, steps, transpose_b, pending, scale_d)

@@ -26,7 +26,7 @@ def mbarrier_init(
     barrier,  # address of 8 bytes in shared memory, see `shared_address`
     count,    # arrivals that end a phase
 ):
-    "Make a barrier, by one thread. PTX ISA, mbarrier.init."
+    "Initialize an mbarrier from one thread. PTX ISA, mbarrier.init."
     hopper.mbarrier_init(barrier, count)
 
 @bind("fence.mbarrier_init.release.cluster;")
@@ -55,7 +55,7 @@ def mbarrier_try_wait(
     barrier,  # address
     parity,   # 0 for the first phase, then 1, 0, …; 1 at a new barrier does not wait
 ):
-    "Try until the phase of that parity has ended. PTX ISA, mbarrier.try_wait.parity."
+    "Wait until the phase with that parity has ended: mbarrier.try_wait.parity in a loop, PTX ISA."
     hopper.mbarrier_try_wait(barrier, parity, sys._getframe(1))
 
 @bind("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "l")
@@ -151,28 +151,28 @@ def pack_scaled(
 def _emit_stmatrix(context, builder, kinds, args):
     from llvmlite import ir
     from numba.core import cgutils
-    address, flip, packed, first, count = args
+    address, swizzle, packed, first, count = args
     values = cgutils.unpack_tuple(builder, packed)[first:]
     for group in range(count):
-        here = builder.add(address, builder.xor(flip, ir.IntType(32)(32 * group)))
+        here = builder.add(address, builder.xor(swizzle, ir.IntType(32)(32 * group)))
         _assembly(builder, "stmatrix.sync.aligned.m8n8.x4.shared.b16 [$0], {$1, $2, $3, $4};",
                   "r,r,r,r,r", [here, *values[4 * group:4 * group + 4]])
 
 @bind(_emit_stmatrix, "rr-nn")
 def stmatrix(
     address,  # of the row that this lane points at
-    flip,     # the bits of its swizzle, see lesson 14
+    swizzle,  # its bits of the address, see lesson 14
     packed,   # tuple of uint32
     first,    # the first of them to store, a literal
     count,    # groups of 16 columns, four of `packed` each; a literal
 ):
     "Matrices of 8×8 to shared memory, the way back of `ldmatrix`. PTX ISA, stmatrix."
     frame, lane = sys._getframe(1), getcurrent().lane
-    rows = scheduler.exchange((int(address), int(flip)), frame)
+    rows = scheduler.exchange((int(address), int(swizzle)), frame)
     for group in range(count):
         for matrix in range(4):
-            start, swizzle = rows[8 * matrix + lane // 4]
-            here = start + (swizzle ^ 32 * group) + 4 * (lane % 4)
+            start, bits = rows[8 * matrix + lane // 4]
+            here = start + (bits ^ 32 * group) + 4 * (lane % 4)
             hopper.store_pair(here, packed[first + 4 * group + matrix], frame)
 
 # %% ../../nbs/library/ptx_hopper.ipynb #c3e0a1f2
