@@ -456,3 +456,15 @@ def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path, temporar
     machine_code(simple, "void(float32[::1], float32[::1])")
     microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32))
     assert not os.listdir(temporary_folder)
+
+
+@pytest.mark.parametrize("text,together", [
+    ("bar.sync $0, $1;", True), ("wgmma.wait_group.sync.aligned 0;", True), ("setmaxnreg.dec.sync.aligned.u32 40;", True),
+    ("cp.async.commit_group;", False), ("mbarrier.arrive.shared::cta.b64 _, [$0];", False)])
+def test_what_lanes_do_together_is_convergent(text, together):
+    from llvmlite import ir
+    from numba_matmul.ptx.core import _assembly
+    word, module = ir.IntType(32), ir.Module()
+    fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [word] * text.count("$")), "f")
+    _assembly(ir.IRBuilder(fn.append_basic_block()), text, ",".join("r" * text.count("$")), fn.args)
+    assert ("convergent" in str(fn)) == together
