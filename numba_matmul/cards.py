@@ -76,6 +76,7 @@ def pick_card(
         raise LookupError(f"no result card has {', '.join(wanted) or 'a speed'}: run make gpu STAGE=ladder")
     return next((card for card in cards if card["gpu"] == _here()), cards[0])
 
+# %% ../nbs/library/cards.ipynb #eebde8b6
 def gpu_name():
     """Name of this GPU. In the simulator: that of the process which started this one, if it has a
     GPU, else that of the first result card."""

@@ -64,6 +64,7 @@ def _loaded(task):
     "In a child: a pickled kernel, the same one for each target, so that its functions are ready."
     return pickle.loads(task)
 
+# %% ../nbs/library/compiler.ipynb #2f25e5b0
 def _compile(task, sources, signature, capability, ptx=False):
     "In a child in real mode: the machine code of a kernel as a launch would make it, or its PTX."
     from types import SimpleNamespace
@@ -171,6 +172,7 @@ def register_reads(
         kept = [number if reuse else None for number, reuse in operands]
     return found
 
+# %% ../nbs/library/compiler.ipynb #0f1d41b2
 @dataclass
 class MachineCode:
     "What the compiler made of a kernel."
@@ -220,6 +222,7 @@ class MachineCode:
                 f"{len(self.main_loop)} instructions in the main loop, {self.ffma_share:.0%} FFMA")
     def _repr_markdown_(self): return compare(self)
 
+# %% ../nbs/library/compiler.ipynb #0e9fce03
 def compare(
     *codes,      # `MachineCode`s
     names=None,  # a title for each; kernel and target if None
@@ -272,6 +275,7 @@ def _build(kernel, signature, target):
         return dict(sass=run(_tool("nvdisasm"), "-g", "-c"),
                     usage=run(_tool("cuobjdump"), "-res-usage"))
 
+# %% ../nbs/library/compiler.ipynb #04584531
 def machine_code(
     kernel,          # a kernel; or a host function, which launches one
     signature=None,  # types of a kernel's arguments: "void(float32[:, ::1], uint64)"

@@ -75,6 +75,7 @@ def _check_memory(shapes):
             _refuse(f"{m}×{n}×{k} needs about {needed / 1e9:.0f} GB with its float64 reference; "
                     f"{free / 1e9:.0f} GB are free")
 
+# %% ../nbs/90_ladder.ipynb #23e6ef2d
 def _on_gpu(kernels, others, shapes, runs, card_path):
     _check_memory(shapes)
     kernels = _able(kernels, current_gpu().compute_capability)
@@ -118,6 +119,7 @@ def _able(kernels, capability):
                   f"and this GPU has {text(capability)}")
     return [kernel for kernel in kernels if capable(capability, kernel.capability)]
 
+# %% ../nbs/90_ladder.ipynb #e8e909ba
 def _in_simulator(kernels, others, shapes):
     card, wrong = next(iter(load_cards()), None), set()
     for kernel in progress(kernels, "kernels checked"):
@@ -160,6 +162,7 @@ def _tune(text, budget):
         print(found._repr_markdown_())
         if found.rows: print(f"Written: {write_tuning(found).name}")
 
+# %% ../nbs/90_ladder.ipynb #8df99dce
 def _run(kernels, size, shape, runs, card_path, picture):
     "Check and time kernels, print the table, and write what was asked for."
     chosen, others = _kernels(kernels), list(OTHERS) if kernels == "all" else []

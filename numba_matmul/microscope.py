@@ -80,6 +80,7 @@ def _served(sample, operation, size):
     sources = {lane: source for lane, (*_, source) in sample.items()}
     return (_wide_copy_parts if size > WORD else _copy_parts)(starts, sources)
 
+# %% ../nbs/library/microscope.ipynb #fb66df44
 def _joined(first, second):
     "Two parts of a warp go together if each lane wants what its neighbour, or next but one, wants."
     both = first | second
@@ -119,6 +120,7 @@ class Site:
         "Part of the moved bytes that was wanted (global memory)."
         return self.wanted / (self.passes * SECTOR)
 
+# %% ../nbs/library/microscope.ipynb #1aec733f
 def _watch(launch, args, blocks):
     "In a child: run some blocks of a launch. Their sites, how often what was read, and the shapes."
     import linecache
@@ -166,6 +168,7 @@ def _sorts(kernel, grid, block):
     axes = [[(0, 1), (1, n - 2), (n - 1, 1)] if n > 2 else [(i, 1) for i in range(n)] for n in grid]
     return {(x, y, z): a * b * c for x, a in axes[0] for y, b in axes[1] for z, c in axes[2]}
 
+# %% ../nbs/library/microscope.ipynb #6a15a03b
 @dataclass
 class View:
     "What the microscope saw."
@@ -257,6 +260,7 @@ class View:
         plt.close(fig)
         return fig
 
+# %% ../nbs/library/microscope.ipynb #9d8f6e97
 def microscope(
     fn,           # host function, or configured kernel: kernel[grid, block]
     *args,        # for a function: the shape (m, n, k); for a kernel: its arguments
@@ -328,6 +332,7 @@ def _names(lanes, of):
     "Which lanes want a thing, in short."
     return str(lanes[0]) if len(lanes) == 1 else "all" if len(lanes) == of else f"{lanes[0]}…"
 
+# %% ../nbs/library/microscope.ipynb #551c8c35
 def _draw_banks(site):
     import matplotlib.pyplot as plt
     parts = _served(site.sample, site.operation, site.size)

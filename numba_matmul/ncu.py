@@ -69,6 +69,7 @@ REMEDIES = {
     "No CUDA-capable device": "there is no GPU here that ncu can use",
 }
 
+# %% ../nbs/library/ncu.ipynb #8e6df851
 def ncu(
     script,             # Python script to run, or a report (.ncu-rep) to read
     *args,              # arguments of the script
@@ -236,6 +237,7 @@ def stalls(
     plt.close(fig)
     return fig
 
+# %% ../nbs/library/ncu.ipynb #526bf859
 def table(
     found,  # what `ncu` returned
 ) -> Markdown:

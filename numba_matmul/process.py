@@ -76,6 +76,7 @@ def recursion(fn, callers=()):
                     "and a GPU's compiler refuses that: use a loop")
         if callee and (found := recursion(callee, callers)): return found
 
+# %% ../nbs/library/process.ipynb #400bf05b
 class Pickler(cloudpickle.Pickler):
     "Pickles kernels by value, device arrays as numpy arrays; keeps the source that no file holds."
     def __init__(self, file):
@@ -153,6 +154,7 @@ def _child(parent):
         answer.write(pickle.dumps(result))
         answer.flush()
 
+# %% ../nbs/library/process.ipynb #4e59ccda
 class _Child:
     "A Python process that answers tasks."
     def __init__(self, simulator):
@@ -197,6 +199,7 @@ def _idle_child(simulator):
             if child.parent == os.getpid() and child.process.poll() is None: return child
     return _Child(simulator)
 
+# %% ../nbs/library/process.ipynb #51666663
 def in_child(
     fn,               # function to call, sent by value with all it refers to
     *args,            # its arguments

@@ -214,6 +214,12 @@ def test_notebook_has_the_form_of_the_course(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_an_exported_cell_is_short_or_one_definition(path):
+    for text in (source(c) for c in cells(path) if source(c).startswith("#| export")):
+        assert text.count("\n") < 60 or len(ast.parse(text).body) == 1, text[:300]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_imports_stand_in_cells_of_their_own(path):
     "nbdev's documentation runs every cell that has an import, and none of those before it that have none."
     for cell in cells(path):

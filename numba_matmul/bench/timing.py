@@ -123,6 +123,7 @@ def _caller(matmul, bs):
     def call(a, b, c): matmul[cdiv(tuple(c.shape), threads), threads](a, b, c)
     return matmul.py_func.__name__, call
 
+# %% ../../nbs/library/bench_timing.ipynb #cb20ca48
 def measure_runtime(
     matmul,      # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
                  # also a functools.partial of one
@@ -185,6 +186,7 @@ def measure_runtime(
     if do_print: print(result)
     return result
 
+# %% ../../nbs/library/bench_timing.ipynb #ccdddf79
 def _check_in_simulator(name, call, bs, dtype):
     "What `measure_runtime` does without a GPU."
     m, n, k = min(bs, 8) + 3, min(bs, 8) + 1, 7

@@ -35,6 +35,7 @@ def _need_matrix(name, x):
     if "complex" in str(x.dtype):
         raise TypeError(f"{name} is {x.dtype}; expected real numbers")
 
+# %% ../../nbs/library/bench_verify.ipynb #8f7658dd
 def assert_matmul_correct(
     a,          # (m, k) matrix: device array, torch tensor or numpy array; uint16: bits of bfloat16
     b,          # (k, n) matrix

@@ -75,6 +75,7 @@ class _Memory:
     "What `cuda.as_cuda_array` wants to know."
     def __init__(self, **interface): self.__cuda_array_interface__ = dict(interface, version=3)
 
+# %% ../../nbs/library/gemm_args.ipynb #0f519566
 @lru_cache(1000)
 def _view(address, shape, typestr, device):
     "A Numba array for memory that the caller owns. Making one takes longer than a launch."
@@ -100,6 +101,7 @@ def product_shape(a, b):
                          "a must have as many columns as b has rows")
     return m, n, k
 
+# %% ../../nbs/library/gemm_args.ipynb #ccd2812a
 def gemm_args(
     a,           # (m, k) device array, row-major
     b,           # (k, n) device array, row-major

@@ -81,6 +81,7 @@ def mma_row_writer(
         write(to, row + 8, col + right, sums[at + 2], sums[at + 3])
     return write_row
 
+# %% ../../nbs/library/gemm_epilogue.ipynb #8ce278d5
 @cache
 def mma_tile_writer(
     count,  # rows of matrices
@@ -185,6 +186,7 @@ def box_storer(
 @cuda.jit(device=True)
 def store_nothing(pending, store): pass
 
+# %% ../../nbs/library/gemm_epilogue.ipynb #084f1ac2
 @cache
 def boxes_storer(
     count,     # boxes
@@ -250,6 +252,7 @@ def staged_epilogue(tile, predicated, read_c, scaled):
         return pending
     return Epilogue(0, finish, drain_nothing)
 
+# %% ../../nbs/library/gemm_epilogue.ipynb #30102fe8
 @cache
 def direct_epilogue(tile, predicated, read_c, scaled, write_pair=None):
     "Each thread writes its results, and reads its elements of C first if beta is not 0."

@@ -30,6 +30,7 @@ RULES = {
 # %% ../../nbs/05_2d_blocktiling.ipynb #d2a4abfb
 TILE = Tile(bm=128, bn=128, bk=8, tm=8, tn=8)
 
+# %% ../../nbs/05_2d_blocktiling.ipynb #7b109c83
 @cache
 def sgemm_2d_blocktiling_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`

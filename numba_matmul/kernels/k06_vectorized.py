@@ -115,6 +115,7 @@ def four_writer(
             write1(c, row, col + 3, x[3], alpha, beta)
     return write4
 
+# %% ../../nbs/06_vectorized.ipynb #2251b578
 @cache
 def tile_writer(
     shape,         # rows and columns of a thread's results

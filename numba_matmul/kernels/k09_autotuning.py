@@ -265,6 +265,7 @@ def spilling(
     wrong = [shape for (_, shape), code in zip(variants, codes) if code.spills or code.stack_bytes]
     return f"it spills at {'×'.join(map(str, wrong[0]))}" if wrong else ""
 
+# %% ../../nbs/09_autotuning.ipynb #83b26058
 def autotune(
     factory,       # configuration as keywords → host function (a, b, c), or `ValueError`
     space,         # name → values to try

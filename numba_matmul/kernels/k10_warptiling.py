@@ -41,6 +41,7 @@ def thread_place(
         return row, uint32(warp % warps_across * wn + lane_col * tn)
     return place
 
+# %% ../../nbs/10_warptiling.ipynb #5158d203
 @cache
 def sgemm_warptiling_kernel(
     tile=TILE,     # a `WarpTile` that keeps `RULES`

@@ -71,6 +71,7 @@ RULES = WARP_RULES | {"stages must be 2": lambda t: t.stages == 2}
 TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=4, unroll=8,
                 zigzag=1, stages=2)
 
+# %% ../../nbs/11_double_buffering.ipynb #70890306
 @cache
 def sgemm_double_buffering_kernel(
     tile=TILE,     # a `WarpTile` that keeps `RULES`

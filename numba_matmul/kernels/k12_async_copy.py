@@ -117,6 +117,7 @@ RULES = WARP_RULES | {
 TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=4, unroll=8,
                 zigzag=1, stages=4)
 
+# %% ../../nbs/12_async_copy.ipynb #de1934d3
 @cache
 def sgemm_async_copy_kernel(
     tile=TILE,     # a `WarpTile` that keeps `RULES`
@@ -205,7 +206,7 @@ def sgemm_async_copy(
     tile=None,  # a `WarpTile` that keeps `RULES`; the tuned one if None
     **options,  # of the factory, where they should not follow from the matrices
 ):              # `c`
-    """C ← alpha·A·B + beta·C, tiles copied several turns ahead by cp.async (sm_80 and up).
+    """C ← alpha·A·B + beta·C, k tiles copied several stages ahead by cp.async (sm_80 and up).
     Raises `TypeError`, `ValueError`, or `RuntimeError` on an older GPU."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(KERNEL.capability, "cp.async")

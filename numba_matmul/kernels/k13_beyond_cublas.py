@@ -224,6 +224,7 @@ def rows_writer(
 LARGE = WarpTile(bm=128, bn=256, bk=8, wm=64, wn=64, wniter=2, tm=4, tn=4, pad_a=4, unroll=8,
                  zigzag=1, stages=3)
 
+# %% ../../nbs/13_beyond_cublas.ipynb #3dfbba13
 @cache
 def sgemm_beyond_cublas_kernel(
     tile=LARGE,       # a `WarpTile` that keeps `RULES`
@@ -425,6 +426,7 @@ def prepare(
     arguments = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags
     return kernel[blocks, tile.threads, g.stream], arguments
 
+# %% ../../nbs/13_beyond_cublas.ipynb #4f90e226
 def sgemm_beyond_cublas(
     a,            # (m, k) float32 device array, row-major
     b,            # (k, n) float32 device array, row-major

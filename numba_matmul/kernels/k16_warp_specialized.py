@@ -357,6 +357,7 @@ def launch_gemm(
         split_k_reduce_kernel[cdiv(size, 256), 256, g.stream](
             target, np.int64(split_k), c, np.int64(size), g.alpha, g.beta)
 
+# %% ../../nbs/16_warp_specialized.ipynb #d7a5df4d
 def bf16_gemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major

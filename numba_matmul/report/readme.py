@@ -69,6 +69,7 @@ def readme_ladder() -> str:
     what = f"4096×4096×4096 in {DTYPES[0]}" + "".join(f", from lesson {text}" for text in others)
     return "\n".join([picture, "", f"{what}, on", "", *lines])
 
+# %% ../../nbs/library/report_readme.ipynb #4aacb568
 def readme_speed() -> str:
     "The generated part of the README that says how fast: first and last kernel of each type, by GPU."
     def told(card, rows):

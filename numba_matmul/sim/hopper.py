@@ -72,6 +72,7 @@ def fence_mbarrier_init():
     for barrier in getcurrent().block.memory.mbarriers.values():
         if barrier.maker is getcurrent(): barrier.fenced = True
 
+# %% ../../nbs/library/sim_hopper.ipynb #179812df
 def mbarrier(address) -> MBarrier:
     "The mbarrier at an address, if the running thread can know of it."
     thread = getcurrent()
@@ -206,6 +207,7 @@ def start_products(acc, factors, how, pending, frame):
     finish_products(pending, frame)
     return acc
 
+# %% ../../nbs/library/sim_hopper.ipynb #0f06e887
 def finish_products(pending, frame):
     "Wait for all products of the running thread but the latest `pending`."
     thread = getcurrent()

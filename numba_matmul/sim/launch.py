@@ -103,6 +103,7 @@ def all_arguments(fn, args):
                         f"({', '.join(names)}), and {len(args)} were given: pass one for each name")
     return (*args, *defaults[len(defaults) - len(names) + len(args):])
 
+# %% ../../nbs/library/sim_launch.ipynb #c668ce2b
 class StrictKernel(numba_kernel.FakeCUDAKernel):
     "What `@cuda.jit` returns in the strict simulator."
     def __init__(self, fn, options):
@@ -167,6 +168,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise TypeError(f"a kernel takes device arrays and numbers, not {given}")
         return arg
 
+# %% ../../nbs/library/sim_launch.ipynb #ba054efc
 def jit(function_or_signature=None, **options):
     "`cuda.jit` of the strict simulator. It accepts every option of the compiler and keeps it."
     unknown = options.keys() - JIT_OPTIONS
@@ -306,6 +308,7 @@ def _note_launches(fn, args):
 
 def _name_of(fn): return getattr(fn, "func", fn).__name__
 
+# %% ../../nbs/library/sim_launch.ipynb #18c59a83
 def launch_of(
     fn,     # host function (a, b)
     shape,  # m, n, k

@@ -254,6 +254,7 @@ class LocalArray:
         if np.ndim(value): raise SimulatorError("a local array takes one number at a time")
         return self.cast(value)
 
+# %% ../../nbs/library/sim_memory.ipynb #386c0c0a
 class LocalMemory:
     def array(self, shape, dtype, alignment=None):
         poison = _poisoned(1, dtype)
@@ -351,6 +352,7 @@ class GlobalArray(FakeWithinKernelCUDAArray):
 
 PATIENCE = 100_000  # the same answers to a thread in a row: then it waits for something
 
+# %% ../../nbs/library/sim_memory.ipynb #d1ffe33e
 class Atomics(kernelapi.FakeCUDAAtomic):
     "Atomic operations. On shared memory they are noted as such, and then work on the bare data."
     def __init__(self): self._last, self._times = None, 0
