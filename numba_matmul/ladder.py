@@ -70,7 +70,7 @@ def _check_memory(shapes):
     import torch
     free = torch.cuda.mem_get_info()[0]
     for m, n, k in shapes:
-        needed = 24 * (m * k + k * n) + 56 * m * n  # float32 matrices, and the float64 reference
+        needed = 24 * (m * k + k * n) + 64 * m * n  # float32 matrices, and the float64 reference
         if needed > free:
             _refuse(f"{m}×{n}×{k} needs about {needed / 1e9:.0f} GB with its float64 reference; "
                     f"{free / 1e9:.0f} GB are free")

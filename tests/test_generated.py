@@ -3,7 +3,6 @@ clean."""
 import ast
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
