@@ -42,7 +42,7 @@ OF_B = descriptor(BOX, 8 * ROW)
 RULES = {
     "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
     "bn must be a multiple of 64, 256 at most": lambda t: t.bn % 64 == 0 and t.bn <= 256,
-    "the sums and 40 numbers more for each thread must fit into 65,536 registers":
+    "the accumulators and 40 more registers per thread must fit into 65,536 registers":
         lambda t: t.threads * (t.results + 40) <= 65536,
     "stages must be at least 2": lambda t: t.stages >= 2,
     "the ring must fit into 227 KB": lambda t: t.shared_bytes <= 227 * 1024,

@@ -335,7 +335,7 @@ def launch_gemm(
     config,     # a `LaunchConfig`
     **options,  # see `bf16_gemm_warp_specialized`
 ):
-    "Launch kernel 16, and what adds up the parts of sums."
+    "Launch kernel 16, and for split-K the kernel that adds up the parts."
     tile, split_k = config.tile, config.split_k
     read_c = options.setdefault("read_c", bool(g.beta != 0))
     default = "split_k" if split_k > 1 else "direct" if read_c else "overlapped"
@@ -370,7 +370,7 @@ def bf16_gemm_warp_specialized(
     **options,    # of the factory: `epilogue`, and what should not follow from the matrices
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
-    float32. Where rows of a matrix are not multiples of 16 bytes, or begin in between, a padded copy
+    float32. Where rows of a matrix are not multiples of 16 bytes, or are misaligned, a padded copy
     takes its place; so it does where rows of A or B are not multiples of 128 bytes, if that pays.
     Copies take memory. In a CUDA graph nothing is copied, nor what `padded` leaves out; where the TMA
     then cannot, `bf16_gemm_tensor_cores` does it. Before a capture call it once with these matrices,
