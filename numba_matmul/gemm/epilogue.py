@@ -34,8 +34,8 @@ class Target(NamedTuple):
 @cache
 def pair_writer(
     predicated,  # may the tile reach over the edge of C?
-    width,    # are rows of C aligned to two numbers (2 or more), or not (1)?
-    read_c,   # is beta not 0?
+    width,       # are rows of C aligned to two numbers (2 or more), or not (1)?
+    read_c,      # is beta not 0?
 ):
     "A device function: round two neighbours of a row to bfloat16, and write them."
     @cuda.jit(device=True)

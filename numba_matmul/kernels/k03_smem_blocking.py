@@ -19,7 +19,7 @@ from numba import cuda, float32, int64, uint32
 @cache
 def sgemm_smem_blocking_kernel(
     bs=32,                  # tile and block are bs × bs
-    predicated=True,           # may m, n or k not be a multiple of bs?
+    predicated=True,        # may m, n or k not be a multiple of bs?
     barriers=(True, True),  # leave one out to see what it is for
 ):
     "Kernel 3 for a tile size. Raises `ValueError` for one that cannot work."

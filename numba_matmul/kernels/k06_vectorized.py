@@ -20,7 +20,7 @@ from numba import cuda, float32, int64, uint32, uint64
 @cache
 def four_reader(
     predicated,  # may some of the four lie outside?
-    width,    # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    width,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
 ):
     "A device function: read four neighbours from global memory, with zeros for those outside."
     @cuda.jit(device=True)
@@ -44,10 +44,10 @@ def four_reader(
 # %% ../../nbs/06_vectorized.ipynb #55e12a7c
 @cache
 def tile_copiers(
-    tile,     # a `Tile`
+    tile,        # a `Tile`
     predicated,  # see `four_reader`
-    width,    # see `four_reader`
-    b_width=4,  # floats a store to B's tile: 1 where its rows are not aligned
+    width,       # see `four_reader`
+    b_width=4,   # floats a store to B's tile: 1 where its rows are not aligned
 ):
     "Two device functions: copy a block of A, turned over, and a block of B to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
@@ -81,8 +81,8 @@ def tile_copiers(
 @cache
 def four_writer(
     predicated,  # may some of the four lie outside of C?
-    width,    # floats an access: 4 or 1
-    read_c,   # may beta be other than 0?
+    width,       # floats an access: 4 or 1
+    read_c,      # may beta be other than 0?
 ):
     "A device function: C ← alpha·x + beta·C for four results that are neighbours in a row."
     @cuda.jit(device=True)
@@ -118,12 +118,12 @@ def four_writer(
 # %% ../../nbs/06_vectorized.ipynb #2251b578
 @cache
 def tile_writer(
-    shape,         # rows and columns of a thread's results
-    predicated,       # may results lie outside of C?
-    width,         # floats an access: 4 or 1
-    read_c,        # may beta be other than 0?
-    group=None,    # rows and columns of results that are neighbours in C; all if None
-    step=(0, 0),   # rows and columns of C from one such group to the next
+    shape,        # rows and columns of a thread's results
+    predicated,   # may results lie outside of C?
+    width,        # floats an access: 4 or 1
+    read_c,       # may beta be other than 0?
+    group=None,   # rows and columns of results that are neighbours in C; all if None
+    step=(0, 0),  # rows and columns of C from one such group to the next
 ):
     "A device function: C ← alpha·acc + beta·C for the results of a thread."
     (rows, cols), (group_m, group_n), (step_m, step_n) = shape, group or shape, step
@@ -156,8 +156,8 @@ TILE = Tile(bm=128, bn=128, bk=8, tm=8, tn=8)
 def sgemm_vectorized_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,   # may beta be other than 0?
+    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
 ):
     "Kernel 6 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)

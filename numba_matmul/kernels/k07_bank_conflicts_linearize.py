@@ -21,8 +21,8 @@ from numba import cuda, float32, int64, uint32, uint64
 def sgemm_bank_conflicts_linearize_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,   # may beta be other than 0?
+    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
 ):
     "Kernel 7 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)

@@ -94,10 +94,10 @@ TILE = GroupTile(bm=128, bn=128, bk=16, tm=8, tn=8)  # Simon Boehm's, for an A60
 
 @cache
 def sgemm_autotuned_kernel(
-    tile=TILE,     # a `GroupTile` that keeps `RULES`
+    tile=TILE,        # a `GroupTile` that keeps `RULES`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,   # may beta be other than 0?
+    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
 ):
     "Kernel 9 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)

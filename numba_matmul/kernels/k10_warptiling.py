@@ -44,10 +44,10 @@ def thread_place(
 # %% ../../nbs/10_warptiling.ipynb #5158d203
 @cache
 def sgemm_warptiling_kernel(
-    tile=TILE,     # a `WarpTile` that keeps `RULES`
+    tile=TILE,        # a `WarpTile` that keeps `RULES`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,   # may beta be other than 0?
+    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
 ):
     "Kernel 10 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)

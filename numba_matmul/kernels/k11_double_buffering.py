@@ -21,9 +21,9 @@ from numba import cuda, float32, int64, uint32, uint64
 # %% ../../nbs/11_double_buffering.ipynb #7ed5d722
 @cache
 def tile_fetchers(
-    tile,     # a `WarpTile`
+    tile,        # a `WarpTile`
     predicated,  # see `four_reader`
-    width,    # see `four_reader`
+    width,       # see `four_reader`
 ):
     "Four device functions: fetch blocks of A and B into local arrays; store them to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
@@ -74,10 +74,10 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 # %% ../../nbs/11_double_buffering.ipynb #70890306
 @cache
 def sgemm_double_buffering_kernel(
-    tile=TILE,     # a `WarpTile` that keeps `RULES`
+    tile=TILE,        # a `WarpTile` that keeps `RULES`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,   # may beta be other than 0?
+    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
 ):
     "Kernel 11 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)

@@ -70,9 +70,9 @@ def pipelined_steps(
 # %% ../../nbs/12_async_copy.ipynb #e560895f
 @cache
 def async_copiers(
-    tile,     # a `WarpTile`
+    tile,        # a `WarpTile`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,    # floats that a copy of B moves: 4, or 1 where rows are not aligned
+    width,       # floats that a copy of B moves: 4, or 1 where rows are not aligned
 ):
     "Two device functions: start to copy a block of A, turned over, and a block of B."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
@@ -120,10 +120,10 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 # %% ../../nbs/12_async_copy.ipynb #de1934d3
 @cache
 def sgemm_async_copy_kernel(
-    tile=TILE,     # a `WarpTile` that keeps `RULES`
+    tile=TILE,        # a `WarpTile` that keeps `RULES`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,       # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,   # may beta be other than 0?
+    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
 ):
     "Kernel 12 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)

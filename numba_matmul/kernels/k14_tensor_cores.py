@@ -67,7 +67,7 @@ def bf16_copier(
     rows, cols,  # of the tile
     pitch,       # from a row of it to the next, in shared memory
     threads,     # of the block
-    predicated,     # may it reach over the edge of the matrix?
+    predicated,  # may it reach over the edge of the matrix?
     width,       # numbers that a copy moves, 8, 4 or 2; 1: a thread loads and stores each itself
 ):
     "A device function (ring, place in it, `SourceIndex`): start to copy a tile."
@@ -142,7 +142,7 @@ def mma_steps(
 # %% ../../nbs/14_tensor_cores.ipynb #5dca7d5a
 @cache
 def part_mover(
-    tile,     # an `MmaTile`
+    tile,        # an `MmaTile`
     predicated,  # may it reach over the edge of C?
 ):
     "A device function: bring a warp's results from shared memory to C."
@@ -167,7 +167,7 @@ def part_mover(
 @cache
 def bf16_gemm_tensor_cores_kernel(
     tile=TILE,           # an `MmaTile` that keeps `RULES`
-    predicated=True,        # may m, n or k not be multiples of the tile?
+    predicated=True,     # may m, n or k not be multiples of the tile?
     width=1,             # numbers that a copy moves, see `bf16_copier`
     read_c=True,         # is beta not 0?
     copies_first=False,  # start the copies of a k tile before all else?

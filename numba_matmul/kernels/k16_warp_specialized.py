@@ -154,11 +154,11 @@ def barrier_init(
 # %% ../../nbs/16_warp_specialized.ipynb #ed60a136
 @cache
 def bf16_gemm_warp_specialized_kernel(
-    tile=LARGE,         # a `WgmmaTile` that keeps `RULES`
-    epilogue="direct",  # a key of `EPILOGUES`: overlapped, staged, direct or split_k
-    predicated=True,    # may m or n not be multiples of the tile? Only for direct and split_k
-    read_c=True,        # is beta not 0? Only direct reads C
-    scaled=True,        # is alpha not 1? Only for overlapped and staged
+    tile=LARGE,              # a `WgmmaTile` that keeps `RULES`
+    epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct or split_k
+    predicated=True,         # may m or n not be multiples of the tile? Only for direct and split_k
+    read_c=True,             # is beta not 0? Only direct reads C
+    scaled=True,             # is alpha not 1? Only for overlapped and staged
     stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
 ):
     """Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. Persistent and cooperative: all consumers
