@@ -79,7 +79,8 @@ def _compile(task, sources, signature, capability, ptx=False):
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: cc or full
     # a launch makes PTX only to look for names in it, and LLVM's text has them, too
-    if not getattr(config, "CUDA_ENABLE_NRT", False): codegen.CUDACodeLibrary.get_asm_str = lambda self: self.get_llvm_str()
+    if not getattr(config, "CUDA_ENABLE_NRT", False):
+        codegen.CUDACodeLibrary.get_asm_str = codegen.CUDACodeLibrary.get_llvm_str
     try: types, _ = normalize_signature(signature)
     except Exception:
         raise CompileError(f"{signature!r} is not a signature that Numba knows") from None

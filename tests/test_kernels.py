@@ -228,8 +228,9 @@ def test_the_tma_copies_where_it_can(kernel):
     own, other = f"{kernel.name}_kernel", f"{kernel.fallback.name}_kernel"
     assert [launched(kernel.fn, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
     assert launched(kernel.fn, (8, 8, 0)) == launched(kernel.fn, (8, 8, 8), alpha=0.0) == other
-    for shape, copying in (((8, 9, 8), f"copy_padded_kernel, {own}, copy_padded_kernel"), ((8, 8, 9), f"copy_padded_kernel, {own}"),
-                           ((8, 9, 9), f"copy_padded_kernel, copy_padded_kernel, {own}, copy_padded_kernel")):
+    copy = "copy_padded_kernel"
+    for shape, copying in (((8, 9, 8), f"{copy}, {own}, {copy}"), ((8, 8, 9), f"{copy}, {own}"),
+                           ((8, 9, 9), f"{copy}, {copy}, {own}, {copy}")):
         if kernel.pads: assert launched(kernel.fn, shape).endswith(f"not one: {copying}")
         else: assert launched(kernel.fn, shape) == other
 
@@ -342,7 +343,8 @@ def test_sums_in_parts_are_right(m, n, k, alpha, beta):
     a, b, before = (random(*shape, dtype="bfloat16") for shape in ((m, k), (k, n), (m, n)))
     c = to_d(before if beta else nan_like(before))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in dict(MIN_K_TILES=1, REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9).items(): patch.setattr(k16_warp_specialized, name, value)
+        for name, value in dict(MIN_K_TILES=1, REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9).items():
+            patch.setattr(k16_warp_specialized, name, value)
         k16_warp_specialized.select_config.cache_clear()
         assert k16_warp_specialized.select_config(m, n, k, 132, (WgmmaTile(64, 128, 2),)).split_k > 1
         bf16_gemm_warp_specialized(to_d(a), to_d(b), c, alpha, beta, tile=WgmmaTile(64, 128, 2))

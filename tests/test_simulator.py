@@ -180,6 +180,19 @@ def test_every_space_checks_both_ends(space, index):
             match="negative" if index < 0 else "out of bounds")
 
 
+def test_parts_of_local_arrays_are_set_as_the_compiler_sets_them():
+    @cuda.jit
+    def k(x, out):
+        local, square = cuda.local.array(4, float32), cuda.local.array((2, 2), float32)
+        local[:] = 7
+        local[1:3] = x[:2]
+        square[0] = local[:2]
+        square[uint32(1), :] = 5
+        for i in range(4): out[i], out[4 + i] = local[i], square[i // 2, i % 2]
+    (_, out) = simulate(k[1, 1], np.array([1, 2], np.float32), np.zeros(8, np.float32))
+    assert out.tolist() == [7, 1, 2, 7, 7, 1, 5, 5]
+
+
 def test_views_of_shared_arrays_are_checked_too():
     @cuda.jit
     def k(out, barrier):

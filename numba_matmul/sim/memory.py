@@ -225,34 +225,27 @@ class LocalArray:
     def __array__(self, dtype=None, copy=None):
         return np.array([self.items[i] for i in self.places.flat], dtype or self.dtype).reshape(self.shape)
 
-    def __getitem__(self, index):
+    def _at(self, index):
+        "Where in the list an element lies; the places of a part. What is no element of a whole array numpy finds."
         if type(index) is int:
-            if 0 <= index < self.length: return self.items[index]
+            if 0 <= index < self.length: return index
         elif type(index) is tuple and len(index) == 2:
             i, j = index
-            if type(i) is type(j) is int and 0 <= i < self.rows and 0 <= j < self.cols:
-                return self.items[i * self.cols + j]
+            if type(i) is type(j) is int and 0 <= i < self.rows and 0 <= j < self.cols: return i * self.cols + j
         _refuse_negative(index)
-        found = self.places[index]
-        return LocalArray(self.items, self.dtype, found) if isinstance(found, np.ndarray) else self.items[found]
+        return self.places[index]
+
+    def __getitem__(self, index):
+        at = self._at(index)
+        return LocalArray(self.items, self.dtype, at) if isinstance(at, np.ndarray) else self.items[at]
 
     def __setitem__(self, index, value):
-        if type(value) is not self.cast: value = self._cast(value)
-        if type(index) is int:
-            if 0 <= index < self.length:
-                self.items[index] = value
-                return
-        elif type(index) is tuple and len(index) == 2:
-            i, j = index
-            if type(i) is type(j) is int and 0 <= i < self.rows and 0 <= j < self.cols:
-                self.items[i * self.cols + j] = value
-                return
-        _refuse_negative(index)
-        for at in np.ravel(self.places[index]): self.items[at] = value
-
-    def _cast(self, value):
-        if np.ndim(value): raise SimulatorError("a local array takes one number at a time")
-        return self.cast(value)
+        at = self._at(index)
+        if isinstance(at, np.ndarray):
+            for place, one in zip(at.flat, np.broadcast_to(value, at.shape).flat): self.items[place] = self.cast(one)
+        elif type(value) is self.cast: self.items[at] = value
+        elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
+        else: self.items[at] = self.cast(value)
 
 # %% ../../nbs/library/sim_memory.ipynb #386c0c0a
 class LocalMemory:
