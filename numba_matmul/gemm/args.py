@@ -7,6 +7,7 @@ __all__ = ['Gemm', 'device_matrix', 'product_shape', 'gemm_args']
 
 # %% ../../nbs/library/gemm_args.ipynb #6c1c4ea6
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
@@ -30,7 +31,7 @@ class Gemm:
     stream: object  # the stream to launch on
     alignments: dict  # name: all rows of it start at multiples of so many bytes, 16 at most
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
-    scratch: object  # function (rows, columns, dtype): a new matrix that stays as long as this
+    scratch: object  # function (*shape, kind): a new array that stays as long as this
 
     @property
     def alignment(self): return min(self.alignments.values())
@@ -81,12 +82,25 @@ def _view(address, shape, typestr, device):
     "A Numba array for memory that the caller owns. Making one takes longer than a launch."
     return cuda.as_cuda_array(_Memory(data=(address, False), shape=shape, typestr=typestr), sync=False)
 
-def _stream(*arrays):
-    "The stream to launch on: torch's current one if any array is a torch tensor."
-    if not any(is_torch(x) for x in arrays): return 0
+@lru_cache(1000)
+def _external(handle): return cuda.external_stream(handle)
+
+def _stream(has_tensor):
+    "The stream to launch on: torch's current one if any matrix is a torch tensor."
+    if not has_tensor: return 0
     import torch
     handle = torch.cuda.current_stream().cuda_stream
-    return cuda.external_stream(handle) if handle else 0
+    return _external(handle) if handle else 0
+
+def _room(like, shape, kind, has_tensor):
+    """A new array for the launches of one call, and what owns its memory: torch, for Numba arrays
+    too, since it gives freed memory away in the order of the stream, or of the CUDA graph."""
+    kept_as = KEPT_AS.get(kind, kind)
+    if config.ENABLE_CUDASIM: return (array_like(like, shape, kept_as),) * 2
+    import torch
+    on_stream = nullcontext() if has_tensor else torch.cuda.stream(torch.cuda.default_stream())
+    with on_stream: memory = torch.empty(shape, dtype=getattr(torch, kind), device="cuda")
+    return memory, _view(memory.data_ptr(), shape, np.dtype(kept_as).str, memory.device.index)
 
 def _span(x):
     "First byte of a contiguous device array, and the byte after its last."
@@ -115,13 +129,12 @@ def gemm_args(
     m, n, k = product_shape(a, b)
     if c is None and beta != 0:
         raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
-    kept = []  # so that scratch stays as long as the function that makes it
-    def new(rows, columns, kind=dtype):
-        return array_like(a, (rows, columns), None if kind == dtype else kind)
-    def scratch(rows, columns, kind=dtype):
-        kept.append(new(rows, columns, kind))
-        return device_matrix("scratch", kept[-1], kind)
-    result = new(m, n) if c is None else c
+    has_tensor, kept = any(map(is_torch, (a, b, c))), []  # kept until all launches are queued
+    def scratch(*shape, kind=dtype):
+        memory, array = _room(a, shape, kind, has_tensor)
+        kept.append(memory)
+        return array
+    result = array_like(a, (m, n)) if c is None else c
     c_d = device_matrix("c", result, dtype)
     if tuple(c_d.shape) != (m, n):
         raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
@@ -138,5 +151,5 @@ def gemm_args(
     alpha, beta = np.float32(alpha), np.float32(beta)
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}
-    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(a, b, c), alignments,
+    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, _stream(has_tensor), alignments,
                 result, scratch)

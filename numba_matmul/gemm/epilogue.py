@@ -141,7 +141,8 @@ class PendingTile(NamedTuple):
 class TmaStore(NamedTuple):
     "What a thread of a consumer warpgroup needs to store results by TMA."
     barrier: int   # number of the warpgroup's named barrier
-    elected: bool  # is this the elected thread, which issues the TMA stores?
+    elected: bool  # is this the warpgroup's elected thread, which issues the TMA stores?
+    releases: bool # is this its warp's elected thread, which releases stages?
     boxes: int     # address of the warpgroup's first box of 64×64 in shared memory
     lane_row: int  # address of the row that the lane points at
     swizzle: int   # of that row
@@ -155,7 +156,7 @@ def tma_store_of(thread, storage, map_c):
     boxes = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
     swizzle = uint32(swizzle_128b(row, uint32(lane // 16)) * 16)
     lane_row = uint32(boxes + uint32(row * uint32(ROW)))
-    store = TmaStore(uint32(warpgroup + 1), thread % 128 == 0, boxes, lane_row, swizzle,
+    store = TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, boxes, lane_row, swizzle,
                      global_address(map_c, uint64(0)))
     if store.elected: fence_proxy_tensormap(store.map_c)
     return store
@@ -174,6 +175,7 @@ def box_storer(
         if reused:
             if store.elected: cp_async_bulk_wait_group_read(1)  # what the box had before has been read
             bar_sync(store.barrier, uint32(128))
+        elif not number: bar_sync(store.barrier, uint32(128))  # all warps are done with the ring
         stmatrix(uint32(store.lane_row + uint32(box)), store.swizzle, pending.packed, first, 4)
         fence_proxy_async()
         bar_sync(store.barrier, uint32(128))
@@ -236,8 +238,8 @@ def overlapped_epilogue(
     def drain(pending, storage, store, warpgroup):
         boxes = drain_box(storage, warpgroup)
         lane_row = uint32(boxes + uint32(store.lane_row - store.boxes))
-        store_last(pending, TmaStore(store.barrier, store.elected, boxes, lane_row, store.swizzle,
-                                     store.map_c))
+        store_last(pending, TmaStore(store.barrier, store.elected, store.releases, boxes, lane_row,
+                                     store.swizzle, store.map_c))
     return Epilogue(tile.bn // 64, finish, drain)
 
 @cache

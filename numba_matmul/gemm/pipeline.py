@@ -96,7 +96,7 @@ def consumer_wait(storage, state):
 def consumer_release(
     storage,
     stage,
-    elected,  # is this the elected thread of its warpgroup?
+    elected,  # is this the elected thread of its warp?
 ):
     "Hand back a stage: no product reads its k tile any more."
     if elected: mbarrier_arrive(empty_barrier(storage, stage))

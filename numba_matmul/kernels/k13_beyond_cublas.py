@@ -13,19 +13,19 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from ..arrays import cdiv, current_gpu
+from ..arrays import cdiv
 from ..ptx.ampere import cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import (add_fours, add_part, global_address, load_fours_at,
-                                   shared_address, store_fours)
+                                   shared_address, store_fours, store_relaxed)
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (LaunchConfig, launch_options, need_capability, sm_count,
-                                      workspace)
+from ..gemm.launch import (LaunchConfig, all_at_once, launch_number, launch_options,
+                                      need_capability, sm_count)
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k12_async_copy import RULES as RING_RULES
-from numba import config, cuda, float32, int32, int64, uint32, uint64
+from numba import cuda, float32, int32, int64, uint32, uint64
 
 # %% ../../nbs/13_beyond_cublas.ipynb #aeee2e7c
 @cuda.jit(device=True)
@@ -274,7 +274,7 @@ def sgemm_beyond_cublas_kernel(
         SourceAddress(b.array, b.address + b.tile, b.step, b.tile, b.rows - bk, b.cols))
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
-    def sgemm_beyond_cublas_kernel(a, b, c, k, alpha, beta, workspace, flags):
+    def sgemm_beyond_cublas_kernel(a, b, c, k, alpha, beta, workspace, flags, launch):
         ring = cuda.shared.array(ring_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
@@ -297,6 +297,7 @@ def sgemm_beyond_cublas_kernel(
         tiles = across * ((m + bm - 1) // bm)
         shared_tiles = int64(0)
         if stream_k and k_tiles > 0: shared_tiles = tiles % blocks
+        if shared_tiles > 0 and thread == 0: store_relaxed(flags, uint64(block), uint64(0))
         start = first_k_tile(block, blocks, shared_tiles * k_tiles)
         end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)
         whole = shared_tiles + block
@@ -355,21 +356,19 @@ def sgemm_beyond_cublas_kernel(
                 store_fours(workspace, own_part, part_step, acc[shift:] + acc[:shift])
                 cuda.threadfence()
                 cuda.syncthreads()
-                if thread == 0: cuda.atomic.exch(flags, block, 1)
+                if thread == 0: cuda.atomic.exch(flags, block, launch)
             else:
                 done, other = int64(todo), block + 1
                 while done < k_tiles:
                     until = first_k_tile(other + 1, blocks, shared_tiles * k_tiles) - number * k_tiles
                     if until > done:  # the other block has a part of this tile
                         if thread == 0:
-                            while cuda.atomic.add(flags, other, 0) == 0: pass
+                            while cuda.atomic.cas(flags, other, launch, 0) != launch: pass
                             cuda.threadfence()
                         cuda.syncthreads()
                         at_other = uint64(other * part + 4 * int64(thread))
                         sums = add_fours(acc[shift:] + acc[:shift], workspace, at_other, part_step)
                         acc = sums[shift_back:] + sums[:shift_back]
-                        cuda.syncthreads()
-                        if thread == 0: cuda.atomic.exch(flags, other, 0)  # for the next launch
                     done, other = min(k_tiles, until), other + 1
                 write_tile(c, acc, row0 + my_row, col0 + my_col, alpha, beta)
             cuda.syncthreads()
@@ -419,12 +418,17 @@ def prepare(
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
     tile, blocks = chosen.tile, blocks or chosen.blocks
     kernel = sgemm_beyond_cublas_kernel(tile, **launch_options(g, tile) | options)
-    device = 0 if config.ENABLE_CUDASIM else current_gpu().id
-    def room(needed): return 1 << (needed - 1).bit_length()  # few sizes, so that few are kept
-    floats = room(blocks * tile.bm * tile.bn)
-    sums, flags = workspace(floats, room(blocks), device, int(g.stream))
-    arguments = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags
-    return kernel[blocks, tile.threads, g.stream], arguments
+    launch = kernel[blocks, tile.threads, g.stream]
+    if options.get("stream_k", True):
+        most = sm_count() * tile.launch_bounds[1]
+        if blocks > most: raise ValueError(f"blocks is {blocks}; expected at most {most}: blocks wait "
+                                           "for each other, so all of them must run at once")
+        launch = all_at_once(launch)
+    shares = k and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks  # tiles that blocks share
+    sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)
+    flags = g.scratch(blocks if shares else 1, kind="int64")
+    return launch, (g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags,
+                    launch_number())
 
 # %% ../../nbs/13_beyond_cublas.ipynb #4f90e226
 def sgemm_beyond_cublas(
@@ -438,9 +442,9 @@ def sgemm_beyond_cublas(
     **options,    # of the factory: `schedule`, and what should not follow from the matrices
 ):                # `c`
     """C ← alpha·A·B + beta·C by a planned loop in persistent blocks that share the last tiles
-    (stream-K, arXiv 2301.03598). Raises `TypeError`, `ValueError`, or `RuntimeError` below
-    compute capability 8.0. In a CUDA graph: call it once on that stream before the capture, and
-    replay there, because the launch keeps the workspace of its stream."""
+    (stream-K, arXiv 2301.03598). Each launch has a workspace of its own, in a CUDA graph too. The
+    order in which parts of a sum are added is fixed, so the same call gives the same bits. Raises
+    `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(KERNEL.capability, "cp.async")
     if g.m and g.n:

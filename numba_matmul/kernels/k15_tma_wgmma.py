@@ -182,7 +182,7 @@ def bf16_gemm_tma_wgmma(
     kernel = KERNEL.factory(tile, **follow | options)
     launch = with_shared_memory(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
                                 g.stream, tile.shared_bytes)
-    launch(map_of(g.a, tile.bm), map_of(g.b, BK), g.c.ravel(), np.int64(g.m), np.int64(g.n),
+    launch(map_of(g.a, tile.bm, g.stream), map_of(g.b, BK, g.stream), g.c.ravel(), np.int64(g.m), np.int64(g.n),
            np.int64(g.k), g.alpha, g.beta)
     return g.result
 

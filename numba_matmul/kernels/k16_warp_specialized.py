@@ -25,8 +25,8 @@ from ..gemm.args import gemm_args
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer,
                                         split_k_reduce_kernel, store_nothing, tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (LaunchConfig, capturing, map_of, need_capability, sm_count,
-                                      tma_counts, with_shared_memory)
+from ..gemm.launch import (LaunchConfig, map_of, need_capability, sm_count, tma_counts,
+                                      with_shared_memory)
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
     pipeline_advance, producer_acquire, storage_layout)
@@ -68,7 +68,7 @@ def first_k_tiles(
         if is_first or done < k_tiles:
             consumer_wait(storage, state)
             acc = mma(acc, storage, state.stage, warpgroup)
-            if not is_first: consumer_release(storage, previous, store.elected)
+            if not is_first: consumer_release(storage, previous, store.releases)
             state, previous = advance(state), state.stage
         store_box(pending, store)
         return acc, state, previous
@@ -147,7 +147,7 @@ def barrier_init(
             mbarrier_init(storage.order, uint32(1))
             for stage in range(stages):
                 mbarrier_init(full_barrier(storage, stage), uint32(1))
-                mbarrier_init(empty_barrier(storage, stage), uint32(consumers))
+                mbarrier_init(empty_barrier(storage, stage), uint32(4 * consumers))
             fence_mbarrier_init()
     return init
 
@@ -188,7 +188,7 @@ def bf16_gemm_warp_specialized_kernel(
         alpha,    # factor of A·B
         beta,     # factor of C
     ):
-        # prologue: mbarriers. full: 1 arrival and bytes; empty: 1 arrival per consumer; order: 1, once
+        # prologue: mbarriers. full: 1 arrival and bytes; empty: 1 arrival per consumer warp; order: 1, once
         storage, thread = shared_storage(cuda.shared.array(0, uint16, alignment=16)), uint32(cuda.threadIdx.x)
         maps = TensorMaps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
         init(storage, maps, thread)
@@ -229,10 +229,10 @@ def bf16_gemm_warp_specialized_kernel(
                     order_wait(storage, k_tile, pause)
                     consumer_wait(storage, state)
                     acc = mma(acc, storage, state.stage, warpgroup)
-                    consumer_release(storage, previous, store.elected)  # mma has waited for its products
+                    consumer_release(storage, previous, store.releases)  # mma has waited for its products
                     previous, state, k_tile = state.stage, consumer_advance(state), uint32(k_tile + uint32(1))
                 order_arrive(storage, last, thread)
-                acc = mma_tail(acc, storage, previous, store.elected)
+                acc = mma_tail(acc, storage, previous, store.releases)
                 # epilogue
                 pending = finish(acc, pending, to, part, uint32(row + warpgroup * uint32(64)), col, thread, store)
                 work = uint32(work + step)
@@ -350,9 +350,9 @@ def launch_gemm(
     kernel = KERNEL.factory(tile, **options)
     launch = with_shared_memory(kernel, config.blocks, with_producer(tile), g.stream, shared_bytes(tile))
     c, size = g.c.ravel(), g.m * g.n
-    target = g.scratch(split_k * g.m, g.n, "float32").ravel() if is_split else c
-    launch(map_of(g.a, tile.bm), map_of(g.b, BK), map_of(g.c, 64), target,
-           np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha, g.beta)
+    target = g.scratch(split_k * g.m * g.n, kind="float32") if is_split else c
+    maps = (map_of(x, rows, g.stream) for x, rows in ((g.a, tile.bm), (g.b, BK), (g.c, 64)))
+    launch(*maps, target, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha, g.beta)
     if is_split:
         split_k_reduce_kernel[cdiv(size, 256), 256, g.stream](
             target, np.int64(split_k), c, np.int64(size), g.alpha, g.beta)
@@ -372,9 +372,9 @@ def bf16_gemm_warp_specialized(
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
     float32. Where rows of a matrix are not multiples of 16 bytes, or are misaligned, a padded copy
     takes its place; so it does where rows of A or B are not multiples of 128 bytes, if that pays.
-    Copies take memory. In a CUDA graph nothing is copied, nor what `padded` leaves out; where the TMA
-    then cannot, `bf16_gemm_tensor_cores` does it. Before a capture call it once with these matrices,
-    `c` among them, and `padded=""`: that makes what the launch needs. Raises `TypeError`,
+    Copies take memory. What `padded` leaves out is not copied; where the TMA then cannot,
+    `bf16_gemm_tensor_cores` does it. The same call gives the same bits, in a CUDA graph too; to call
+    it once before a capture, with these very matrices, makes the graph faster. Raises `TypeError`,
     `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
@@ -382,7 +382,6 @@ def bf16_gemm_warp_specialized(
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
     if tile: check_tile(tile, RULES)
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
-    if capturing(): padded = ""
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return KERNEL.fallback(a, b, g.result, alpha, beta)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CONVERGENT', 'OPERANDS', 'GLOBAL', 'SHARED', 'bind', 'element_pointer', 'load2', 'load4', 'store2', 'store4',
            'shared_address', 'global_address', 'load_fours_at', 'add_outer', 'add_part', 'store_fours', 'add_fours',
-           'to_array']
+           'to_array', 'store_relaxed']
 
 # %% ../../nbs/library/ptx_core.ipynb #8bd2ee69
 import re
@@ -314,3 +314,17 @@ def to_array(
 ):
     "Write a tuple of numbers to a local array."
     for i, value in enumerate(values): array[divmod(i, columns)] = value
+
+# %% ../../nbs/library/ptx_core.ipynb #c1d3e1a2
+def _emit_store_relaxed(context, builder, kinds, args):
+    address = _address(context, builder, kinds, args, GLOBAL, 64)
+    _assembly(builder, "st.relaxed.gpu.global.u64 [$0], $1;", "l,l", [address, args[2]])
+
+@bind(_emit_store_relaxed, "--l")
+def store_relaxed(
+    array,  # in global memory, of 64-bit integers
+    index,  # unsigned integer
+    value,  # uint64
+):
+    "Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA, st.relaxed."
+    array[index] = value

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['mbarrier_init', 'fence_mbarrier_init', 'mbarrier_arrive_expect_tx', 'mbarrier_arrive', 'mbarrier_try_wait',
-           'fence_proxy_tensormap', 'cp_async_bulk_tensor_2d_global_to_shared', 'wgmma_mma_async', 'wgmma_wait_group',
-           'pack_scaled', 'stmatrix', 'fence_proxy_async', 'cp_async_bulk_tensor_2d_shared_to_global',
-           'cp_async_bulk_commit_group', 'cp_async_bulk_wait_group_read', 'bar_sync', 'setmaxnreg_dec',
-           'setmaxnreg_inc']
+           'fence_proxy_tensormap', 'fence_proxy_tensormap_release', 'cp_async_bulk_tensor_2d_global_to_shared',
+           'wgmma_mma_async', 'wgmma_wait_group', 'pack_scaled', 'stmatrix', 'fence_proxy_async',
+           'cp_async_bulk_tensor_2d_shared_to_global', 'cp_async_bulk_commit_group', 'cp_async_bulk_wait_group_read',
+           'bar_sync', 'setmaxnreg_dec', 'setmaxnreg_inc']
 
 # %% ../../nbs/library/ptx_hopper.ipynb #399284d3
 import sys
@@ -66,6 +66,12 @@ def fence_proxy_tensormap(
     launch. PTX ISA, fence.proxy.tensormap."""
     getcurrent().maps.add(int(tensor_map))
 
+@bind("fence.proxy.tensormap::generic.release.gpu;")
+def fence_proxy_tensormap_release():
+    """Let the copies of others see a tensor map that this thread has written, once they have fenced it.
+    PTX ISA, fence.proxy.tensormap."""
+
+# %% ../../nbs/library/ptx_hopper.ipynb #8ab595ce
 @bind("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
       "[$0], [$1, {$3, $4}], [$2];", "rlrrr")
 def cp_async_bulk_tensor_2d_global_to_shared(
