@@ -1,12 +1,14 @@
 "Result cards: which are loaded, who may change one, what a wheel brings."
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 
+import jsonschema
 import pytest
-from conftest import ROOT, environment, minimal_card
+from conftest import ROOT, SCHEMA, environment, minimal_card
 from numba import config
 
 from numba_matmul import cards, ladder
@@ -215,3 +217,34 @@ def test_without_a_card_the_ladder_says_so(results, capsys):
     ladder.main(kernels="1")
     said = capsys.readouterr().out
     assert "no speed is recorded" in said and "None" not in said
+
+
+def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+    "The parts of tools/check_gpu.py, without a GPU: what they find out is made up."
+    spec = importlib.util.spec_from_file_location("check_gpu", ROOT/"tools"/"check_gpu.py")
+    check_gpu = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check_gpu)
+    asked, written, found = [], [], dict(runs=3, failed=[], errors={}, no_answer=[])
+    def part(name, result=found, ends=True):
+        def run(kernels):
+            asked.append(name)
+            if not ends: raise KeyboardInterrupt
+            return dict(result)
+        return run
+    for name, value in dict(need_gpu=lambda stage: None, gpu_name=lambda: "Invented GPU", STATE=tmp_path/"check.json",
+                            write_card=lambda card: written.append(card) or tmp_path/"card.json").items():
+        monkeypatch.setattr(check_gpu, name, value)
+    monkeypatch.setattr(check_gpu, "PARTS", dict(random=part("random"), large=part("large"),
+                                                 sanitizer=part("sanitizer", ends=False)))
+    with pytest.raises(KeyboardInterrupt): check_gpu.main([])
+    assert asked == ["random", "large", "sanitizer"] and not written
+    monkeypatch.setitem(check_gpu.PARTS, "sanitizer", part("sanitizer"))
+    check_gpu.main([])
+    assert asked[3:] == ["sanitizer"] and not check_gpu.STATE.exists()
+    assert capsys.readouterr().out.count("checked before") == 2
+    jsonschema.Draft202012Validator(SCHEMA["properties"]["check"] | {"$defs": SCHEMA["$defs"]}).validate(
+        written[0]["check"])
+    monkeypatch.setattr(check_gpu, "what_is_checked", lambda: "other code")  # then nothing is kept
+    monkeypatch.setitem(check_gpu.PARTS, "large", part("large", found | dict(failed=["wrong"])))
+    with pytest.raises(SystemExit): check_gpu.main([])
+    assert asked[4:] == ["random", "large", "sanitizer"]

@@ -9,12 +9,13 @@ from hypothesis import example, given, settings, strategies as st
 
 from numba_matmul.arrays import cdiv, rounded, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
+from numba_matmul.gemm.args import gemm_args
 from numba_matmul.gemm.launch import LONGEST, tma_counts
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
-from numba_matmul.kernels.k13_beyond_cublas import TILES, MainloopSchedule, sgemm_beyond_cublas
+from numba_matmul.kernels.k13_beyond_cublas import TILES, MainloopSchedule, prepare, sgemm_beyond_cublas
 from numba_matmul.kernels.k15_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k16_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
 from numba_matmul.registry import ALL, KERNELS
@@ -197,6 +198,16 @@ def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothin
     results = [to_h(sgemm_beyond_cublas(a, b, tile=tile, blocks=5)) for _ in range(3)]
     assert_matmul_correct(a, b, results[0])
     assert all(np.array_equal(results[0], other) for other in results[1:])
+    launch, arguments = prepare(gemm_args(a, b), tile, blocks=5)
+    launch(*arguments)
+    flags, number = arguments[-2:]
+    assert number > 0 and number not in to_h(flags)  # a CUDA graph launches again with the same number
+    assert prepare(gemm_args(a, b), tile, blocks=5)[1][-1] != number
+
+
+def test_more_blocks_than_can_run_at_once_are_refused_where_blocks_wait_for_each_other():
+    a, b = to_d(random(40, 61)), to_d(random(61, 70))
+    with pytest.raises(ValueError, match="blocks is 1000000; expected at most"): sgemm_beyond_cublas(a, b, blocks=10**6)
 
 
 @pytest.mark.parametrize("tile", TILES)

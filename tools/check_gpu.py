@@ -1,9 +1,12 @@
 """Check every kernel on this GPU: `make gpu STAGE=check`; only some of them, and then for the screen alone:
 `KERNELS="15 16"`.
 
-Random sizes, views at odd addresses, guard bands around C that must stay untouched, matrices of more than 2³² elements,
-many launches of the kernels whose warps work at their own pace, and compute-sanitizer. The counts go to the result
-card."""
+Random sizes, views at odd addresses, guard bands around C that must stay untouched; many launches of the kernels whose
+warps work at their own pace; launches that overlap, in streams, threads and graphs; matrices of more than 2³² elements;
+and compute-sanitizer. Each of these parts takes a few minutes and is kept when it has ended, so a check that was
+interrupted goes on where it was. The counts go to the result card."""
+import hashlib
+import json
 import os
 import random
 import shutil
@@ -12,14 +15,16 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
-from itertools import product
+from itertools import cycle, product
+from pathlib import Path
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import torch
 from numba import cuda
 
 from numba_matmul.registry import KERNELS
-from numba_matmul.cards import gpu_name, need_gpu, write_card
+from numba_matmul.gemm import launch
+from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import progress
 from numba_matmul.bench.verify import assert_matmul_correct
 
@@ -30,6 +35,10 @@ TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
 SANITIZED = (256, 256, 128), (37, 36, 40)  # m, n, k: one that fits all tiles, and one that fits none
 PIECE = 2**28  # elements of a matrix that are compared at once: in float64, and again without sign, 4 GB
 PATIENCE = 90  # seconds for a tool and a product
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT/"profiles"/"check.json"  # the parts that have ended
+OVERLAPPING = (1100, 700, 900), (300, 520, 4000)  # m, n, k: blocks share tiles, rows are not aligned; sums are long
+TIMES = 20  # that an overlap is tried
 
 
 def framed(rows, columns, fill, dtype, step):
@@ -116,43 +125,192 @@ def once(number, m, n, k):
     assert_matmul_correct(a, b, KERNELS[number](a, b))
 
 
+def matrices(kernel, m, n, k):
+    "New random factors, and a C of NaN."
+    dtype = getattr(torch, kernel.dtype)
+    a, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n)))
+    return a, b, torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
+
+
+def captured(kernel, a, b, c, stream, called_before=True):
+    "A CUDA graph of one product; if it was not called before with these matrices, then with others."
+    before = (a, b, c) if called_before else matrices(kernel, a.shape[0], b.shape[1], b.shape[0])
+    with torch.cuda.stream(stream): kernel(*before)  # compiles
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream): kernel(a, b, c)
+    return graph
+
+
+def two_graphs(kernel, shape):
+    "Two graphs, captured on one stream and replayed on two at the same time."
+    stream, cases = torch.cuda.Stream(), [matrices(kernel, *shape) for _ in range(2)]
+    graphs = [captured(kernel, *case, stream, called_before) for case, called_before in zip(cases, (True, False))]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(TIMES):
+        for _, _, c in cases: c.fill_(torch.nan)
+        torch.cuda.synchronize()
+        for graph, other in zip(graphs, streams):
+            with torch.cuda.stream(other): graph.replay()
+        torch.cuda.synchronize()
+        for a, b, c in cases: assert_matmul_correct(a, b, c)
+
+
+def threads(kernel, shape):
+    "Four threads, each with a stream of its own."
+    kernel(*matrices(kernel, *shape))  # compiles
+    def work(_):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(TIMES):
+                a, b, c = matrices(kernel, *shape)
+                kernel(a, b, c)
+                torch.cuda.current_stream().synchronize()
+                assert_matmul_correct(a, b, c)
+    with ThreadPoolExecutor(4) as pool: list(pool.map(work, range(4)))
+
+
+def busy(kernel, shape):
+    "Beside another product that fills the GPU, so that blocks come late and in any order."
+    other, x = torch.cuda.Stream(), torch.randn(4096, 4096, device="cuda")
+    with torch.cuda.stream(other):
+        for _ in range(TIMES): x @ x
+    cases = [matrices(kernel, *shape) for _ in range(TIMES)]
+    for a, b, c in cases: kernel(a, b, c)
+    for a, b, c in cases: assert_matmul_correct(a, b, c)
+
+
+def memory_again(kernel, shape):
+    "While a launch waits for its turn, others ask for memory and fill it: its temporaries must stay."
+    stream, others = torch.cuda.Stream(), [torch.cuda.Stream() for _ in range(2)]
+    case = matrices(kernel, *shape)
+    arrays = [cuda.as_cuda_array(x.view(torch.uint16) if x.dtype == torch.bfloat16 else x) for x in case]
+    for given, on in (case, stream), (arrays, torch.cuda.default_stream()):
+        case[2].fill_(torch.nan)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(on):
+            torch.cuda._sleep(10**7)
+            kernel(*given)
+        for _ in range(TIMES):
+            for other in others:
+                with torch.cuda.stream(other): torch.full((2**22,), torch.nan, device="cuda")
+            cuda.to_device(torch.full((2**20,), torch.nan).numpy())
+        torch.cuda.synchronize()
+        assert_matmul_correct(*case)
+
+
+def few_maps(kernel, shape):
+    "Products of new matrices in two streams at the same time, when few tensor maps are kept."
+    launch.MAX_MAPS, kept = 4, launch.MAX_MAPS
+    try:
+        streams, cases = [torch.cuda.Stream() for _ in range(2)], [matrices(kernel, *shape) for _ in range(TIMES)]
+        torch.cuda.synchronize()
+        for case, stream in zip(cases, cycle(streams)):
+            with torch.cuda.stream(stream): kernel(*case)
+        torch.cuda.synchronize()
+        for case in cases: assert_matmul_correct(*case)
+    finally: launch.MAX_MAPS = kept
+
+
+def same_bits(kernel, shape):
+    "The same inputs give the same bits: called twice, and in a graph."
+    a, b, c = matrices(kernel, *shape)
+    graph = captured(kernel, a, b, c, torch.cuda.Stream())
+    first = kernel(a, b)
+    for _ in range(TIMES):
+        c.fill_(torch.nan)
+        graph.replay()
+        again = kernel(a, b)
+        assert torch.equal(first, again), "two calls give different bits"
+        assert torch.equal(first, c), "a call and a graph give different bits"
+
+
+def outcome(runs):
+    "How many runs (function, kernel, shape) there were, and what went wrong in which."
+    failed = []
+    for fn, kernel, shape in runs:
+        try: fn(kernel, *shape)
+        except Exception as e: failed.append(f"{fn.__name__} of {kernel.name} {shape}: {type(e).__name__}: {e}")
+    return dict(runs=len(runs), failed=failed)
+
+
+def random_part(kernels):
+    return outcome([(random_case, kernels[i % len(kernels)], ()) for i in progress(range(CASES), "cases")])
+
+
+def repeated_part(kernels):
+    return outcome(list(product([many_launches], [kernel for kernel in kernels if kernel.uses_tma], REPEATED)))
+
+
+def overlapping_part(kernels):
+    tests = two_graphs, threads, busy, memory_again, few_maps, same_bits
+    return outcome([(fn, kernel, (shape,)) for fn, kernel, shape in progress(list(product(tests, kernels, OVERLAPPING)),
+                                                                             "overlapping")])
+
+
+def large_part(kernels):
+    shapes = ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 128 + 5, 2), (65535 * 128 + 5, 3, 2))
+    def run(kernel, *shape):
+        try: large_case(kernel, *shape)
+        finally: torch.cuda.empty_cache()
+    return outcome([(run, kernel, shape) for kernel, shape in progress(list(product(kernels, shapes)), "large")])
+
+
+def sanitizer_part(kernels):
+    if not shutil.which("compute-sanitizer"): return dict(runs=0, failed=[], errors={}, no_answer=[])
+    runs, found, no_answer = list(product(kernels, SANITIZED)), {}, []
+    with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
+        for (kernel, shape), counts in zip(runs, progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer")):
+            no_answer += [f"{tool} of {kernel.name} at {'×'.join(map(str, shape))}"
+                          for tool, errors in counts.items() if errors is None]
+            for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + (errors or 0)
+    return dict(runs=len(runs), failed=[], errors=found, no_answer=no_answer)
+
+
+PARTS = dict(random=random_part, repeated=repeated_part, overlapping=overlapping_part, large=large_part,
+             sanitizer=sanitizer_part)
+
+
+def what_is_checked():
+    "The GPU and the code: parts that were checked before count only if these are the same."
+    code = hashlib.sha256()
+    for path in sorted((ROOT/"numba_matmul").rglob("*.py")): code.update(path.read_bytes())
+    return f"{gpu_name()} {code.hexdigest()}"
+
+
+def ended_parts():
+    "The parts that have ended before, of this code on this GPU."
+    try: state = json.loads(STATE.read_text(encoding="utf-8"))
+    except (OSError, ValueError): return {}
+    return state["parts"] if state.get("of") == what_is_checked() else {}
+
+
 def main(numbers):
     need_gpu("STAGE=check")
     kernels = [KERNELS[number] for number in numbers or KERNELS]
-    seed = random.randrange(2**32)
-    random.seed(seed), torch.manual_seed(seed)
-    start, failures, big = time.time(), [], 0
-    for i in progress(range(CASES), "cases"):
-        kernel = kernels[i % len(kernels)]
-        try: random_case(kernel)
-        except AssertionError as e: failures.append(f"{kernel.name}: {e}")
-    for kernel, shape in product([kernel for kernel in kernels if kernel.uses_tma], REPEATED):
-        try: many_launches(kernel, *shape)
-        except AssertionError as e: failures.append(f"{kernel.name} {shape}, one of {REPEATS}: {e}")
-    for kernel in progress(kernels, "large"):
-        for m, n, k in ((65600, 65600, 3), (65600, 2, 65600), (2, 65600, 65600), (3, 65535 * 128 + 5, 2),
-                        (65535 * 128 + 5, 3, 2)):
-            try: large_case(kernel, m, n, k)
-            except AssertionError as e: failures.append(f"{kernel.name} {m}×{n}×{k}: {e}")
-            big += 1
-            torch.cuda.empty_cache()
-    found, no_answer = {}, []
-    if shutil.which("compute-sanitizer"):
-        runs = [(kernel, shape) for kernel in kernels for shape in SANITIZED]
-        with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
-            for (kernel, shape), counts in zip(runs, progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer")):
-                no_answer += [f"{tool} of {kernel.name} at {'×'.join(map(str, shape))}"
-                              for tool, errors in counts.items() if errors is None]
-                for tool, errors in counts.items(): found[tool] = found.get(tool, 0) + (errors or 0)
-    else: print("compute-sanitizer was not found: skipped")
-    print(*failures, sep="\n")
-    result = dict(date=date.today().isoformat(), seed=seed, kernels=[kernel.name for kernel in kernels],
-                  random_cases=CASES, large_cases=big, failed=len(failures), sanitizer_errors=found,
-                  no_answer=no_answer)
-    print(f"{CASES} random and {big} large cases, {len(failures)} failed; sanitizer {found or 'not run'}"
-          f"{', no answer from ' * bool(no_answer)}{', '.join(no_answer)}; {time.time() - start:.0f} s.")
-    if not numbers: print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
-    if failures or any(found.values()): sys.exit(1)
+    ended = {} if numbers else ended_parts()
+    for name, part in PARTS.items():
+        if name in ended:
+            print(f"{name}: checked before, {ended[name]['seconds']} s")
+            continue
+        seed, start = random.randrange(2**32), time.time()
+        random.seed(seed), torch.manual_seed(seed)
+        ended[name] = part(kernels) | dict(seed=seed, seconds=round(time.time() - start))
+        print(f"{name}: {ended[name]['runs']} runs, {len(ended[name]['failed'])} failed, {ended[name]['seconds']} s")
+        print(*ended[name]["failed"], sep="\n")
+        if numbers: continue
+        STATE.parent.mkdir(exist_ok=True)
+        write_whole(STATE, json.dumps(dict(of=what_is_checked(), parts=ended)))
+    failed, sanitized = [x for part in ended.values() for x in part["failed"]], ended["sanitizer"]
+    result = dict(date=date.today().isoformat(), kernels=[kernel.name for kernel in kernels],
+                  seeds={name: part["seed"] for name, part in ended.items()},
+                  runs={name: part["runs"] for name, part in ended.items()}, failed=len(failed),
+                  sanitizer_errors=sanitized["errors"], no_answer=sanitized["no_answer"])
+    print(f"{sum(result['runs'].values())} runs, {len(failed)} failed; sanitizer {sanitized['errors'] or 'not run'}"
+          f"{', no answer from ' * bool(sanitized['no_answer'])}{', '.join(sanitized['no_answer'])}.")
+    if not numbers:
+        print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
+        STATE.unlink()
+    if failed or any(sanitized["errors"].values()): sys.exit(1)
 
 
 if __name__ == "__main__":
