@@ -1,6 +1,7 @@
 """What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same
 tests."""
 import fcntl
+import inspect
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import ROOT, environment
 from greenlet import getcurrent
-from numba import config, cuda, float32, int32, uint16, uint32, uint64
+from numba import config, cuda, float32, int32, types, uint16, uint32, uint64
 
 from numba_matmul import process
 from numba_matmul.arrays import from_bf16, to_bf16
@@ -25,7 +26,7 @@ from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from numba_matmul.gemm.tiles import BOX
-from numba_matmul.ptx.core import shared_address, to_array
+from numba_matmul.ptx.core import bind, shared_address, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.sim.launch import StrictKernel, diagnose, launch_of, simulate
@@ -146,16 +147,22 @@ def test_a_write_after_another_threads_read_is_a_race():
     refused(k[1, 8], X, X.copy(), match=r"race: tile\[0\] was read by thread \(0\).*written by thread \(7\)")
 
 
-def test_memory_starts_as_nan_in_each_block():
+def test_memory_that_nobody_wrote_is_not_read():
     @cuda.jit
-    def k(out):
+    def k(out, read):
         local = cuda.local.array((2, 2), float32)
-        numbers = cuda.local.array(1, int32)
-        b = cuda.blockIdx.x
-        out[b, 0], out[b, 1] = local[1, 1], numbers[0]
-        local[1, 1] = 3
-    (out,) = simulate(k[2, 1], np.zeros((2, 2), np.float32))
-    assert np.isnan(out[:, 0]).all() and (out[:, 1] == -1).all()
+        numbers = cuda.local.array(3, int32)
+        if read == 1: out[0] = local[1, 1]
+        if read == 2: out[0] = numbers[2]
+        if read == 3: numbers[0] += 1
+        if read == 4: local[0] = local[1]
+        local[1, 1], numbers[2] = 3, 4
+        out[0] = local[1, 1] + numbers[2]
+    refused(k[2, 1], X.copy(), 1, match=r"local\[1, 1\] is read before it was written, in thread .0. of block .0.")
+    refused(k[2, 1], X.copy(), 2, match=r"numbers\[2\] is read before it was written.*if read == 2")
+    refused(k[2, 1], X.copy(), 3, match=r"numbers\[0\] is read before it was written")
+    refused(k[2, 1], X.copy(), 4, match="local.*is read before it was written")
+    assert simulate(k[2, 1], X.copy(), 0)[0][0] == 7
 
     @cuda.jit
     def second_block_reads(out):
@@ -339,7 +346,7 @@ def test_a_launch_too_large_to_simulate_is_refused_at_once(grid, match):
 
 def test_the_blocks_of_a_launch_are_not_listed():
     @cuda.jit
-    def k(x): x[0] = -1 if cuda.blockIdx.x else 1 / 0
+    def k(x): x[0] = -1 if cuda.blockIdx.x else 1 // 0
     def peak(launch):
         import resource
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -502,15 +509,19 @@ import sys, time
 from itertools import repeat
 import numpy as np
 from numba_matmul.process import in_child
+from numba_matmul.ptx.core import bind
 from numba_matmul.sim.launch import diagnose
 from numba import cuda
 from test_simulator import held, with_a_command
 
 path, case = sys.argv[1:]
 
+@bind("")  # kernels call instructions, and no other functions of Python
+def hold(path): held(path)
+
 @cuda.jit
 def endless(out):
-    held(path)
+    hold(path)
     while out[0] == 0: pass
 
 def never_interrupted():
@@ -685,7 +696,7 @@ def test_a_warp_that_is_not_complete_cannot_multiply():
     @cuda.jit
     def k(a):
         if cuda.threadIdx.x < 31: mma_m16n8k16((np.float32(0),) * 4, (np.uint32(0),) * 4, (np.uint32(0),) * 2)
-    refused(k[1, 32], np.zeros(1), match="barrier not reached by all")
+    refused(k[1, 32], np.zeros(1), match="needs all 32 lanes, and 31 are there")
 
 
 def test_rounding_to_bfloat16_is_that_of_torch():
@@ -714,13 +725,11 @@ def test_a_shuffle_does_not_order_memory_and_a_warp_barrier_does(ordered):
     else: refused(k[1, 32], X[:32].copy(), match="race")
 
 
-def test_a_thread_that_waits_for_a_later_block_is_refused():
-    @cuda.jit
-    def k(flags):
-        if cuda.blockIdx.x == 0:
-            while cuda.atomic.add(flags, 0, 0) == 0: pass
-        else: cuda.atomic.exch(flags, 0, 1)
-    refused(k[2, 1], np.zeros(1, np.int32), match=r"atomic.add gives the same")
+def change(module, functions):
+    "In a child: put other functions in the place of a module's. Those that are no kernels stand for instructions."
+    for name, function in functions.items():
+        if inspect.isfunction(function): function = bind("", result=types.undefined)(function)
+        setattr(import_module(f"numba_matmul.{module}"), name, function)
 
 
 def hopper_product(number, module="kernels.k15_tma_wgmma", **changed):
@@ -728,7 +737,7 @@ def hopper_product(number, module="kernels.k15_tma_wgmma", **changed):
     ring."""
     from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
     from numba_matmul.bench.verify import check_matmul
-    for name, function in changed.items(): setattr(import_module(f"numba_matmul.{module}"), name, function)
+    change(module, changed)
     tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
     if number == 15: return check_matmul(partial(k15_tma_wgmma.bf16_gemm_tma_wgmma, tile=tile), 72, 136, 264)
     return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
@@ -778,7 +787,7 @@ def changed_kernel_16(consumers=1, bn=128, module=K16, **changed):
     from numba_matmul.bench.verify import check_matmul
     from numba_matmul.gemm.tiles import WgmmaTile
     from numba_matmul.kernels import k16_warp_specialized
-    for name, function in changed.items(): setattr(import_module(f"numba_matmul.{module}"), name, function)
+    change(module, changed)
     tile = WgmmaTile(64 * consumers, bn, 2)
     return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
@@ -822,7 +831,7 @@ def test_kernel_16_with_a_part_that_is_wrong_is_refused(changed, match):
         in_child(partial(changed_kernel_16, **changed), simulator=True)
 
 
-def boxes_at_the_edges(row, column):
+def boxes_at_the_edges(row, column, shift=(8, 64)):
     "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
     from numba_matmul.gemm.launch import map_of
     from numba_matmul.ptx.core import global_address, shared_address
@@ -833,7 +842,7 @@ def boxes_at_the_edges(row, column):
     from numba_matmul.arrays import to_d, to_h
 
     @cuda.jit
-    def copy_box(source, target, row, column):
+    def copy_box(source, target, row, column, to_row, to_column):
         box = cuda.shared.array(2048, uint16, alignment=1024)
         start, barrier = shared_address(box, uint64(0)), uint32(2048)
         if cuda.threadIdx.x == 0:
@@ -844,20 +853,30 @@ def boxes_at_the_edges(row, column):
             mbarrier_arrive_expect_tx(barrier, uint32(1024))
             cp_async_bulk_tensor_2d_global_to_shared(start, global_address(source, uint64(0)), barrier, column, row)
             mbarrier_try_wait(barrier, uint32(0))
-            cp_async_bulk_tensor_2d_shared_to_global(global_address(target, uint64(0)), start, column, row)
+            cp_async_bulk_tensor_2d_shared_to_global(global_address(target, uint64(0)), start, to_column, to_row)
             cp_async_bulk_commit_group()
             cp_async_bulk_wait_group_read(0)
     numbers = np.arange(1, 20 * 80 + 1, dtype=np.uint16).reshape(20, 80)
-    source, target = to_d(numbers), to_d(np.zeros_like(numbers))
-    copy_box[1, 32](map_of(source, 8), map_of(target, 8), uint32(row % 2**32), uint32(column % 2**32))
+    source, target = to_d(numbers), to_d(np.zeros((28, 144), np.uint16))
+    places = (uint32(x % 2**32) for x in (row, column, row + shift[0], column + shift[1]))
+    copy_box[1, 32](map_of(source, 8), map_of(target, 8), *places)
     inside = np.zeros(numbers.shape, bool)
     inside[max(row, 0):max(row + 8, 0), max(column, 0):max(column + 64, 0)] = True
-    return np.array_equal(to_h(target), np.where(inside, numbers, 0))
+    wanted = np.pad(np.where(inside, numbers, 0), ((8, 0), (64, 0)))
+    return np.array_equal(to_h(target), wanted)
 
 
 @pytest.mark.parametrize("row,column", [(0, 0), (3, 8), (16, 40), (-3, 0), (0, -8), (-8, 16), (30, 0), (17, 72)])
 def test_the_tma_copies_what_is_inside(row, column):
     assert in_child(boxes_at_the_edges, row, column, simulator=True, keep=True)
+
+
+def test_a_box_that_begins_where_a_gpu_cannot_is_refused():
+    with pytest.raises(SimulatorError, match="begins at column 4: an illegal instruction"):
+        in_child(boxes_at_the_edges, 0, 4, simulator=True, keep=True)
+    for row, column in (-3, 0), (0, -8):
+        with pytest.raises(SimulatorError, match=f"stored from row {row} and column {column} on: an illegal instr"):
+            in_child(boxes_at_the_edges, row, column, (0, 0), simulator=True, keep=True)
 
 
 def test_a_host_function_that_launches_several_kernels_is_told_with_their_names():

@@ -42,6 +42,12 @@ def _emit_line(text, letters, context, builder, kinds, args):
 
 OPERANDS = dict(r=types.uint32, l=types.uint64, f=types.float32)
 
+def _with_types(function, operands, result):
+    "A Python body that tells the simulator the type of its result."
+    function.instruction = operands, result
+    return function
+
+# %% ../../nbs/library/ptx_core.ipynb #951255ac
 def bind(
     instruction,  # PTX, with $0, $1, … for the operands; or a function that emits LLVM's instructions
     operands="",  # a letter each: r uint32, l uint64, f float32, n a literal, - any type
@@ -49,7 +55,7 @@ def bind(
 ):
     """Decorator for the Python body of an instruction, the one that the simulator runs: wherever a
     kernel calls it, the compiler puts `instruction`."""
-    if config.ENABLE_CUDASIM: return lambda function: function
+    if config.ENABLE_CUDASIM: return partial(_with_types, operands=operands, result=result)
     emit = instruction if callable(instruction) else partial(_emit_line, instruction, operands)
 
     def typed(*kinds):
@@ -327,4 +333,4 @@ def store_relaxed(
     value,  # uint64
 ):
     "Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA, st.relaxed."
-    array[index] = value
+    array.store_relaxed(index, value, sys._getframe(1))

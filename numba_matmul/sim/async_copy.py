@@ -10,7 +10,8 @@ import sys
 
 from greenlet import getcurrent
 from . import memory
-from .memory import Access, _neighbours, _refuse_negative
+from .memory import _neighbours, _refuse_negative
+from .races import Access
 from .scheduler import SimulatorError
 
 # %% ../../nbs/library/sim_async_copy.ipynb #3e989742
@@ -35,6 +36,7 @@ def cp_async(
     if inside > 0:
         _refuse_negative(source_index)
         starts = _neighbours(source, source_index, count)
+        source.note_reads(starts[:inside], frame)
         values[:inside] = [source._item._ary[start] for start in starts[:inside]]
         if memory.recorder: memory.recorder("global", "load", source, source_index, inside, frame)
     if memory.recorder:

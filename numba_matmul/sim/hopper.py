@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 from greenlet import getcurrent
 from ..arrays import from_bf16
-from .scheduler import SimulatorError
+from .scheduler import SimulatorError, joined
 
 # %% ../../nbs/library/sim_hopper.ipynb #4cc09800
 class Landed:
@@ -39,10 +39,12 @@ class MBarrier:
     def __init__(self, count):
         self.count, self.maker, self.made = count, getcurrent(), getcurrent().barriers
         self.arrived = self.expected = self.phase = 0
+        self.clock = self.ordered = None  # of those who arrive; of the phase that has ended last
         self.copies, self.fenced = [], False  # copies: array, places, values
 
     def arrive(self, size=0):
         self.arrived, self.expected = self.arrived + 1, self.expected + size
+        self.clock = joined(self.clock, getcurrent().clock())
         if self.arrived > self.count:
             raise SimulatorError(f"more than {self.count} arrivals at an mbarrier in one phase")
         if not self.expected: self.land()
@@ -52,6 +54,7 @@ class MBarrier:
         if self.arrived < self.count or self._coming() != self.expected: return
         for array, places, values in self.copies: array.land(places, values)
         self.arrived, self.expected, self.copies, self.phase = 0, 0, [], self.phase + 1
+        self.ordered, self.clock = self.clock, None
 
     def missing(self):
         return (f"{self.arrived} of {self.count} have arrived, {self.expected} bytes are expected, "
@@ -87,6 +90,7 @@ def mbarrier_try_wait(address, parity, frame):
     "Pause until the phase of that parity has ended."
     barrier = mbarrier(address)
     getcurrent().wait_until(frame, lambda: barrier.phase % 2 != parity, barrier)
+    getcurrent().learn(barrier.ordered)
 
 # %% ../../nbs/library/sim_hopper.ipynb #1a504bfb
 def tensor_map(
@@ -124,20 +128,27 @@ def _box(address, rows):
         raise SimulatorError(f"a box begins at byte {address}, which is not a multiple of 128")
     return _swizzled(address + np.arange(rows * 128).reshape(rows, 64, 2)[:, :, 0])
 
+def _place(*numbers):
+    "A box's row and column: they come as uint32, and may be negative."
+    return np.array([int(x) & 0xFFFFFFFF for x in numbers], np.uint32).view(np.int32).tolist()
+
 def _covered(matrix, row, column, rows):
     "The part of a matrix that a box covers, and the part of the box that is inside."
-    row, column = (int(np.array(x & 0xFFFFFFFF, np.uint32).view(np.int32)) for x in (row, column))
+    if column % 8:
+        raise SimulatorError(f"a box begins at column {column}: an illegal instruction on a GPU, which wants "
+                             "a multiple of 16 bytes")
     part = matrix[max(row, 0):max(row + rows, 0), max(column, 0):max(column + 64, 0)]
     top, left = max(-row, 0), max(-column, 0)
     return part, (slice(top, top + part.shape[0]), slice(left, left + part.shape[1]))
 
+# %% ../../nbs/library/sim_hopper.ipynb #8ce239cf
 def load_box(target, map_address, barrier_address, column, row):
     "Start to copy a box. It lands when a thread waits for the mbarrier and nobody else can go on."
     thread, barrier = getcurrent(), mbarrier(barrier_address)
     if not barrier.fenced:
         raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarrier_init")
     matrix, rows = _described(map_address)
-    part, inside = _covered(matrix, int(row), int(column), rows)
+    part, inside = _covered(matrix, *_place(row, column), rows)
     values, memory = np.zeros((rows, 64), np.uint16), thread.block.memory
     values[inside] = part
     places = _box(int(target), rows).ravel()
@@ -238,6 +249,10 @@ def store_box(map_address, source, column, row):
     "Start to copy a box to a matrix. It is read as late as possible: when a thread waits for that."
     thread, memory = getcurrent(), getcurrent().block.memory
     matrix, rows = _described(map_address)
+    row, column = _place(row, column)
+    if row < 0 or column < 0:
+        raise SimulatorError(f"a box is stored from row {row} and column {column} on: an illegal "
+                             "instruction on a GPU, where only loads may begin before 0")
     places = _box(int(source), rows)
     for other in thread.block.threads:
         early = {*other.stored, *(other.fenced if other is not thread else ())}
@@ -245,7 +260,7 @@ def store_box(map_address, source, column, row):
             raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
                                  "seen yet: fence_proxy_async, and then a barrier")
     memory.leaving.update(places.flat)
-    thread.sends[-1].append((_covered(matrix, int(row), int(column), rows), places))
+    thread.sends[-1].append((_covered(matrix, row, column, rows), places))
 
 def cp_async_bulk_commit_group():
     "Close the running thread's open group of stores."

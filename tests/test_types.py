@@ -1,0 +1,173 @@
+"""The simulator computes in the compiler's types: a table of expressions, in both.
+
+The compiler's code runs on this machine's processor, so no GPU is needed."""
+import math
+
+import numpy as np
+import pytest
+from expressions import BINARY, BODIES, UNARY, compiled, operands, same, simulated, table
+from numba import cuda, float32
+
+from numba_matmul.compiler import CompileError, machine_code
+from numba_matmul.process import in_child
+from numba_matmul.sim.launch import diagnose, simulate
+from numba_matmul.sim.scheduler import SimulatorError
+
+ROWS, PARTS = table(), 8
+# Of a shift by too many bits or a division by 0 a GPU makes some number, and an int64 variable may come round at its
+# end. The simulator stops.
+STOPS = "SimulatorError", "ZeroDivisionError", "OverflowError"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_types_and_values_are_the_compilers(part):
+    rows = ROWS[part::PARTS]
+    theirs = in_child(compiled, rows, simulator=False, timeout=100)
+    ours = in_child(simulated, rows, simulator=True, timeout=100)
+    wrong, refused = [], []
+    for (text, kinds), (kind, values), (our_kind, our_values) in zip(rows, theirs, ours):
+        if kind == "refused":
+            if our_kind != "refused": wrong.append(f"{text} of {kinds}: {our_kind}, and the compiler refuses it")
+        elif our_kind == "refused": refused.append(f"{text} of {kinds}: {our_values}")
+        elif our_kind != kind: wrong.append(f"{text} of {kinds}: {our_kind}, not {kind}")
+        else:
+            for given, value, our in zip(operands(kinds), values or (), our_values):
+                if isinstance(our, str) and our.startswith(STOPS): continue
+                if not same(value, our): wrong.append(f"{text} of {given}, {kinds}: {our}, not {value}")
+    assert not wrong, "\n".join(wrong[:60])
+    assert sum(values is None for _, values in theirs) < len(rows) // 10  # what runs on a GPU alone
+    assert not refused, "\n".join(refused[:20])
+
+
+def test_the_table_is_large(): assert len(BINARY | UNARY | BODIES) >= 100 and len(ROWS) > 500
+
+
+# What the compiler refuses, or what nobody can know: the simulator says it by name.
+
+ARRAY, SIZES = np.zeros(4, np.float32), {"n": 4}
+out = np.zeros(8, np.float32)
+
+
+@cuda.jit
+def writes_an_array_of_the_module(out):
+    ARRAY[0] = 1
+    out[0] = ARRAY[0]
+
+
+@cuda.jit
+def computes_a_shape(out):
+    n = out.shape[0] // 2
+    tile = cuda.shared.array(n, float32)
+    tile[0] = 1
+    out[0] = tile[0]
+
+
+@cuda.jit
+def has_a_dict(out): out[0] = SIZES["n"]
+
+
+@cuda.jit
+def makes_a_dict(out):
+    sizes = {"n": 4}
+    out[0] = sizes["n"]
+
+
+@cuda.jit
+def has_an_f_string(out):
+    name = f"{out[0]}"
+    out[0] = len(name)
+
+
+@cuda.jit
+def tries(out):
+    try: out[0] = 1
+    except ValueError: out[0] = 2
+
+
+@cuda.jit
+def returns(out): return out[0] + 1
+
+
+@cuda.jit
+def has_an_index_that_is_a_float(out): out[out.shape[0] / 4] = 1
+
+
+@cuda.jit
+def adds_a_tuple(out): out[0] = out[0] + (1, 2)
+
+
+@cuda.jit
+def calls_a_python_function(out): out[0] = math.prod((1, 2))
+
+
+@cuda.jit
+def has_a_name_that_is_not_there(out): out[0] = nowhere  # noqa: F821
+
+
+@pytest.mark.parametrize("kernel,said", [
+    (writes_an_array_of_the_module, "an array of the module is written"), (computes_a_shape, "must be known to the compiler"),
+    (has_a_dict, "SIZES is a dict"), (makes_a_dict, "a dict in a kernel"), 
+    (tries, "try in a kernel"), (returns, "returns a value"), (has_an_index_that_is_a_float, "an index is a float64"),
+    (adds_a_tuple, "no such operator|a sequence"), (has_a_name_that_is_not_there, "the name nowhere is not defined"),
+    (calls_a_python_function, "prod")], ids=lambda x: getattr(x, "__name__", ""))
+def test_what_the_compiler_refuses_is_refused(kernel, said):
+    with pytest.raises(SimulatorError, match=said): simulate(kernel[1, 1], out)
+    with pytest.raises(CompileError): machine_code(kernel, "void(float32[::1])")
+
+
+@cuda.jit
+def reads_what_one_branch_wrote(out):
+    if out[0] > 0: x = 1
+    out[1] = x
+
+
+@cuda.jit
+def asks_which_lanes_are_active(out): out[0] = cuda.activemask()
+
+
+@cuda.jit
+def matches(values, out):
+    i = cuda.threadIdx.x
+    out[i] = cuda.match_any_sync(0xFFFFFFFF, values[i])
+
+
+def test_what_cannot_be_known_is_refused_by_name():
+    with pytest.raises(SimulatorError, match="x.*has no value|x' where it is not associated"): simulate(reads_what_one_branch_wrote[1, 1], out)
+    with pytest.raises(SimulatorError, match="an f-string in a kernel"): simulate(has_an_f_string[1, 1], out)
+    with pytest.raises(SimulatorError, match="activemask.*write the mask that you mean"): simulate(asks_which_lanes_are_active[1, 32], out)
+
+
+def test_lanes_with_the_same_value_are_found():
+    _, found = simulate(matches[1, 32], np.arange(32, dtype=np.int32) % 3, np.zeros(32, np.int64))
+    assert [mask & 0xFFFFFFFF for mask in found.tolist()] == [sum(1 << lane for lane in range(32) if lane % 3 == i % 3) for i in range(32)]
+
+
+def test_more_arguments_than_a_launch_has_room_for_are_refused():
+    scope = dict(cuda=cuda)
+    names = ", ".join(f"x{i}" for i in range(800))
+    exec(f"@cuda.jit\ndef many({names}): x0[0] = 1", scope)
+    with pytest.raises(SimulatorError, match="800.*room for 32764|take .* bytes, and a launch has room for 32764"):
+        simulate(scope["many"][1, 1], *[out] * 800)
+
+
+def test_nothing_is_called_good_that_does_not_compile():
+    message = diagnose(calls_what_only_the_simulator_has[1, 1], out)
+    assert "the compiler refuses" in message and "No mistake found" not in message
+    assert "No mistake found." == diagnose(fine[1, 1], out)
+
+
+@cuda.jit
+def fine(out): out[0] = 1
+
+
+@cuda.jit(device=True)
+def unknown_to_the_compiler(x): return cuda.local.array(2, float32) if x > 0 else cuda.local.array(3, float32)
+
+
+@cuda.jit
+def calls_what_only_the_simulator_has(out):
+    a = unknown_to_the_compiler(out[0])
+    b = (out, a)
+    for x in b: x[0] = 1
+    out[1] = max(b[0][0], 1)
+    complex(1, 2).conjugate()
