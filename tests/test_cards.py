@@ -225,6 +225,7 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     check_gpu = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(check_gpu)
     asked, written, found = [], [], dict(runs=3, failed=[], errors={}, no_answer=[])
+    sanitizers = {"a_kernel": {"wrong results": 3, "memcheck": 0, "racecheck": None}}
     def part(name, result=found, ends=True):
         def run(kernels):
             asked.append(name)
@@ -235,16 +236,17 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
                             write_card=lambda card: written.append(card) or tmp_path/"card.json").items():
         monkeypatch.setattr(check_gpu, name, value)
     monkeypatch.setattr(check_gpu, "PARTS", dict(random=part("random"), large=part("large"),
+                                                 tricky=part("tricky", found | dict(found=sanitizers)),
                                                  sanitizer=part("sanitizer", ends=False)))
     with pytest.raises(KeyboardInterrupt): check_gpu.main([])
-    assert asked == ["random", "large", "sanitizer"] and not written
+    assert asked == ["random", "large", "tricky", "sanitizer"] and not written
     monkeypatch.setitem(check_gpu.PARTS, "sanitizer", part("sanitizer"))
     check_gpu.main([])
-    assert asked[3:] == ["sanitizer"] and not check_gpu.STATE.exists()
-    assert capsys.readouterr().out.count("checked before") == 2
+    assert asked[4:] == ["sanitizer"] and not check_gpu.STATE.exists()
+    assert capsys.readouterr().out.count("checked before") == 3
     jsonschema.Draft202012Validator(SCHEMA["properties"]["check"] | {"$defs": SCHEMA["$defs"]}).validate(
         written[0]["check"])
     monkeypatch.setattr(check_gpu, "what_is_checked", lambda: "other code")  # then nothing is kept
     monkeypatch.setitem(check_gpu.PARTS, "large", part("large", found | dict(failed=["wrong"])))
     with pytest.raises(SystemExit): check_gpu.main([])
-    assert asked[4:] == ["random", "large", "sanitizer"]
+    assert asked[5:] == ["random", "large", "tricky", "sanitizer"]

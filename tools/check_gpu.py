@@ -1,10 +1,11 @@
 """Check every kernel on this GPU: `make gpu STAGE=check`; only some of them, and then for the screen alone:
 `KERNELS="15 16"`.
 
-Random sizes, views at odd addresses, guard bands around C that must stay untouched; many launches of the kernels whose
-warps work at their own pace; launches that overlap, in streams, threads and graphs; matrices of more than 2³² elements;
-and compute-sanitizer. Each of these parts takes a few minutes and is kept when it has ended, so a check that was
-interrupted goes on where it was. The counts go to the result card."""
+First each PTX instruction, on the same random operands here and in the simulator. Then random sizes, views at odd
+addresses, guard bands around C that must stay untouched; many launches of the kernels whose warps work at their own
+pace; launches that overlap, in streams, threads and graphs; matrices of more than 2³² elements; and compute-sanitizer,
+also of small kernels that are right or wrong in ways hard to see. Each of these parts takes a few minutes and is kept
+when it has passed, so a check that was interrupted goes on where it was. The counts go to the result card."""
 import hashlib
 import json
 import os
@@ -22,11 +23,18 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import torch
 from numba import cuda
 
+from numba_matmul.arrays import current_gpu
 from numba_matmul.registry import KERNELS
 from numba_matmul.gemm import launch
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import progress
 from numba_matmul.bench.verify import assert_matmul_correct
+from numba_matmul.process import in_child
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT/"tests"))
+import instructions
+import tricky
 
 GUARD, GUARD_VALUE = 64, 12288.0  # one that bfloat16 has, too
 CASES = 1000  # over all kernels
@@ -35,10 +43,11 @@ TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
 SANITIZED = (256, 256, 128), (37, 36, 40)  # m, n, k: one that fits all tiles, and one that fits none
 PIECE = 2**28  # elements of a matrix that are compared at once: in float64, and again without sign, 4 GB
 PATIENCE = 90  # seconds for a tool and a product
-ROOT = Path(__file__).resolve().parent.parent
+TRICKY_PATIENCE = 25  # seconds for small kernels; a wrong one may wait without end
 STATE = ROOT/"profiles"/"check.json"  # the parts that have ended
 OVERLAPPING = (1100, 700, 900), (300, 520, 4000)  # m, n, k: blocks share tiles, rows are not aligned; sums are long
 TIMES = 20  # that an overlap is tried
+OPERANDS = 8  # how many times each case of an instruction gets random ones
 
 
 def framed(rows, columns, fill, dtype, step):
@@ -99,23 +108,38 @@ def large_case(kernel, m, n, k):
         assert_matmul_correct(a[i:i + rows], b[:, j:j + columns], c[i:i + rows, j:j + columns])
 
 
+def sanitized(tool, program, patience=PATIENCE):
+    """Number of errors that a tool of compute-sanitizer finds in a run of a program; None if it gives no answer. And
+    what was printed, and whether the program came to its end."""
+    command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, *program]
+    try: run = subprocess.run(command, capture_output=True, text=True, timeout=patience)
+    except subprocess.TimeoutExpired: return None, "", False
+    line = next((x for x in reversed(run.stdout.splitlines())
+                 if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
+    count = line and sum(int(word) for word in line.replace("(", " ").split() if word.isdigit())
+    return count, run.stdout + run.stderr, not run.returncode
+
+
 def sanitize(kernel, shape):
     "Number of errors that each tool of compute-sanitizer finds in one small product; None if it gives no answer."
-    counts, shape = {}, kernel.fitted(*shape)
+    counts, product = {}, ["--once", str(kernel.number), *map(str, kernel.fitted(*shape))]
     for tool in TOOLS:
-        command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, __file__,
-                   "--once", str(kernel.number), *map(str, shape)]
-        try: run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            counts[tool] = None
-            continue
-        line = next((x for x in reversed(run.stdout.splitlines())
-                     if "ERROR SUMMARY" in x or "RACECHECK SUMMARY" in x), None)
-        if line is None or run.returncode:
-            sys.exit(f"compute-sanitizer --tool {tool}:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")
-        counts[tool] = sum(int(word) for word in line.replace("(", " ").split() if word.isdigit())
-        if counts[tool]: print(run.stdout[-5000:])
+        counts[tool], text, ended = sanitized(tool, [__file__, *product])
+        if text and not (ended and counts[tool] is not None): sys.exit(f"compute-sanitizer --tool {tool}:\n{text[-6000:]}")
+        if counts[tool]: print(text[-5000:])
     return counts
+
+
+def find_tricky(*names):
+    """What is found of small kernels on this GPU: in how many runs the result is wrong, and how many errors each tool of
+    compute-sanitizer counts. None: it did not come to its end."""
+    program, found = [tricky.__file__, str(TIMES), *names], dict.fromkeys(("wrong results", *TOOLS))
+    try: done = subprocess.run([sys.executable, *program], capture_output=True, text=True, timeout=TRICKY_PATIENCE)
+    except subprocess.TimeoutExpired: return found  # nor would it under a tool
+    if not done.returncode: found["wrong results"] = int(done.stdout)
+    if shutil.which("compute-sanitizer"):
+        for tool in TOOLS: found[tool], _, _ = sanitized(tool, program, PATIENCE)
+    return found
 
 
 def once(number, m, n, k):
@@ -224,6 +248,16 @@ def same_bits(kernel, shape):
         assert torch.equal(first, c), "a call and a graph give different bits"
 
 
+def agree(case, key, *seeds):
+    """The same random operands to the kernel of a case, on this GPU and in the simulator, each in a child: one that
+    waits without end is ended."""
+    for seed in seeds:
+        found, simulated = (in_child(fn, key, seed, simulator=simulator, keep=True, timeout=PATIENCE)
+                            for fn, simulator in ((instructions.run_on_gpu, False), (instructions.run, True)))
+        said = instructions.differences(key, seed, found, simulated, ("on the GPU", "in the simulator"))
+        assert not said, said
+
+
 def outcome(runs):
     "How many runs (function, kernel, shape) there were, and what went wrong in which."
     failed = []
@@ -231,6 +265,13 @@ def outcome(runs):
         try: fn(kernel, *shape)
         except Exception as e: failed.append(f"{fn.__name__} of {kernel.name} {shape}: {type(e).__name__}: {e}")
     return dict(runs=len(runs), failed=failed)
+
+
+def instructions_part(kernels):
+    capability = tuple(current_gpu().compute_capability)
+    runs = [(agree, case, (key, *(random.randrange(2**32) for _ in range(OPERANDS))))
+            for key, case in instructions.CASES.items() if launch.capable(capability, case.needs)]
+    return outcome(progress(runs, "instructions"))
 
 
 def random_part(kernels):
@@ -266,14 +307,24 @@ def sanitizer_part(kernels):
     return dict(runs=len(runs), failed=[], errors=found, no_answer=no_answer)
 
 
-PARTS = dict(random=random_part, repeated=repeated_part, overlapping=overlapping_part, large=large_part,
-             sanitizer=sanitizer_part)
+def tricky_part(kernels):
+    "Of the small kernels that are right nothing may be found; what is found of the wrong ones goes to the card."
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(tricky.WRONG, progress(pool.map(find_tricky, tricky.WRONG), "wrong kernels")))
+    of_right = find_tricky(*(name for name, case in tricky.RIGHT.items() if not case.alarms))
+    failed = [f"small kernels that are right: {of_right}"] if any(count != 0 for count in of_right.values()) else []
+    return dict(runs=len(found) + 1, failed=failed, found=found)
+
+
+PARTS = dict(instructions=instructions_part, random=random_part, repeated=repeated_part, overlapping=overlapping_part,
+             large=large_part, sanitizer=sanitizer_part, tricky=tricky_part)
 
 
 def what_is_checked():
     "The GPU and the code: parts that were checked before count only if these are the same."
     code = hashlib.sha256()
-    for path in sorted((ROOT/"numba_matmul").rglob("*.py")): code.update(path.read_bytes())
+    sources = sorted((ROOT/"numba_matmul").rglob("*.py"))
+    for path in (*sources, *(Path(module.__file__) for module in (instructions, tricky))): code.update(path.read_bytes())
     return f"{gpu_name()} {code.hexdigest()}"
 
 
@@ -297,20 +348,21 @@ def main(numbers):
         ended[name] = part(kernels) | dict(seed=seed, seconds=round(time.time() - start))
         print(f"{name}: {ended[name]['runs']} runs, {len(ended[name]['failed'])} failed, {ended[name]['seconds']} s")
         print(*ended[name]["failed"], sep="\n")
-        if numbers: continue
+        if numbers or ended[name]["failed"]: continue  # what has failed is checked again
         STATE.parent.mkdir(exist_ok=True)
-        write_whole(STATE, json.dumps(dict(of=what_is_checked(), parts=ended)))
-    failed, sanitized = [x for part in ended.values() for x in part["failed"]], ended["sanitizer"]
+        passed = {name: part for name, part in ended.items() if not part["failed"]}
+        write_whole(STATE, json.dumps(dict(of=what_is_checked(), parts=passed)))
+    failed, tools = [x for part in ended.values() for x in part["failed"]], ended["sanitizer"]
     result = dict(date=date.today().isoformat(), kernels=[kernel.name for kernel in kernels],
                   seeds={name: part["seed"] for name, part in ended.items()},
                   runs={name: part["runs"] for name, part in ended.items()}, failed=len(failed),
-                  sanitizer_errors=sanitized["errors"], no_answer=sanitized["no_answer"])
-    print(f"{sum(result['runs'].values())} runs, {len(failed)} failed; sanitizer {sanitized['errors'] or 'not run'}"
-          f"{', no answer from ' * bool(sanitized['no_answer'])}{', '.join(sanitized['no_answer'])}.")
+                  sanitizer_errors=tools["errors"], no_answer=tools["no_answer"], wrong_kernels=ended["tricky"]["found"])
+    print(f"{sum(result['runs'].values())} runs, {len(failed)} failed; sanitizer {tools['errors'] or 'not run'}"
+          f"{', no answer from ' * bool(tools['no_answer'])}{', '.join(tools['no_answer'])}.")
+    if failed or any(tools["errors"].values()): sys.exit("Nothing was written." if not numbers else 1)
     if not numbers:
         print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
         STATE.unlink()
-    if failed or any(sanitized["errors"].values()): sys.exit(1)
 
 
 if __name__ == "__main__":
