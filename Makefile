@@ -5,6 +5,7 @@
 # make gpu STAGE=…       on a GPU machine: tune, ladder, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
+# make mutants          plant mistakes into the kernels, one at a time: is each of them found? (ARGS="--count 0": all)
 # make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU
 # make readme            README's table and picture, from the result cards
 # make clean             removes .venv and all that was built; make help shows this
@@ -13,7 +14,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test lab profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test mutants lab profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -49,6 +50,9 @@ ladder: setup
 
 test: setup
 	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests
+
+mutants: setup
+	@$(PY) tools/mutants.py $(ARGS)
 
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
 lab: setup

@@ -13,7 +13,7 @@ from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import launch_options, launch_tiles
 from ..gemm.tiles import Tile, check_tile
-from .k06_vectorized import RULES, SMALL_TILES, TILE, four_reader, tile_copiers, tile_writer
+from .k06_vectorized import PATHS, RULES, SMALL_TILES, TILE, four_reader, tile_copiers, tile_writer
 from numba import cuda, float32, int64, uint32, uint64
 
 # %% ../../nbs/07_bank_conflicts_linearize.ipynb #cc9efbd5
@@ -90,7 +90,7 @@ def sgemm_bank_conflicts_linearize(
     g = gemm_args(a, b, c, alpha, beta)
     kernel = sgemm_bank_conflicts_linearize_kernel(*tile, **launch_options(g, tile) | options)
     return launch_tiles(kernel, g, tile)
-
 KERNEL = Kernel(7, "sgemm_bank_conflicts_linearize", "Bank conflicts: another order", "float32",
                 sgemm_bank_conflicts_linearize, sgemm_bank_conflicts_linearize_kernel,
-                tiles=Tiles(TILE, RULES, SMALL_TILES))
+                tiles=Tiles(TILE, RULES, SMALL_TILES),
+                paths=PATHS)

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'MEDIUM', 'SMALL', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'CYCLES', 'ROW_CYCLES',
            'IDLE_SPEEDUP', 'COPY_BYTES', 'COPY_CYCLES', 'REDUCED_NUMBERS', 'REDUCE_CYCLES', 'MIN_K_TILES', 'PADDED',
-           'SMALL_TILES', 'COMPILED', 'KERNEL', 'first_k_tiles', 'mma_tail', 'stagger_distance', 'order_barrier',
-           'with_producer', 'c_bytes', 'shared_bytes', 'barrier_init', 'bf16_gemm_warp_specialized_kernel',
-           'copy_padded_kernel', 'copy_padded', 'padded_operands', 'select_config', 'launch_gemm',
-           'bf16_gemm_warp_specialized']
+           'SMALL_TILES', 'COMPILED', 'SPLIT', 'TURNS', 'PATHS', 'KERNEL', 'first_k_tiles', 'mma_tail',
+           'stagger_distance', 'order_barrier', 'with_producer', 'c_bytes', 'shared_bytes', 'barrier_init',
+           'bf16_gemm_warp_specialized_kernel', 'copy_padded_kernel', 'copy_padded', 'padded_operands', 'select_config',
+           'launch_gemm', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/16_warp_specialized.ipynb #309ebd38
 from dataclasses import replace
@@ -27,6 +27,7 @@ from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer,
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (LaunchConfig, map_of, need_capability, sm_count, tma_counts,
                                       with_shared_memory)
+from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
     pipeline_advance, producer_acquire, storage_layout)
@@ -395,8 +396,20 @@ def bf16_gemm_warp_specialized(
 SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group_m=(1, 2))
 COMPILED = (*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, epilogue="staged"),
             dict(tile=LARGE, read_c=True))
+SPLIT = dict(REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9)  # it costs nothing to add up parts of sums
+TURNS = [dict(tile=WgmmaTile(*tile)) | variant for tile, variant in (
+    ((64, 128, 2, 1), {}), ((64, 128, 3, 2), {}), ((64, 128, 2, 2), dict(blocks=1)), ((64, 128, 2, 1), dict(blocks=3)),
+    ((128, 128, 2, 1), {}))]
+PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths=(8,), alike=True)
+         + (Path("its own tile", (37, 48, 24), 0.5, -1.5), Path("padded", (37, 41, 19), 0.5, -1.5),
+            Path("parts of one k tile", (64, 128, 320), -0.75, 0.0, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=1)),
+            Path("parts of several", (70, 136, 296), 0.5, -1.5, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=2)),
+            Path("staged", (65, 264, 200), -0.75, 0.0, TURNS[0] | dict(blocks=2, epilogue="staged")),
+            Path("two consumers, several tiles", (130, 136, 192), 0.5, 0.0, TURNS[-1] | dict(blocks=1)),
+            Path("two consumers, short sums", (128, 136, 64), options=TURNS[-1] | dict(blocks=1))))
 KERNEL = Kernel(16, "bf16_gemm_warp_specialized", "Warps with jobs", "bfloat16", bf16_gemm_warp_specialized,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 pads=True, fallback=k14_tensor_cores.KERNEL,
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, compiled=COMPILED,
-                            variants=({}, dict(blocks=1), dict(blocks=3), dict(epilogue="staged"))))
+                            variants=({}, dict(blocks=1), dict(blocks=3), dict(epilogue="staged"))),
+                paths=PATHS)

@@ -1,0 +1,11 @@
+"A sample of what `make mutants` does: mistakes in kernels are found, and what is listed as not to be found is still there."
+import subprocess
+import sys
+
+from conftest import ROOT, environment
+
+
+def test_a_sample_of_mutants_is_found():
+    command = [sys.executable, "tools/mutants.py", "--sample", "--jobs", "2"]
+    done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0 and "100.0 % of 12 found" in done.stdout, done.stdout + done.stderr

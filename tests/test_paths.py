@@ -1,0 +1,190 @@
+"""Every kernel is right on all of its paths, and these are all of its paths: what was launched is observed, and each
+condition in a device function has been seen both ways."""
+import ast
+import importlib
+import importlib.abc
+import importlib.util
+import linecache
+import math
+import pathlib
+import sys
+from inspect import signature
+from itertools import product
+
+import pytest
+from conftest import ROOT
+
+from numba_matmul.arrays import cdiv
+from numba_matmul.process import in_child
+from numba_matmul.registry import KERNELS
+
+# Conditions that no path decides the other way, and why.
+ONE_WAY = {
+    ("kernels.k03_smem_blocking", "before_use"): "lesson 3 leaves the barrier out, to show the race",
+    ("kernels.k03_smem_blocking", "after_use"): "the same",
+    ("kernels.k06_vectorized", "b_width == 4"): "kernel 8 pads rows of B's tile",
+}
+GROUPS = [[number] for number in KERNELS if number < 14] + [[14, 15, 16]]  # these share more than others
+
+
+def is_device(node):
+    "Is this function decorated with cuda.jit?"
+    return any(ast.unparse(decorator).startswith("cuda.jit") for decorator in node.decorator_list)
+
+
+class Watched(ast.NodeTransformer):
+    "Puts `_seen(key, value)` around each condition of device functions, and at the start of each of them."
+    def __init__(self, module, tree):
+        self.module, self.keys, self.inside = module, [], False
+        self.texts = {node: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.expr)}
+
+    def seen(self, node, kind):
+        key = self.module, node.lineno, node.col_offset, kind, self.texts[node] if kind == "if" else node.name
+        self.keys.append(key)
+        return ast.copy_location(ast.Call(ast.Name("_seen", ast.Load()), [ast.Constant(key)], []), node)
+
+    def visit_FunctionDef(self, node):
+        outer, self.inside = self.inside, self.inside or is_device(node)
+        self.generic_visit(node)
+        if is_device(node): node.body.insert(0, ast.copy_location(ast.Expr(self.seen(node, "start")), node))
+        self.inside = outer
+        return node
+
+    def condition(self, node):
+        if not self.inside: return node
+        call = self.seen(node, "if")
+        call.args.append(node)
+        return call
+
+    def visit_If(self, node):
+        self.generic_visit(node)
+        node.test = self.condition(node.test)
+        return node
+    visit_IfExp = visit_If
+
+    def visit_BoolOp(self, node):
+        self.generic_visit(node)
+        node.values = [self.condition(value) for value in node.values]
+        return node
+
+
+class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    "Loads the modules of kernels so that they note what is run."
+    def __init__(self): self.keys, self.seen = [], set()
+
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith(("numba_matmul.kernels.k", "numba_matmul.gemm.")):
+            found = pathlib.Path(ROOT, *name.split(".")).with_suffix(".py")
+            return importlib.util.spec_from_loader(name, self, origin=str(found))
+
+    def exec_module(self, module):
+        name = module.__spec__.origin
+        tree = ast.parse(pathlib.Path(name).read_bytes())
+        watched = Watched(module.__name__.removeprefix("numba_matmul."), tree)
+        tree = watched.visit(tree)
+        self.keys += watched.keys
+        module.__dict__.update(_seen=self.note, __file__=name)
+        text = ast.unparse(tree)  # the simulator reads it, too
+        linecache.cache[name] = len(text), None, text.splitlines(True), name
+        exec(compile(text, name, "exec"), module.__dict__)
+
+    def note(self, key, value=True):
+        self.seen.add((key, bool(value)))
+        return value
+
+
+def observe(numbers):
+    "In a child: take the paths of kernels. (path, options of the factory, launches) of each; conditions, and those seen."
+    watching, found = Watching(), {}
+    sys.meta_path.insert(0, watching)
+    for name in [name for name in sys.modules if name.startswith("numba_matmul.")]:  # the test module has loaded them
+        parent, _, last = name.rpartition(".")
+        if name.split(".")[1] in ("gemm", "bench", "kernels", "registry"):
+            del sys.modules[name]
+            vars(sys.modules.get(parent, sys)).pop(last, None)
+    from numba_matmul.bench.verify import check_path
+    from numba_matmul.registry import KERNELS
+    from numba_matmul.sim import memory
+    from numba_matmul.sim.launch import StrictKernel
+    launches, made, call = [], [], StrictKernel.__call__
+    def note(launch, *args):
+        if launch.grid_dim is not None: launches.append((launch.__name__, launch.grid_dim))
+        return call(launch, *args)
+    StrictKernel.__call__ = note
+    accesses = set()
+    memory.recorder = lambda space, operation, array, index, count, *_: accesses.add((space, operation, count))
+    for number in numbers:
+        kernel = KERNELS[number]
+        if factory := kernel.factory:
+            def noted(*args, factory=factory, **options):
+                bound = signature(factory).bind(*args, **options)
+                bound.apply_defaults()
+                made.append(bound.arguments)
+                return factory(*args, **options)
+            module = sys.modules[kernel.fn.__module__]
+            setattr(module, factory.__name__, noted)
+            object.__setattr__(kernel, "factory", noted)
+        found[number] = []
+        for path in kernel.paths:
+            launches.clear(), made.clear(), accesses.clear()
+            check_path(kernel, path)
+            found[number].append((path, made[0] if made else {}, list(launches), set(accesses)))
+    return found, watching.keys, watching.seen
+
+
+@pytest.mark.first(1)
+@pytest.mark.parametrize("numbers", GROUPS, ids=lambda numbers: "-".join(map(str, numbers)))
+def test_paths(numbers):
+    found, keys, seen = in_child(observe, numbers, simulator=True, timeout=300)
+    assert len(keys) > 20
+    for number, paths in found.items(): what_was_launched(KERNELS[number], paths)
+    own = {KERNELS[number].fn.__module__.removeprefix("numba_matmul.") for number in numbers}
+    if 16 in numbers: own |= {"gemm.epilogue", "gemm.pipeline", "gemm.schedule"}
+    missing = [f"{module}:{line} {kind} {text}: never {'reached' if not never else 'true' if (key, False) in seen else 'false'}"
+               for key in keys for module, line, _, kind, text in [key] if module in own
+               for never in [{(key, True), (key, False)} - seen if kind == "if" else {(key, True)} - seen]
+               if never and (module, text) not in ONE_WAY]
+    assert not missing, "\n".join(missing)
+
+
+def how_wide(kernel, options, accesses, read_c):
+    "What a kernel reads and writes at once, where its rows are aligned or not: in order of space, operation and count."
+    found = {f"{space} {operation} {count}" for space, operation, count in accesses}
+    print(kernel.number, options.get("width"), sorted(found))
+
+
+def what_was_launched(kernel, paths):
+    "Every claim is checked against the launches."
+    wholes, counts, grids, facts, strips = set(), set(), set(), set(), set()
+    for path, options, launches, accesses in paths:
+        (m, n, k), tile = path.shape, path.options.get("tile") or options.get("tile") or kernel.tiles and kernel.tiles.tile
+        own = [grid for name, grid in launches if name == f"{kernel.name}_kernel"]
+        assert kernel.number != 16 or ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
+        if path.options.get("bs"): tile = None
+        if not own or tile is None or kernel.uses_tma: continue
+        size = 2 if kernel.dtype == "bfloat16" else 4
+        aligned = min(math.gcd(16, size * skip, size * cols) for skip, cols in zip(path.skips, (k, n, n)))
+        whole = m % tile.bm == 0, n % tile.bn == 0, k % tile.bk == 0
+        assert options["predicated"] == (not all(whole)), path
+        if "width" in options: assert options["width"] == (aligned // 2 if size == 2 else 4 if aligned == 16 else 1), path
+        assert options["read_c"] == (path.beta != 0), path
+        if k and path.alpha: how_wide(kernel, options, accesses, path.beta)
+        if k and path.alpha: wholes.add(whole), facts.add((options["predicated"], options.get("width"), options["read_c"]))
+        ring = getattr(tile, "stages", 1)
+        counts.add(0 if not path.alpha else cdiv(k, tile.bk) if cdiv(k, tile.bk) < 2 else
+                   "short" if cdiv(k, tile.bk) < ring else "rings" if cdiv(k, tile.bk) > 2 * ring else "some")
+        rows, cols = cdiv(m, tile.bm), cdiv(n, tile.bn)
+        if "blocks" not in path.options and kernel.number < 13:
+            assert sum(math.prod(grid) for grid in own) == rows * cols and {grid[0] for grid in own} == {cols}, path
+            assert len(own) == cdiv(rows, path.constants.get("MAX_GRID_Y", rows)), path
+        grids.add((rows > 1, cols > 1)), strips.add(len(own))
+    for variant in kernel.tiles.variants if kernel.tiles else ():
+        assert any(variant.items() <= path.options.items() for path, *_ in paths), (kernel.name, variant)
+    if not kernel.tiles or kernel.uses_tma: return
+    assert {0, 1} <= counts and {"rings"} <= counts, (kernel.name, counts)
+    if kernel.number == 9: return  # its tiles take long, and its parts are those of kernels 6 and 10
+    assert wholes == set(product((True, False), repeat=3)), kernel.name
+    widths = {width for _, width, _ in facts}
+    assert facts == set(product((True, False), widths, (True, False))) and len(widths) == (
+        1 if kernel.number < 6 else 4 if kernel.number == 14 else 2), (kernel.name, facts)
+    assert {(False, False), (True, True)} <= grids and (kernel.number > 12 or max(strips) > 1), kernel.name
