@@ -1,6 +1,7 @@
 # make ladder            every kernel, checked and beside cuBLAS (without a GPU: in the simulator, with recorded speeds)
 # make test              all that CI checks; needs no GPU
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
+# make grade            every exercise's solutions, correct and wrong, before its judge (ARGS="02 03": these)
 # make profile KERNEL=05 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: tune, ladder, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
@@ -14,7 +15,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test mutants lab profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test grade mutants lab profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -50,6 +51,9 @@ ladder: setup
 
 test: setup
 	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests
+
+grade: setup
+	@$(PY) -m numba_matmul.exercise $(ARGS)
 
 mutants: setup
 	@$(PY) tools/mutants.py $(ARGS)

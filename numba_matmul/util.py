@@ -6,7 +6,8 @@
 __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of', 'COLORS', 'Markdown',
            'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row', 'cycles_per_step', 'gpu_name',
            'gpu_card', 'gemm_args', 'assert_matmul_correct', 'check_matmul', 'Runtime', 'cuda_mean_runtime',
-           'measure_runtime', 'progress', 'Experiment', 'experiment', 'recorded']
+           'measure_runtime', 'progress', 'Experiment', 'experiment', 'recorded', 'draw_machine', 'ask', 'grade',
+           'changes']
 
 # %% ../nbs/library/util.ipynb #daa7eb5f
 from .arrays import array_like, cdiv, dtype_of, from_bf16, rounded, to_bf16, to_d, to_h
@@ -17,10 +18,12 @@ from .gemm.args import gemm_args
 from .bench.experiment import Experiment, experiment
 from .bench.timing import Runtime, cuda_mean_runtime, measure_runtime, progress
 from .bench.verify import assert_matmul_correct, check_matmul
+from .exercise import ask, changes, grade
+from .machine import draw_machine
 
 # %% ../nbs/library/util.ipynb #f873ffe5
 _all_ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of',
          'COLORS', 'Markdown', 'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row',
          'cycles_per_step', 'gpu_name', 'gpu_card', 'gemm_args', 'assert_matmul_correct',
          'check_matmul', 'Runtime', 'cuda_mean_runtime', 'measure_runtime', 'progress',
-         'Experiment', 'experiment', 'recorded']
+         'Experiment', 'experiment', 'recorded', 'draw_machine', 'ask', 'grade', 'changes']

@@ -14,6 +14,7 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
+from nbdev.config import get_config
 
 from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 
@@ -25,7 +26,7 @@ def run(path):
         if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing keeps nothing
     try: shell.run_all(nb, exc_stop=True)
     except Exception: sys.exit(shell.prettytb(fname=path))
-    clean_nb(nb)
+    clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
     write_nb(nb, path)
 
 

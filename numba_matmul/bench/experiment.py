@@ -48,10 +48,13 @@ class Experiment:
         plt.close(fig)
         return fig
 
+def _listed(of): return ", ".join(f"{name}={value}" for name, value in (of or {}).items()) or "these numbers"
+
 def experiment(
     name,     # what is measured, unique in the course
     unit,     # of the values
     measure,  # function without arguments that returns a dict: label → number
+    of=None,  # what it is measured for, as a dict of numbers: tile sizes that a reader may change
 ) -> Experiment:
     "Call `measure` on a GPU; without one, return what the first result card that has it says."
     if config.ENABLE_CUDASIM:
@@ -59,10 +62,13 @@ def experiment(
         if card is None: return Experiment(name, unit, {}, "Not recorded yet.")
         kept = card["experiments"][name]
         origin = f"Recorded on one {card['gpu']}, {kept['date']}."
+        if (of or {}) != kept.get("of", {}):
+            origin = f"{origin[:-1]}, **for {_listed(kept.get('of'))}, not for your {_listed(of)}**."
         return Experiment(name, kept["unit"], kept["values"], origin, card["gpu"])
     gpu, today = gpu_name(), date.today().isoformat()
     values = {label: float(value) for label, value in measure().items()}
     if notes := os.environ.get("MATMUL_RECORD"):  # a file, a line for each experiment
         with open(notes, "a", encoding="utf-8") as file:
-            file.write(json.dumps({name: dict(unit=unit, values=values, date=today)}) + "\n")
+            entry = dict(unit=unit, values=values, date=today) | (dict(of=of) if of else {})
+            file.write(json.dumps({name: entry}) + "\n")
     return Experiment(name, unit, values, f"Measured on one {gpu}, {today}.", gpu)

@@ -1,0 +1,57 @@
+"""The judge of the exercises is judged: correct solutions pass, and wrong ones fail, each by the verdict that it names.
+
+`make grade` judges all of them; here each exercise's correct solutions, and two mutants that change from time to time."""
+import hashlib
+import json
+
+import pytest
+from conftest import ROOT
+
+from numba_matmul import exercise
+from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome
+
+ALL = exercises()
+
+
+def some_mutants(one):
+    "Two of them, by a hash over the exercise."
+    text = repr([one.solutions, [(m.name, m.old, m.new) for m in one.mutants]])
+    def rank(mutant): return hashlib.sha256((text + mutant.name).encode()).digest()
+    return sorted(one.mutants, key=rank)[:2]
+
+
+CASES = [(one, variant) for one in ALL.values() for variant in [*one.solutions, *some_mutants(one)]]
+
+
+@pytest.mark.parametrize("one,variant", CASES, ids=lambda x: getattr(x, "key", None) or getattr(x, "name", x))
+def test_a_variant_comes_out_as_it_should(one, variant):
+    ok, found = outcome(one, variant)
+    assert ok, found
+
+
+@pytest.mark.parametrize("one", ALL.values(), ids=lambda one: one.key)
+def test_an_exercise_is_whole(one):
+    "Enough variants, all different; each mutant changes a text that is there, and names a verdict that exists."
+    assert len(one.mutants) >= 15 and len(one.solutions) >= 3 and "reference" in one.solutions
+    sources = [one.source(variant) for variant in exercise.variants(one)]
+    assert len(set(sources)) == len(sources) and len({m.name for m in one.mutants}) == len(one.mutants)
+    for goal in one.goals: assert goal.hint and any(m.verdict == goal.name for m in one.mutants), goal.name
+    if one.judge is None: assert {m.verdict for m in one.mutants} <= {*VERDICTS, *(goal.name for goal in one.goals)}
+
+
+@pytest.mark.parametrize("one", ALL.values(), ids=lambda one: one.key)
+def test_an_exercise_is_in_its_lesson(one):
+    "Its page calls grade on a function of that name, in which there is a hole."
+    for path in (ROOT/"nbs").glob(f"{one.key[:2]}_*.ipynb"):
+        code = ["".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+        if any(f'grade("{one.key}"' in text for text in code): break
+    else: pytest.fail("no page grades it")
+    assert any(f"def {one.name}(" in text and "..." in text for text in code)
+
+
+def test_a_hole_in_a_solution_is_told():
+    one = next(iter(ALL.values()))
+    name = "reference"
+    body = f"{one.solutions[name].rstrip()}\n    ...\n"
+    hollow = Mutant("hole", one.solutions[name], body, "written")
+    assert outcome(one, hollow)[0]
