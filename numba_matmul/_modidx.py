@@ -95,6 +95,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                     'numba_matmul.cards.card_row': ('library/cards.html#card_row', 'numba_matmul/cards.py'),
                                     'numba_matmul.cards.check_card': ('library/cards.html#check_card', 'numba_matmul/cards.py'),
                                     'numba_matmul.cards.cycles_per_step': ('library/cards.html#cycles_per_step', 'numba_matmul/cards.py'),
+                                    'numba_matmul.cards.gain': ('library/cards.html#gain', 'numba_matmul/cards.py'),
                                     'numba_matmul.cards.gpu_card': ('library/cards.html#gpu_card', 'numba_matmul/cards.py'),
                                     'numba_matmul.cards.gpu_name': ('library/cards.html#gpu_name', 'numba_matmul/cards.py'),
                                     'numba_matmul.cards.load_cards': ('library/cards.html#load_cards', 'numba_matmul/cards.py'),

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKOUT', 'RESULTS', 'card_folder', 'check_card', 'load_cards', 'pick_card', 'gpu_name', 'gpu_card', 'need_gpu',
-           'card_row', 'cycles_per_step', 'write_whole', 'write_card', 'recorded']
+           'card_row', 'cycles_per_step', 'write_whole', 'write_card', 'recorded', 'gain']
 
 # %% ../nbs/library/cards.ipynb #823ef390
 import json
@@ -168,3 +168,15 @@ def recorded(
         sentences.append(text)
     nothing = f"`{name}` has not been recorded at {size} yet."
     return Markdown("  \n".join(sentences) or nothing)
+
+def gain(
+    name,         # of the host function
+    before=None,  # name of the one that it is to beat
+    size=4096,    # m = n = k
+):
+    "From how many GFLOP/s to how many a lesson leads, on the first card that knows, as Markdown."
+    names = [before, name] if before else [name]
+    cards = load_cards(kernels=names, size=size)
+    if not cards: return Markdown(f"`{name}` has not been recorded at {size} yet.")
+    speeds = " → ".join(f"{card_row(cards[0], one, size)['gflops']:,.0f}" for one in names)
+    return Markdown(f"**{speeds} GFLOP/s** at {size}×{size}×{size} on one {cards[0]['gpu']}")

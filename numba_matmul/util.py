@@ -6,13 +6,13 @@
 __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of', 'COLORS', 'Markdown',
            'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row', 'cycles_per_step', 'gpu_name',
            'gpu_card', 'gemm_args', 'assert_matmul_correct', 'check_matmul', 'Runtime', 'cuda_mean_runtime',
-           'measure_runtime', 'progress', 'Experiment', 'experiment', 'recorded', 'draw_machine', 'ask', 'grade',
-           'changes']
+           'measure_runtime', 'progress', 'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask',
+           'grade', 'changes']
 
 # %% ../nbs/library/util.ipynb #daa7eb5f
 from .arrays import array_like, cdiv, dtype_of, from_bf16, rounded, to_bf16, to_d, to_h
 from .draw import COLORS, Markdown, draw_matmul, draw_matrix
-from .cards import (card_row, cycles_per_step, gpu_card, gpu_name, load_cards,
+from .cards import (card_row, cycles_per_step, gain, gpu_card, gpu_name, load_cards,
                                 pick_card, recorded)
 from .gemm.args import gemm_args
 from .bench.experiment import Experiment, experiment
@@ -26,4 +26,4 @@ _all_ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv'
          'COLORS', 'Markdown', 'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row',
          'cycles_per_step', 'gpu_name', 'gpu_card', 'gemm_args', 'assert_matmul_correct',
          'check_matmul', 'Runtime', 'cuda_mean_runtime', 'measure_runtime', 'progress',
-         'Experiment', 'experiment', 'recorded', 'draw_machine', 'ask', 'grade', 'changes']
+         'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask', 'grade', 'changes']
