@@ -452,7 +452,7 @@ def _grade_all(keys):
 # %% ../nbs/library/exercise.ipynb #ex000025
 @call_parse
 def main(
-    keys: Param("of exercises, as in 02 03; all if none", str, nargs="*") = (),
+    keys: Param("of exercises, as in 02 03; all if none", str, nargs="*"),
 ):
     "Judge every correct and every wrong solution of the exercises; the exit status is 1 unless each comes out as it should."
     from numba_matmul import exercise  # the module itself: its classes are those of the exercises
