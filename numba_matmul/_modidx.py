@@ -161,6 +161,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                    'numba_matmul.draw.Message.__repr__': ('library/draw.html#message.__repr__', 'numba_matmul/draw.py'),
                                    'numba_matmul.draw.Message._repr_html_': ( 'library/draw.html#message._repr_html_',
                                                                               'numba_matmul/draw.py'),
+                                   'numba_matmul.draw.color_of': ('library/draw.html#color_of', 'numba_matmul/draw.py'),
                                    'numba_matmul.draw.draw_matmul': ('library/draw.html#draw_matmul', 'numba_matmul/draw.py'),
                                    'numba_matmul.draw.draw_matrix': ('library/draw.html#draw_matrix', 'numba_matmul/draw.py')},
             'numba_matmul.exercise': { 'numba_matmul.exercise.Case': ('library/exercise.html#case', 'numba_matmul/exercise.py'),

@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 from greenlet import getcurrent
-from .draw import COLORS
+from .draw import COLORS, color_of
 from .process import in_child, kernel_parts
 from .sim import async_copy, memory, scheduler
 from .sim.launch import StrictModule, check_launch, check_size, launch_of
@@ -302,14 +302,14 @@ def _draw_sectors(site, columns):
     span = min(-(-(max(columns) + width - left) // box) * box, 8 * box)
     inches = min(0.24 * span + 1.5, 12), 0.2 * height + 1.2
     fig, ax = plt.subplots(figsize=inches, layout="constrained")
-    owners = defaultdict(list)
+    owners, color = defaultdict(list), color_of(site.array)
     for lane, where in at.items(): owners[where].append(lane)
     for (row, column), lanes in owners.items():
         x, y = column - left, row - top
-        ax.add_patch(plt.Rectangle((x, y), width, 1, facecolor=COLORS[1],
+        ax.add_patch(plt.Rectangle((x, y), width, 1, facecolor=color,
                                    edgecolor="white", linewidth=0.4))
         ax.text(x + width / 2, y + 0.5, _names(lanes, len(at)), ha="center", va="center",
-                fontsize=6, color="white", clip_on=True)
+                fontsize=7, color="black" if color == COLORS[2] else "white", clip_on=True)
     touched = {(r - top, (c + i - left) // box * box) for r, c in at.values() for i in range(width)}
     for row in range(height):
         for sector in range(0, span, box):
@@ -338,6 +338,7 @@ def _draw_banks(site):
     import matplotlib.pyplot as plt
     parts = _served(site.sample, site.operation, site.size)
     fig, ax = plt.subplots(figsize=(9, 1), layout="constrained")
+    color = color_of(site.array)
     top, middles = 0, []  # of the part that is being drawn; of all, for their labels
     for part in parts:
         depth, wanted = Counter(), defaultdict(list)
@@ -347,9 +348,9 @@ def _draw_banks(site):
         for word, lanes in wanted.items():
             bank, level = word % BANKS, depth[word % BANKS]
             ax.add_patch(plt.Rectangle((bank, top + level), 1, 1, edgecolor="white",
-                                       facecolor=COLORS[6 if level else 1]))
-            ax.text(bank + 0.5, top + level + 0.5, _names(lanes, len(site.sample)),
-                    ha="center", va="center", fontsize=6, color="white")
+                                       facecolor=COLORS[6] if level else color))
+            ax.text(bank + 0.5, top + level + 0.5, _names(lanes, len(site.sample)), ha="center",
+                    va="center", fontsize=7, color="black" if color == COLORS[2] and not level else "white")
             depth[bank] += 1
         bottom = top + max(depth.values())
         middles.append((top + bottom) / 2)
