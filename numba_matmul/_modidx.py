@@ -876,6 +876,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'numba_matmul/report/readme.py'),
                                             'numba_matmul.report.readme.readme_colab': ( 'library/report_readme.html#readme_colab',
                                                                                          'numba_matmul/report/readme.py'),
+                                            'numba_matmul.report.readme.readme_exercises': ( 'library/report_readme.html#readme_exercises',
+                                                                                             'numba_matmul/report/readme.py'),
                                             'numba_matmul.report.readme.readme_ladder': ( 'library/report_readme.html#readme_ladder',
                                                                                           'numba_matmul/report/readme.py'),
                                             'numba_matmul.report.readme.readme_speed': ( 'library/report_readme.html#readme_speed',

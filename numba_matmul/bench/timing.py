@@ -92,7 +92,7 @@ class Runtime:
     def __str__(self):
         if self.ms is None:
             return (f"{self.name}: no GPU, so there is nothing to time; instead it was checked at "
-                    f"{self.m}×{self.n}×{self.k} in the simulator, and is right.")
+                    f"{self.m}×{self.n}×{self.k} in the simulator, and is correct.")
         return (f"{self.name} {self.m}×{self.n}×{self.k}: "
                 f"{self.ms:.4g} ms (spread {self.spread_ms:.2g}, {self.runs} runs), "
                 f"{self.gflops:,.0f} GFLOP/s, {self.percent:.1f} % of torch.matmul, "
