@@ -166,6 +166,7 @@ class Mutant:
     verdict: str  # the one that must fail
     of: str = "reference"
 
+# %% ../nbs/library/exercise.ipynb #ef00f790
 @dataclass(frozen=True)
 class Exercise:
     "What a reader is to write, how it is judged, and how the judge is judged."
@@ -201,6 +202,7 @@ class Exercise:
 
 _PRELUDE = "import numpy as np\nfrom numba import cuda, float32, int32, int64, uint32\n"
 
+# %% ../nbs/library/exercise.ipynb #2ea9470c
 def matmul_case(
     m,      # rows of A
     n,      # columns of B
@@ -296,6 +298,7 @@ def _with_constants(kernel, constants):
     copy = FunctionType(fn.__code__, fn.__globals__ | constants, fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**options)(copy)
 
+# %% ../nbs/library/exercise.ipynb #71826a08
 def _judge_kernel(exercise, kernel):
     "The verdicts on a kernel, one by one, up to the first that fails."
     parts = kernel_parts(kernel)
@@ -331,6 +334,7 @@ def _judge_kernel(exercise, kernel):
     yield Verdict("correct", True, ", ".join(case.name for case in exercise.cases) + ", random data")
     yield from _judge_goals(exercise, kernel, launches[0][0], made[0][0])
 
+# %% ../nbs/library/exercise.ipynb #2aac2043
 def _judge_goals(exercise, kernel, configured, args):
     view = code = None
     for goal in sorted(exercise.goals, key=lambda goal: goal.compiled):  # the cheap ones first

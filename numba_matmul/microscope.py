@@ -396,6 +396,7 @@ def _trace(launch, args, block):
         async_copy.cp_async_wait_group, async_copy.cp_async_commit_group = wait, commit
     return {warp: events[warp] for warp in sorted(events)}
 
+# %% ../nbs/library/microscope.ipynb #76962eb1
 class _Clock:
     "The time of one warp, under the model."
     def __init__(self): self.now, self.arrives, self.copies, self.spans, self.flying = 0, 0, [[]], [], []
@@ -436,6 +437,7 @@ def _replay(events, latency):
 TIME_COLORS = {"issue": "#CC79A7", "wait for loads": "#F3DDEA", "store": COLORS[7], "compute": "#555555",
                "barrier": COLORS[6]}
 
+# %% ../nbs/library/microscope.ipynb #83956702
 def time_line(
     configured,     # kernel[grid, block]
     *args,          # its arguments

@@ -78,6 +78,7 @@ def _version(package):
     try: return version(package)
     except PackageNotFoundError: return None
 
+# %% ../../nbs/library/bench_record.ipynb #8ad0864d
 FP32_LANES = {"7.0": 64, "7.5": 64, "8.0": 64}  # a multiprocessor; 128 elsewhere
 
 METHOD = ("Device time by torch.profiler: median of the runs and distance between the quartiles, "
