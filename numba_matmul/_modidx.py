@@ -650,6 +650,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                          'numba_matmul.microscope._Clock': ('library/microscope.html#_clock', 'numba_matmul/microscope.py'),
                                          'numba_matmul.microscope._Clock.__init__': ( 'library/microscope.html#_clock.__init__',
                                                                                       'numba_matmul/microscope.py'),
+                                         'numba_matmul.microscope._Clock.finish_stores': ( 'library/microscope.html#_clock.finish_stores',
+                                                                                           'numba_matmul/microscope.py'),
                                          'numba_matmul.microscope._Clock.spend': ( 'library/microscope.html#_clock.spend',
                                                                                    'numba_matmul/microscope.py'),
                                          'numba_matmul.microscope._Clock.step': ( 'library/microscope.html#_clock.step',

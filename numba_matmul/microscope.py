@@ -399,7 +399,8 @@ def _trace(launch, args, block):
 # %% ../nbs/library/microscope.ipynb #76962eb1
 class _Clock:
     "The time of one warp, under the model."
-    def __init__(self): self.now, self.arrives, self.copies, self.spans, self.flying = 0, 0, [[]], [], []
+    def __init__(self):
+        self.now, self.arrives, self.stores, self.copies, self.spans, self.flying = 0, 0, 0, [[]], [], []
     def spend(self, kind, until):
         if until > self.now: self.spans.append((kind, self.now, until))
         self.now = max(self.now, until)
@@ -414,10 +415,14 @@ class _Clock:
             landed = self.copies[:max(0, len(self.copies) - 1 - number)]
             self.copies = self.copies[len(landed):]
             self.spend("wait for loads", max(sum(landed, [0])))
-        elif kind in ("shared store", "global store"):
-            self.spend("wait for loads", self.arrives)
-            self.spend("store", self.now + 1)
-        else: self.spend("compute", self.now + 1)
+        elif kind in ("shared store", "global store"): self.stores += 1
+        else:
+            self.finish_stores()
+            self.spend("compute", self.now + 1)
+    def finish_stores(self):
+        if self.stores: self.spend("wait for loads", self.arrives)
+        self.spend("store", self.now + self.stores)
+        self.stores = 0
 
 def _replay(events, latency):
     "The clocks of all warps: from barrier to barrier each for itself."
@@ -426,6 +431,7 @@ def _replay(events, latency):
     while any(left.values()):
         for warp, steps in left.items():
             while steps and steps[-1][0] != "barrier": clocks[warp].step(*steps.pop(), latency)
+            clocks[warp].finish_stores()
         together = max(clock.now for clock in clocks.values())
         for warp, steps in left.items():
             if not steps: continue
