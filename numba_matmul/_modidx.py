@@ -29,8 +29,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                  'numba_matmul/bench/record.py'),
                                            'numba_matmul.bench.record.copy_speed': ( 'library/bench_record.html#copy_speed',
                                                                                      'numba_matmul/bench/record.py'),
-                                           'numba_matmul.bench.record.l2_cache': ( 'library/bench_record.html#l2_cache',
-                                                                                   'numba_matmul/bench/record.py'),
                                            'numba_matmul.bench.record.machine': ( 'library/bench_record.html#machine',
                                                                                   'numba_matmul/bench/record.py'),
                                            'numba_matmul.bench.record.measure': ( 'library/bench_record.html#measure',

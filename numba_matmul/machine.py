@@ -18,10 +18,9 @@ def machine_facts(card):
     "What the drawing says of each part, from a result card."
     capability, clock, number = (card[x] for x in ("compute_capability", "clock_mhz", "multiprocessors"))
     shared_tb_s = 128 * clock * number / 1e6  # 128 bytes a cycle, from every multiprocessor
-    units = dict(l2_mb=(1, "MB"), l2_copy_gb_s=(1000, "TB/s"))
-    l2 = [f"{card[key] / scale:.3g} {unit}" for key, (scale, unit) in units.items() if key in card]
+    l2 = f"{card['l2_mb']:.0f} MB" if "l2_mb" in card else ""
     l1 = f"{L1_KB[capability]} KB\n" if capability in L1_KB else ""
-    return dict(dram=f"{card['memory_gb']:.0f} GB\n{card['copy_gb_s'] / 1000:.1f} TB/s", l2="\n".join(l2),
+    return dict(dram=f"{card['memory_gb']:.0f} GB\n{card['copy_gb_s'] / 1000:.1f} TB/s", l2=l2,
                 l1=f"{l1}128 B per cycle\n\n(all together\n{shared_tb_s:.0f} TB/s)",
                 number=number, name=card["gpu"])
 
