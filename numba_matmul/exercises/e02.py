@@ -18,7 +18,9 @@ EXERCISES = (Exercise(
     goals=(Goal("sectors of A", load_of("a"), most=1, unit="sectors a request",
                 hint="your 32 threads read A from 32 rows: which of x and y runs fastest within a warp?"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors a request",
-                hint="neighbouring threads should read neighbouring numbers of a row of B")),
+                hint="neighbouring threads should read neighbouring numbers of a row of B"),
+           Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors a request",
+                hint="neighbouring threads should store neighbouring numbers of a row of C")),
     hints={"in bounds": "the guard has to follow the names: row against c.shape[0], col against c.shape[1]",
            "correct": "only the mapping changes: C[row, col] is still the sum over i of A[row, i] · B[i, col]"},
     solutions={"reference": """@cuda.jit
@@ -58,6 +60,19 @@ def my_coalesced(a, b, c):
         acc = float32(0)
         for i in range(a.shape[1]): acc += a[row, i] * b[i, col]
         c[row, col] = acc
+""", "stored by way of shared memory": """@cuda.jit
+def my_coalesced(a, b, c):
+    sums = cuda.shared.array((32, 32), float32)
+    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
+    col0, row0 = cuda.blockIdx.x * cuda.blockDim.x, cuda.blockIdx.y * cuda.blockDim.y
+    if row0 + ty < c.shape[0] and col0 + tx < c.shape[1]:
+        acc = float32(0)
+        for i in range(a.shape[1]): acc += a[row0 + ty, i] * b[i, col0 + tx]
+        sums[ty, tx] = acc
+    cuda.syncthreads()
+    x, y = tx, ty
+    if row0 + y < c.shape[0] and col0 + x < c.shape[1]:
+        c[row0 + y, col0 + x] = sums[y, x]
 """},
     mutants=(
         Mutant("not written", "col, row = cuda.grid(2)", "col, row = ...", "written"),
@@ -93,5 +108,7 @@ def my_coalesced(a, b, c):
         Mutant("a step of 2", "i += 1", "i += 2", "correct"),
         Mutant("no step", "            i += 1\n", "", "ends"),
         Mutant("the neighbour's column of B", "acc += a[row, i] * b[i, col]",
-               "acc += a[row, i] * b[i, col ^ 1]", "correct")),
+               "acc += a[row, i] * b[i, col ^ 1]", "correct"),
+        Mutant("a warp stores four rows", "x, y = tx, ty", "x, y = tx % 8 * 4 + ty, tx // 8", "sectors of C",
+               of="stored by way of shared memory")),
     launch=lambda m, n: ((-(-n // 32), -(-m // 32)), (32, 32))),)
