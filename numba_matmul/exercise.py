@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VERDICTS', 'KINDS', 'TIMEOUT', 'Prediction', 'ask', 'source_of', 'Changes', 'changes', 'Verdict', 'Case', 'Goal',
-           'Mutant', 'Exercise', 'matmul_case', 'verdicts', 'Scoreboard', 'exercises', 'grade', 'outcome', 'variants',
-           'table', 'main']
+           'Mutant', 'Exercise', 'matmul_case', 'reached', 'with_constants', 'judge_kernel', 'verdicts', 'Scoreboard',
+           'exercises', 'grade', 'outcome', 'variants', 'table', 'main']
 
 # %% ../nbs/library/exercise.ipynb #ex000004
 import ast
@@ -274,7 +274,11 @@ def _first(message):
     return first + (f" (and {len(more)} more)" if more else "")
 
 # %% ../nbs/library/exercise.ipynb #ex000017
-def _reached(goal, value):
+def reached(
+    goal,   # a `Goal`
+    value,  # what was counted: a number, or a `Site`
+) -> Verdict:
+    "Is a goal reached?"
     where = ""
     if isinstance(value, Site): where, value = f"; line {value.line}: {value.text}", value.cost
     ok = not (goal.most is not None and value > goal.most + 1e-9
@@ -291,15 +295,21 @@ def _signature(args):
         return f"{x.dtype}[{', '.join([':'] * (x.ndim - 1) + ['::1'])}]"
     return f"void({', '.join(map(kind, args))})"
 
-def _with_constants(kernel, constants):
-    "The same kernel, with other values for names of its page."
+def with_constants(
+    kernel,     # a kernel
+    constants,  # dict: name → value
+):
+    "The same kernel, with different values for global names that it uses."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
     copy = FunctionType(fn.__code__, fn.__globals__ | constants, fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**options)(copy)
 
 # %% ../nbs/library/exercise.ipynb #71826a08
-def _judge_kernel(exercise, kernel):
+def judge_kernel(
+    exercise,  # an `Exercise`
+    kernel,    # what the reader wrote
+):
     "The verdicts on a kernel, one by one, up to the first that fails."
     parts = kernel_parts(kernel)
     if not parts:
@@ -310,7 +320,7 @@ def _judge_kernel(exercise, kernel):
         yield Verdict("written", False, "not written yet")
         return
     yield Verdict("written", True)
-    kernel, random = _with_constants(kernel, exercise.constants), np.random.default_rng()
+    kernel, random = with_constants(kernel, exercise.constants), np.random.default_rng()
     made = [case.make(random) for case in exercise.cases]
     try: all_arguments(parts[0], made[0][0])
     except TypeError as e:
@@ -341,7 +351,7 @@ def _judge_goals(exercise, kernel, configured, args):
         try:
             if goal.compiled: code = code or machine_code(kernel, _signature(args))
             else: view = view or microscope(configured, *args, blocks=[(0, 0, 0)])
-            verdict = _reached(goal, goal.measure(code if goal.compiled else view))
+            verdict = reached(goal, goal.measure(code if goal.compiled else view))
         except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
         except CompileError as e: verdict = Verdict("compiles", False, _first(str(e)))
         yield verdict
@@ -354,7 +364,7 @@ def verdicts(
     subject,   # what the reader wrote: a kernel
 ) -> list:     # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
-    found = list((exercise.judge or _judge_kernel)(exercise, subject))
+    found = list((exercise.judge or judge_kernel)(exercise, subject))
     for verdict in found:
         if not verdict.ok: verdict.hint = exercise.hints.get(verdict.name) or verdict.hint or VERDICTS.get(verdict.name, "")
     return found

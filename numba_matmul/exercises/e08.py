@@ -51,10 +51,10 @@ def my_padded(a, b, c):
             store4(c, (row0 + row + i, col0 + col + j),
                    acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
 """
+
+# %% ../../nbs/exercises/e08.ipynb #e0800012
 STORE = "        for q in range(4): a_tile[a_col + q, a_row] = x[q]\n"
 READ = "            for i in range(TM): reg_m[i] = a_tile[dot, row + i]\n"
-
-# %% ../../nbs/exercises/e08.ipynb #d7453934
 SPREAD = (("thread // (BN // TN) * TM,", "thread // (BN // TN),"), ("a_tile[dot, row + i]", "a_tile[dot, row + i * (BM // TM)]"),
           ("row0 + row + i,", "row0 + row + i * (BM // TM),"))
 

@@ -8,9 +8,9 @@ __all__ = ['SMALL', 'ORDER', 'HEAD', 'FIRST', 'MULTIPLY', 'TAIL', 'SOLUTIONS', '
            'dedented']
 
 # %% ../../nbs/exercises/e11.ipynb #e1100004
-from ..exercise import (Exercise, Goal, Mutant, _judge_kernel, _reached, _with_constants,
+from ..exercise import (Exercise, Goal, Mutant, judge_kernel, reached, with_constants,
                                    matmul_case)
-from ..microscope import _trace
+from ..microscope import trace
 from ..process import in_child
 import numpy as np
 
@@ -21,17 +21,17 @@ def events_of(exercise, kernel):
     "What the first warp of the first case does, in order: names of events, and their numbers."
     case = exercise.cases[0]
     args, _ = case.make(np.random.default_rng())
-    launch = _with_constants(kernel, exercise.constants)[case.grid, case.block]
-    return in_child(_trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
+    launch = with_constants(kernel, exercise.constants)[case.grid, case.block]
+    return in_child(trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
 
 def tiles_of(exercise): return int(exercise.cases[0].name.split("×")[2]) // exercise.constants["BK"]
 
 def judge_order(order, exercise, kernel):
     "The usual verdicts; then goals that are measured on the events of a warp and the number of its k tiles."
-    found = list(_judge_kernel(exercise, kernel))
+    found = list(judge_kernel(exercise, kernel))
     if all(verdict.ok for verdict in found):
         events, tiles = events_of(exercise, kernel), tiles_of(exercise)
-        found += [_reached(goal, goal.measure(events, tiles)) for goal in order]
+        found += [reached(goal, goal.measure(events, tiles)) for goal in order]
     return found
 
 # %% ../../nbs/exercises/e11.ipynb #e1100006

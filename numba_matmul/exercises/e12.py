@@ -7,7 +7,7 @@ __all__ = ['ORDER', 'HEAD', 'FIRST', 'AHEAD', 'MULTIPLY', 'WAIT', 'ON', 'BEGIN',
            'EXERCISES', 'time_for_a_copy', 'judge', 'loop']
 
 # %% ../../nbs/exercises/e12.ipynb #e1200004
-from ..exercise import Exercise, Goal, Mutant, _with_constants, matmul_case
+from ..exercise import Exercise, Goal, Mutant, with_constants, matmul_case
 from .e11 import SMALL, TAIL, barriers, indented, judge_order
 from ..kernels.k12_async_copy import start_copies
 
@@ -173,7 +173,7 @@ EXERCISES = (Exercise(
                        "barrier tells you?",
            "in bounds": "after the last tile there is nothing to copy; and the stages come round",
            "correct": "which tile goes into which stage?"},
-    constants=RING | dict(start_copies=_with_constants(start_copies, RING)),
+    constants=RING | dict(start_copies=with_constants(start_copies, RING)),
     preamble="from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"
              "from numba_matmul.ptx.core import store4\n",
     solutions=SOLUTIONS, mutants=MUTANTS, judge=judge, launch=lambda m, n: ((n // 128, m // 128), 256)),)
