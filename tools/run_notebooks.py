@@ -2,6 +2,8 @@
 
 `NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run to its
 end."""
+import base64
+import io
 import json
 import os
 import subprocess
@@ -15,8 +17,19 @@ from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
 from nbdev.config import get_config
+from PIL import Image
 
 from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
+
+
+def shrink_pictures(nb):
+    "Pictures of few colours: drawings look the same, and take a third of the room in the file."
+    for cell in nb.cells:
+        for output in cell.get("outputs") or []:
+            if (png := output.get("data", {}).get("image/png")) is None: continue
+            picture, small = Image.open(io.BytesIO(base64.b64decode("".join(png)))), io.BytesIO()
+            picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+            output["data"]["image/png"] = base64.b64encode(small.getvalue()).decode()
 
 
 def run(path):
@@ -26,6 +39,7 @@ def run(path):
         if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing keeps nothing
     try: shell.run_all(nb, exc_stop=True)
     except Exception: sys.exit(shell.prettytb(fname=path))
+    shrink_pictures(nb)
     clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
     write_nb(nb, path)
 
