@@ -29,7 +29,8 @@ def room(path): return path.stem.split("_")[0]
 
 LESSONS = sorted((ROOT/"nbs").glob("*.ipynb"), key=code, reverse=True)
 LIBRARY = {name: list(paths) for name, paths in groupby(sorted((ROOT/"nbs"/"library").glob("*.ipynb")), key=room)}
-RUNS = [[path] for path in LESSONS] + list(LIBRARY.values())  # those of a room share a process
+EXERCISES = sorted((ROOT/"nbs"/"exercises").glob("*.ipynb"))
+RUNS = [[path] for path in LESSONS] + list(LIBRARY.values()) + [EXERCISES]  # those of a room share a process
 
 
 @pytest.fixture(scope="module")
