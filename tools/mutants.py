@@ -360,7 +360,7 @@ def load():
 
 def tests_find(mutant):
     "Do the kernels' tests fail, in a copy of the project with the mistake?"
-    numbers = sorted(int(name.split(".k")[1][:2]) for name in kernels_of(mutant.module))[:1]
+    numbers = sorted(int(name.rpartition(".k")[2][:2]) for name in kernels_of(mutant.module))[:1]
     group = "14-15-16" if numbers[0] > 13 or "gemm" in mutant.module else f"{numbers[0]}"
     with TemporaryDirectory() as folder:
         copy = Path(folder)/"project"

@@ -140,15 +140,18 @@ class SharedArray:
 
     def fly(self, places, who):
         "A copy of a whole tile begins."
-        for at, number in zip(places, self.ids[places].tolist()):
-            self.free_for_copy(at, number).copying = who
+        elements = self.elements
+        for i, number in enumerate(self.ids[places].tolist()):
+            element = elements[number]
+            if element.copying is not None: self.free_for_copy(places[i], number)
+            element.copying = who
 
     def land(self, places, values):
         "It is through."
         self.data[places], landed = values, Landed()
         for number in self.ids[places].tolist():
             element = self.elements[number]
-            element.copying, element.write, element.reads = None, landed, []
+            element.copying, element.write, element.reads = None, landed, ()
 
     def fetch(self, places, what):
         "What a unit reads that is no thread."

@@ -28,7 +28,6 @@ class Access:
 
 def _noted(accesses, new):
     "`accesses` with `new`, unless those that are kept would give away every race that it would."
-    if not accesses: return [new]
     thread = new.thread
     block, barriers = thread.block, new.barriers
     kept = [a for a in accesses if a.thread is not thread
@@ -44,7 +43,8 @@ class Element:
     "What is known of one element of memory."
     __slots__ = "write", "reads", "atomics", "copying", "flag"
     def __init__(self):
-        self.write, self.reads, self.atomics, self.copying = None, [], [], None
+        self.write = self.copying = None
+        self.reads = self.atomics = ()
         self.flag = None  # the clocks that it carries, those for its block, the block
 
     def note_read(self, access, array, index):
@@ -54,7 +54,7 @@ class Element:
         if access.atomic: return  # noted as a write
         for other in self.atomics:
             if other.races_with(access): report(array, index, other, "written", access, "read")
-        self.reads = _noted(self.reads, access)
+        self.reads = _noted(self.reads, access) if self.reads else [access]
 
     def note_write(self, access, array, index, value=None):
         "Check a write of a value against what is known, and note it. None: it counts as a new one."
@@ -66,7 +66,7 @@ class Element:
             if read.races_with(access): report(array, index, read, "read", access, "written")
         for other in self.atomics:
             if other.races_with(access): report(array, index, other, "written", access, "written")
-        if access.atomic: self.atomics = _noted(self.atomics, access)
+        if access.atomic: self.atomics = _noted(self.atomics, access) if self.atomics else [access]
         self.write = access
 
     def carry(self, reads, writes):

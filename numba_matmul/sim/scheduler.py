@@ -30,10 +30,15 @@ class Again(Exception):
     "More must be noted from the start of the launch than was: run it once more."
 
 # %% ../../nbs/library/sim_scheduler.ipynb #5e099878
+_lines = {}
+
 def _line(code, number):
     "How messages name line `number` of the function with this `code`."
-    text = linecache.getline(code.co_filename, number).strip()
-    return f"line {number} of {code.co_name}" + (f": {text}" if text else "")
+    place = id(code), number  # the code is kept, so that no other one takes its id
+    if place not in _lines:
+        text = linecache.getline(code.co_filename, number).strip()
+        _lines[place] = code, f"line {number} of {code.co_name}" + (f": {text}" if text else "")
+    return _lines[place][1]
 
 def _last_user_line(traceback):
     "The line of the kernel, or of a device function it calls, at which `traceback` ends."
