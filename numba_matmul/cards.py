@@ -179,4 +179,5 @@ def gain(
     cards = load_cards(kernels=names, size=size)
     if not cards: return Markdown(f"`{name}` has not been recorded at {size} yet.")
     speeds = " → ".join(f"{card_row(cards[0], one, size)['gflops']:,.0f}" for one in names)
-    return Markdown(f"**{speeds} GFLOP/s** at {size}×{size}×{size} on one {cards[0]['gpu']}")
+    what = "the kernels for any size" if before else "the kernel for any size"
+    return Markdown(f"**{speeds} GFLOP/s**, {what}, at {size}×{size}×{size} on one {cards[0]['gpu']}")

@@ -218,21 +218,23 @@ PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 def stalls(
     *names,    # of host functions
 ):
-    "What the warps of each kernel wait for, as bars, from the first card. Returns the figure."
+    """What the warps of each kernel wait for, from the first card, on one scale for all kernels; waits
+    below its start are left out. Returns the figure."""
     import matplotlib.pyplot as plt
-    found = _profiled()["profiles"]
-    rows = {name if name in found else f"{name}: not counted yet":
-            [found.get(name, {}).get(reason, 0) for reason in STALLS] for name in names}
-    height = 0.8 / len(rows)
-    fig, ax = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    for i, (name, values) in enumerate(rows.items()):
-        ax.barh([y + i * height for y in range(len(STALLS))], values, height, label=name,
-                color=COLORS[1 + i])
-    labels = [f"{what} ({reason})" for reason, what in REASONS.items()]
-    ax.set_yticks([y + 0.4 - height / 2 for y in range(len(STALLS))], labels, fontsize=8)
-    ax.invert_yaxis()
-    ax.legend(frameon=False, fontsize=8)
-    ax.set(xlabel="cycles that a warp waits, for each instruction that it issues")
+    found, (start, end) = _profiled()["profiles"], (0.1, 30)
+    rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
+    shown = [reason for reason in STALLS if any(row.get(reason, 0) >= start for row in rows.values())]
+    fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.4), layout="constrained")
+    for name, row, color, marker in zip(rows, rows.values(), [COLORS[i] for i in (8, 4, 6)][-len(rows):], "soD"[-len(rows):]):
+        places = [(row.get(reason, 0), y) for y, reason in enumerate(shown) if row.get(reason, 0) >= start]
+        ax.scatter(*zip(*places) if places else ([], []), s=40, color=color, marker=marker, label=name, zorder=2)
+    ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
+    ax.set(xscale="log", xlim=(start, end), ylim=(len(shown) - 0.5, -0.5),
+           xlabel="cycles that a warp waits, for each instruction that it issues")
+    ax.set_xticks([0.1, 0.3, 1, 3, 10, 30], ["0.1", "0.3", "1", "3", "10", "30"])
+    ax.minorticks_off()
+    ax.grid(color="#DDDDDD", lw=0.6)
+    fig.legend(loc="outside upper center", ncols=len(rows), fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)
     plt.close(fig)
     return fig

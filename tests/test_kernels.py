@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from numba_matmul.arrays import cdiv, rounded, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
-from numba_matmul.gemm.args import gemm_args
+from numba_matmul.gemm.args import device_matrix, gemm_args
 from numba_matmul.gemm.launch import LONGEST, shared_memory_limit, tma_counts, with_shared_memory
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
@@ -70,6 +70,19 @@ def test_c_may_not_overlap_a_part_of_b(kernel):
     a, whole = to_d(random(6, 6, dtype=kernel.dtype)), to_d(random(12, 5, dtype=kernel.dtype))
     with pytest.raises(ValueError, match="overlaps b"): kernel(a, whole[:6], whole[4:10])
     kernel(a, whole[:6], whole[6:])  # neighbours are fine
+
+
+def test_a_tensor_on_another_gpu_is_refused():
+    import torch
+    def tensor_on(number):
+        class Tensor:
+            is_cuda, device = True, torch.device("cuda", number)
+            shape, dtype, is_contiguous = (2, 2, 2), torch.float32, lambda self: True
+        Tensor.__module__ = "torch"
+        return Tensor()
+    with pytest.raises(ValueError, match="on cuda:1; expected an array on the current GPU, cuda:0"):
+        device_matrix("a", tensor_on(1), "float32")
+    with pytest.raises(ValueError, match="a matrix, two dimensions"): device_matrix("a", tensor_on(0), "float32")
 
 
 def test_the_type_of_a_matrix_is_that_of_the_kernel():

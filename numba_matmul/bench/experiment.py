@@ -40,7 +40,8 @@ class Experiment:
         if not turned:
             labels = [textwrap.fill(label, 84 // len(labels), break_on_hyphens=False)
                       for label in labels]
-        ax.bar(labels, list(self.values.values()), color=COLORS[1])
+        bars = ax.bar(labels, list(self.values.values()), color=COLORS[8])
+        ax.bar_label(bars, [f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in self.values.values()], fontsize=8)
         ax.tick_params(axis="x", rotation=60 * turned, labelsize=8)
         ax.set(title=self.name, ylabel=self.unit)
         ax.spines[["top", "right"]].set_visible(False)

@@ -94,9 +94,9 @@ class Runtime:
             return (f"{self.name}: no GPU, so there is nothing to time; instead it was checked at "
                     f"{self.m}×{self.n}×{self.k} in the simulator, and is correct.")
         return (f"{self.name} {self.m}×{self.n}×{self.k}: "
-                f"{self.ms:.4g} ms (spread {self.spread_ms:.2g}, {self.runs} runs), "
+                f"{self.ms:.4g} ms (spread {100 * self.spread_ms / self.ms:.2g} %, {self.runs} runs), "
                 f"{self.gflops:,.0f} GFLOP/s, {self.percent:.1f} % of torch.matmul, "
-                f"error {self.error:.1e}")
+                f"relative error {self.error:.1e}")
 
 def progress(
     items,    # list to go through

@@ -22,14 +22,15 @@ def rows_case(shape, block, grid):
     def make(random):
         x, factors = (random.standard_normal(size).astype(np.float32) for size in (shape, shape[0]))
         return (x, factors, np.full(shape, np.nan, np.float32)), {2: factors[:, None] * x.astype(np.float64)}
-    return Case(f"{'×'.join(map(str, shape))}, blocks of {'×'.join(map(str, block))}", block, grid, make)
+    def text(numbers): return "×".join(map(str, numbers))
+    return Case(f"{text(shape)}, {text(grid)} blocks of {text(block)}", block, grid, make)
 
 def stores(view):
     "Stores to `out` of the one warp of block 0."
     return sum(s.requests for s in view.merged() if (s.array, s.operation) == ("out", "store"))
 
-ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores of a warp",
-                hint="leave the loop to the grid: each thread stores one element, its own")
+ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores by each thread",
+                hint="each thread stores one element, its own, and stores it once")
 
 # %% ../../nbs/exercises/e00.ipynb #e0000006
 SAXPY = Exercise(
@@ -91,10 +92,11 @@ def my_saxpy(alpha, x, y, out):
         Mutant("x of the place in the block", "x[i]", "x[cuda.threadIdx.x]", "correct"),
         Mutant("stored at the place in the block", "out[i] =", "out[cuda.threadIdx.x] =", "no races"),
         Mutant("all into one element", "out[i] =", "out[0] =", "no races"),
+        Mutant("idle threads compute the first element, too", "    if i < out.shape[0]:\n", "    if i >= out.shape[0]: i = 0\n    if True:\n", "one writer"),
         Mutant("added to what out held", "out[i] =", "out[i] +=", "correct"),
         Mutant("the result in y", "out[i] = alpha", "y[i] = alpha", "correct"),
         Mutant("a result is returned", "out[i] = alpha * x[i] + y[i]", "return alpha * x[i] + y[i]", "correct"),
-        Mutant("every thread does all", "if i < out.shape[0]:", "for i in range(out.shape[0]):", "one each"),
+        Mutant("every thread does all", "if i < out.shape[0]:", "for i in range(out.shape[0]):", "one writer"),
         Mutant("one thread does all", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
                "    if i == 0:\n        for j in range(out.shape[0]): out[j] = alpha * x[j] + y[j]", "one each"),
         Mutant("the last thread does all", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
@@ -179,7 +181,7 @@ def my_scale_rows(x, factors, out):
                "(cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x, "
                "cuda.threadIdx.y + cuda.blockIdx.y * cuda.blockDim.x)", "correct"),
         Mutant("every thread a whole row", "if i < out.shape[0] and j < out.shape[1]:",
-               "for j in range(out.shape[1] * (i < out.shape[0])):", "one each"),
+               "for j in range(out.shape[1] * (i < out.shape[0])):", "one writer"),
         Mutant("a thread for each row", "    if i < out.shape[0] and j < out.shape[1]:\n"
                "        out[i, j] = factors[i] * x[i, j]", "    if i < out.shape[0] and j == 0:\n"
                "        for q in range(out.shape[1]): out[i, q] = factors[i] * x[i, q]", "one each"),

@@ -6,7 +6,8 @@
 __all__ = ['EXERCISES', 'load_of']
 
 # %% ../../nbs/exercises/e02.ipynb #e2000004
-from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from .e01 import ONE_STORE
 
 # %% ../../nbs/exercises/e02.ipynb #e2000005
 def load_of(name): return lambda view: view.site(name, "load")
@@ -20,7 +21,8 @@ EXERCISES = (Exercise(
            Goal("sectors of B", load_of("b"), most=4, unit="sectors a request",
                 hint="neighbouring threads should read neighbouring numbers of a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors a request",
-                hint="neighbouring threads should store neighbouring numbers of a row of C")),
+                hint="neighbouring threads should store neighbouring numbers of a row of C"),
+           ONE_STORE, NO_FLOAT64),
     hints={"in bounds": "the guard has to follow the names: row against c.shape[0], col against c.shape[1]",
            "correct": "only the mapping changes: C[row, col] is still the sum over i of A[row, i] · B[i, col]"},
     solutions={"reference": """@cuda.jit
@@ -105,6 +107,8 @@ def my_coalesced(a, b, c):
         Mutant("the last step left out", "while i < a.shape[1]:", "while i < a.shape[1] - 1:", "correct"),
         Mutant("only the last product", "acc += a", "acc = a", "correct"),
         Mutant("added to what C held", "c[row, col] = acc", "c[row, col] += acc", "correct"),
+        Mutant("a sum in float64", "acc, i = float32(0), 0", "acc, i = 0.0, 0", "float64"),
+        Mutant("stored in each step", "            i += 1\n", "            i += 1\n            c[row, col] = acc\n", "stores to C"),
         Mutant("a step of 2", "i += 1", "i += 2", "correct"),
         Mutant("no step", "            i += 1\n", "", "ends"),
         Mutant("the neighbour's column of B", "acc += a[row, i] * b[i, col]",

@@ -6,7 +6,7 @@
 __all__ = ['EXERCISES', 'global_reads', 'costliest']
 
 # %% ../../nbs/exercises/e03.ipynb #e3000004
-from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 # %% ../../nbs/exercises/e03.ipynb #e3000005
 def global_reads(view):
@@ -29,7 +29,8 @@ EXERCISES = (Exercise(
            Goal("sectors", costliest("global"), most=4, unit="sectors a request",
                 hint="neighbouring threads (threadIdx.x) should copy neighbouring columns, of A and of B"),
            Goal("wavefronts", costliest("shared"), most=1, unit="wavefronts a request",
-                hint="the threads of a warp want numbers of one bank: let threadIdx.x run along a row of the tile")),
+                hint="the threads of a warp want numbers of one bank: let threadIdx.x run along a row of the tile"),
+           NO_FLOAT64),
     hints={"all written": "a thread reads what its neighbours copy: they must have finished before",
            "no races": "before the next tile is copied, all threads must be through with this one",
            "correct": "which column of A, which row of B does the tile at k0 begin with?"},
@@ -116,6 +117,7 @@ def my_smem(a, b, c):
         Mutant("a tile too many", "while k0 < a.shape[1]:", "while k0 <= a.shape[1]:", "in bounds"),
         Mutant("the sum begins anew with each tile", "        for i in range(TILE): acc +=",
                "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"),
+        Mutant("a sum in float64", "acc, k0 = float32(0), 0", "acc, k0 = 0.0, 0", "float64"),
         Mutant("B from global memory", "* b_tile[i, tx]", "* b[k0 + i, col]", "global reads"),
         Mutant("A from global memory", "a_tile[ty, i] *", "a[row, k0 + i] *", "global reads"),
         Mutant("both tiles copied twice", "        cuda.syncthreads()  # full\n",

@@ -7,7 +7,7 @@ __all__ = ['REFERENCE', 'INNER', 'STORE', 'COLUMN', 'SPREAD_ROW', 'SOLUTIONS', '
            'shared_reads', 'replaced']
 
 # %% ../../nbs/exercises/e04.ipynb #e0400004
-from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 def shared_reads(view):
     "Reads of shared memory for each multiply-add of one block."
@@ -116,6 +116,8 @@ MUTANTS = (
     Mutant("the number of B never read", "            b_value = b_tile[dot, col]\n", "", "compiles"),
     Mutant("A and B read for each result", "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_value",
            "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_tile[dot, col]", "shared reads"),
+    Mutant("results in float64", "acc = cuda.local.array(TM, float32)", "acc = cuda.local.array(TM, np.float64)",
+           "float64"),
     Mutant("each thread starts at a different result", "acc[i] += a_tile[row + i, dot]",
            "acc[(i + col) % TM] += a_tile[row + (i + col) % TM, dot]", "local memory"),
 )
@@ -131,10 +133,12 @@ EXERCISES = (Exercise(
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors a request",
                 hint="neighbouring threads should have neighbouring columns of C"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
-                hint="loop over acc with range(TM), so that every index is a constant once unrolled")),
+                hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
+           NO_FLOAT64),
     hints={"all written": "set acc to zero before the first tile; a barrier must stand between filling the tiles "
                           "and reading them",
-           "no races": "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high",
+           "no races: race: c[": "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high",
+           "no races": "before the tiles are filled anew, all threads must have read them",
            "correct": "take TM = 1 in your head: then it is lesson 3. Which names need an i?"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,

@@ -6,7 +6,7 @@
 __all__ = ['REFERENCE', 'SOLUTIONS', 'BARRIER', 'ZERO', 'MUTANTS', 'EXERCISES']
 
 # %% ../../nbs/exercises/e05.ipynb #e0500004
-from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from .e04 import replaced, shared_reads
 
 # %% ../../nbs/exercises/e05.ipynb #e0500006
@@ -71,9 +71,9 @@ MUTANTS = (
     Mutant("one column not set to zero", "for j in range(TN): acc[i, j] = float32(0)",
            "for j in range(TN - 1): acc[i, j] = float32(0)", "all written"),
     Mutant("only the last product kept", "acc[i, j] +=", "acc[i, j] =", "correct"),
-    Mutant("results transposed", "acc[i, j] +=", "acc[j, i] +=", "correct"),
-    Mutant("inner product", "reg_m[i] * reg_n[j]", "reg_m[i] * reg_n[i]", "correct"),
-    Mutant("factors of A by column", "a_tile[row + i, dot]", "a_tile[row + dot, i]", "in bounds"),
+    Mutant("results transposed", "acc[i, j] +=", "acc[j, i] +=", "in bounds"),
+    Mutant("inner product", "reg_m[i] * reg_n[j]", "reg_m[i] * reg_n[i]", "in bounds"),
+    Mutant("factors of A by column", "a_tile[row + i, dot]", "a_tile[row + dot, i]", "correct"),
     Mutant("factors of B by row", "b_tile[dot, col + j]", "b_tile[dot + j, col]", "in bounds"),
     Mutant("one factor of A for all rows", "reg_m[i] = a_tile[row + i, dot]", "reg_m[i] = a_tile[row, dot]", "correct"),
     Mutant("one factor of B not read", "for j in range(TN): reg_n[j]", "for j in range(TN - 1): reg_n[j]",
@@ -97,6 +97,12 @@ MUTANTS = (
     Mutant("stored without the block's column", "col0 + col + j] = acc", "col + j] = acc", "no races"),
     Mutant("one row not stored", "    for i in range(TM):\n        for j in range(TN): c[",
            "    for i in range(TM - 1):\n        for j in range(TN): c[", "correct"),
+    Mutant("threads across counted by rows", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",
+           "thread // (BM // TM) * TM, thread % (BM // TM) * TN", "in bounds"),
+    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",
+           "thread // (BN // TM) * TM, thread % (BN // TM) * TN", "in bounds"),
+    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
+           "float64"),
     Mutant("both tiles read for each product", "reg_m[i] * reg_n[j]", "a_tile[row + i, dot] * b_tile[dot, col + j]",
            "shared reads"),
     Mutant("A's tile read for each product", "reg_m[i] * reg_n[j]", "a_tile[row + i, dot] * reg_n[j]", "shared reads"),
@@ -112,15 +118,17 @@ MUTANTS = (
 EXERCISES = (Exercise(
     key="05",
     name="my_2d",
-    constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),
-    cases=(matmul_case(64, 64, 8, block=(64,), grid=(2, 2)), matmul_case(32, 64, 24, block=(64,), grid=(2, 1))),
-    goals=(Goal("shared reads", shared_reads, most=1 / 4 + 1 / 4, unit="per multiply-add",
+    constants=dict(BM=64, BN=32, BK=8, TM=8, TN=2, THREADS=128),  # all different, so that no two can be mixed up
+    cases=(matmul_case(128, 64, 8, block=(128,), grid=(2, 2)), matmul_case(64, 64, 24, block=(128,), grid=(2, 1))),
+    goals=(Goal("shared reads", shared_reads, most=1 / 8 + 1 / 2, unit="per multiply-add",
                 hint="copy the factors to reg_m and reg_n first; the products then touch registers only"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
-                hint="loop over acc with range(TM) and range(TN), so that every index is a constant once unrolled")),
+                hint="loop over acc with range(TM) and range(TN), so that every index is a constant once unrolled"),
+           NO_FLOAT64),
     hints={"all written": "acc needs zeros before the first tile, and reg_m and reg_n all their numbers before the "
                           "products",
-           "no races": "each element of C belongs to one thread, and each tile is used up before the next one comes",
+           "no races: race: c[": "each element of C belongs to one thread: are the threads BN / TN to a row?",
+           "no races": "before the tiles are filled anew, all threads must have read them",
            "correct": "which row of A and which column of B does acc[i, j] belong to?"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,

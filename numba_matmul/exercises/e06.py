@@ -7,7 +7,7 @@ __all__ = ['REFERENCE', 'PLACES', 'COPY_A', 'COPY_B', 'ROW', 'COLUMN', 'SOLUTION
            'IN_A', 'IN_B', 'MUTANTS', 'EXERCISES', 'sectors', 'width', 'replaced']
 
 # %% ../../nbs/exercises/e06.ipynb #e0600004
-from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 # %% ../../nbs/exercises/e06.ipynb #e0600006
 def sectors(view):
@@ -150,6 +150,8 @@ MUTANTS = (
     Mutant("C stored one by one", "        for j in range(0, TN, 4):\n            store4(c, (row0 + row + i, col0 + col + j),\n"
            "                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])\n",
            "        for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]\n", "width"),
+    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
+           "float64"),
     Mutant("each thread begins at a different row", "acc[i, j] += reg_m[i]",
            "acc[(i + thread) % TM, j] += reg_m[(i + thread) % TM]", "spills"),
 )
@@ -167,10 +169,13 @@ EXERCISES = (Exercise(
                 hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to global "
                      "memory: call load4 and store4"),
            Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", compiled=True,
-                hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled")),
-    hints={"in bounds": "a wide access begins at a multiple of four floats, and a_tile has BK rows of BM numbers",
-           "all written": "64 threads with four numbers each fill a tile of 256 exactly: which four are yours?",
-           "no races": "each place of a tile belongs to one thread: how many threads does it take to copy one row?",
+                hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
+           NO_FLOAT64),
+    hints={"in bounds: not a multiple": "a wide access begins at a multiple of four floats",
+           "in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
+           "all written": "64 threads with four numbers each fill a tile of 256 exactly: which four are yours? And a "
+                          "barrier stands between filling a tile and reading it",
+           "no races": "each place of a tile belongs to one thread, and a tile is filled anew only when all have read it",
            "correct": "follow one number: which row and column of A is it, and which of a_tile?"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,

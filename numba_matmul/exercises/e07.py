@@ -9,7 +9,7 @@ __all__ = ['CONSTANTS', 'WARPS', 'TILES', 'STEPS', 'PREAMBLE', 'REFERENCE', 'SHA
            'loads_a_step', 'with_order', 'other_order', 'other_wide_order']
 
 # %% ../../nbs/exercises/e07.ipynb #e0700004
-from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 # %% ../../nbs/exercises/e07.ipynb #e0700006
 # While it is graded, a page's names have these values.
@@ -145,6 +145,8 @@ MUTANTS = (
     Mutant("a load that starts anywhere", "b_col = thread // (BN // 4), thread % (BN // 4) * 4",
            "b_col = thread // (BN // 4), thread % (BN // 4)", "in bounds"),
     Mutant("never ends", "            dot += 1\n", "", "ends"),
+    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
+           "float64"),
     other_order("kernel 6's order", *PLAIN, WIDE_READ, "loads of B"),
     other_order("kernel 6's order, read one by one", *PLAIN,
                 "            for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n", "loads of B"),
@@ -221,6 +223,7 @@ EXERCISES = (Exercise(
     "07", "my_linearized", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
     goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts a step of a warp",
                 hint="which words do threads 0, 1, 2 … want at the same time? Put those side by side"),
+           NO_FLOAT64,
            Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", compiled=True,
                 hint="reg_n lies in registers only if the compiler knows every index into it")),
     solutions=SOLUTIONS, mutants=MUTANTS,

@@ -10,10 +10,10 @@ from ..exercise import Exercise, Goal, Mutant, matmul_case
 
 # %% ../../nbs/exercises/e10.ipynb #e1000105
 def numbers_per_step(view):
-    "Different numbers that a warp reads from both tiles for one step: 4 warps, 16 steps."
+    "Different numbers that a warp reads from both tiles for one step: 8 warps, 16 steps."
     sites = [site for site in view.merged() if site.space == "shared" and site.operation == "load"]
     if not sites: raise ValueError("nothing is read from shared memory")
-    return sum(site.wanted for site in sites) / 4 / (4 * 16)
+    return sum(site.wanted for site in sites) / 4 / (8 * 16)
 
 KERNEL = """@cuda.jit
 def my_warptiling(a, b, c):
@@ -33,9 +33,8 @@ def my_warptiling(a, b, c):
         for j in range(TN): acc[i, j] = float32(0)
     k0 = 0
     while k0 < a.shape[1]:
-        if a_row < BM:
-            x = load4(a, (row0 + a_row, k0 + a_col))
-            for q in range(4): a_tile[a_col + q, a_row] = x[q]
+        x = load4(a, (row0 + a_row, k0 + a_col))
+        for q in range(4): a_tile[a_col + q, a_row] = x[q]
         x = load4(b, (k0 + b_row, col0 + b_col))
         store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])
         cuda.syncthreads()
@@ -64,12 +63,14 @@ def placed(text):
 
 # %% ../../nbs/exercises/e10.ipynb #e1000106
 EXERCISES = (Exercise(
-    "10", "my_warptiling", constants=dict(BM=32, BN=64, BK=8, WM=16, WN=32, TM=4, TN=4, THREADS=128, PADDED=36),
+    "10", "my_warptiling", constants=dict(BM=64, BN=64, BK=16, WM=16, WN=32, TM=4, TN=4, THREADS=256, PADDED=68),
     preamble="from numba_matmul.ptx.core import load4, store4\n",
-    cases=(matmul_case(32, 64, 16, (128, 1), (1, 1)), matmul_case(64, 128, 24, (128, 1), (2, 2))),
+    cases=(matmul_case(64, 64, 16, (256, 1), (1, 1)), matmul_case(128, 64, 32, (256, 1), (1, 2))),
     goals=(Goal("numbers per step", numbers_per_step, most=48, unit="for a warp",
                 hint="32 lanes with TM × TN results each: let them form a rectangle of WM × WN, not a strip"),),
-    hints={"correct": "each result must belong to exactly one thread: print row and col for a few threads, "
+    hints={"all written": "a warp reads a row, or a column, that its block's tiles do not have: row must stay below BM, "
+                          "and col below BN, for the last thread, too",
+           "correct": "each result must belong to exactly one thread: print row and col for a few threads, "
                       "at the first and the last lane of a warp",
            "no races": "two threads write the same element of C: do two lanes, or two warps, have one place?",
            "in bounds": "row must stay below BM, and col below BN, for the last thread, too"},
@@ -87,8 +88,9 @@ EXERCISES = (Exercise(
     row = warp // (BN // WN) * WM + (lane // (2 * (WN // TN)) * 2 + lane % 2) * TM
     col = warp % (BN // WN) * WN + lane // 2 % (WN // TN) * TN
 """),
-        "tall warptiles": placed("""    row = thread % (BM // TM) * TM
-    col = thread // (BM // TM) * TN
+        "tall warptiles": placed("""    warp, lane = thread // 32, thread % 32
+    row = warp // 4 * 32 + lane // 4 * TM
+    col = warp % 4 * 16 + lane % 4 * TN
 """),
         "with divmod's parts by name": placed("""    lanes_across, warps_across = WN // TN, BN // WN
     warp_row, warp_col = thread // 32 // warps_across, thread // 32 % warps_across
@@ -99,10 +101,8 @@ EXERCISES = (Exercise(
         Mutant("not written", PLACE, "    ...\n", "written"),
         Mutant("lesson 8's strip", PLACE, "    row = thread // (BN // TN) * TM\n    col = thread % (BN // TN) * TN\n",
                "numbers per step"),
-        Mutant("32 lanes far apart", PLACE, "    row = thread * 11 % 128 // 16 * TM\n    col = thread * 11 % 16 * TN\n",
+        Mutant("32 lanes far apart", PLACE, "    row = thread * 11 % 256 // 16 * TM\n    col = thread * 11 % 16 * TN\n",
                "numbers per step"),
-        Mutant("every fourth thread in a warptile", PLACE,
-               "    warp, lane = thread % 4, thread // 4\n" + "".join(PLACE.splitlines(True)[1:]), "numbers per step"),
         Mutant("the warp's row forgotten", "row = warp // (BN // WN) * WM + lane", "row = lane", "correct"),
         Mutant("the warp's column forgotten", "col = warp % (BN // WN) * WN + lane", "col = lane", "correct"),
         Mutant("WM and WN exchanged", "warp // (BN // WN) * WM + lane", "warp // (BN // WN) * WN + lane", "all written"),
@@ -113,13 +113,14 @@ EXERCISES = (Exercise(
         Mutant("lanes across counted by rows", "lane % (WN // TN) * TN", "lane % (WM // TM) * TN", "correct"),
         Mutant("lanes down counted by rows", "lane // (WN // TN) * TM", "lane // (WM // TM) * TM", "all written"),
         Mutant("warps across counted by rows of lanes", "warp // (BN // WN)", "warp // (WN // TN)", "correct"),
-        Mutant("all warps on the diagonal", "col = warp % (BN // WN)", "col = warp // (BN // WN)", "correct"),
+        Mutant("warps counted by rows of the block", "warp // (BN // WN) * WM + lane", "warp // (BM // WM) * WM + lane", "correct"),
+        Mutant("all warps on the diagonal", "col = warp % (BN // WN)", "col = warp // (BN // WN)", "in bounds"),
         Mutant("all warps below each other", "warp // (BN // WN) * WM", "warp * WM", "all written"),
         Mutant("a warp of 16", "warp, lane = thread // 32, thread % 32", "warp, lane = thread // 16, thread % 16", "all written"),
         Mutant("warp and lane exchanged", "warp, lane = thread // 32, thread % 32", "lane, warp = thread // 32, thread % 32",
                "all written"),
-        Mutant("row and column exchanged", "row0 + row + i, col0 + col + j", "row0 + col + i, col0 + row + j", "in bounds"),
-        Mutant("A read at the column", "a_tile[dot, row + i]", "a_tile[dot, col + i]", "all written"),
+        Mutant("row and column exchanged", "row0 + row + i, col0 + col + j", "row0 + col + i, col0 + row + j", "correct"),
+        Mutant("A read at the column", "a_tile[dot, row + i]", "a_tile[dot, col + i]", "correct"),
         Mutant("B read at the row", "b_tile[dot, col + j]", "b_tile[dot, row + j]", "correct"),
         Mutant("no barrier before the next copy", "            dot += 1\n        cuda.syncthreads()\n", "            dot += 1\n",
                "no races")),

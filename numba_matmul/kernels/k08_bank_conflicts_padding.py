@@ -141,7 +141,7 @@ def sgemm_bank_conflicts_padding(
     kernel = sgemm_bank_conflicts_padding_kernel(*tile, **launch_options(g, tile) | options)
     return launch_tiles(kernel, g, tile)
 
-VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4)  # for tests
+VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4), dict(pad_b=6)  # for tests
 TURNS = [tile | variant for variant in VARIANTS for tile in SMALL_PATHS]
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)
 KERNEL = Kernel(8, "sgemm_bank_conflicts_padding", "Bank conflicts: padding", "float32",

@@ -220,6 +220,8 @@ class LocalArray:
     def __setitem__(self, index, value):
         at = self._at(index)
         if isinstance(at, np.ndarray):
+            if np.ndim(value): raise SimulatorError("a slice takes one number for all of its elements: to copy from "
+                                                    "another array, write a loop")
             for place, one in zip(at.flat, np.broadcast_to(value, at.shape).flat): self.items[place] = self.cast(one)
         elif type(value) is self.cast: self.items[at] = value
         elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")

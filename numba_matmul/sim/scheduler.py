@@ -9,6 +9,7 @@ __all__ = ['NOBODY', 'NOTHING', 'PATIENCE', 'FULL_WARP', 'SimulatorError', 'Agai
 # %% ../../nbs/library/sim_scheduler.ipynb #438dd979
 import dis
 import linecache
+import re
 import sys
 from bisect import bisect_right
 from collections import defaultdict
@@ -208,7 +209,8 @@ class Block:
         except Exception as e:
             kind = "" if isinstance(e, (SimulatorError, IndexError)) else f"{type(e).__name__}: "
             where = f"{thread} of {self}, {_last_user_line(e.__traceback__)}"
-            raise SimulatorError(f"{kind}{e}, in {where}") from None
+            text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", f"{kind}{e}").replace("FakeShape", "tuple")
+            raise SimulatorError(f"{text}, in {where}") from None
 
     def _released_warps(self, alive):
         "Lanes of a warp whose partners are all there; those that have returned are not waited for."
