@@ -227,10 +227,11 @@ def stalls(
     fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.4), layout="constrained")
     for name, row, color, marker in zip(rows, rows.values(), [COLORS[i] for i in (8, 4, 6)][-len(rows):], "soD"[-len(rows):]):
         places = [(row.get(reason, 0), y) for y, reason in enumerate(shown) if row.get(reason, 0) >= start]
-        ax.scatter(*zip(*places) if places else ([], []), s=40, color=color, marker=marker, label=name, zorder=2)
+        ax.scatter(*zip(*places) if places else ([], []), s=40, color=color, marker=marker, label=name,
+                   zorder=2, clip_on=False)
     ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
     ax.set(xscale="log", xlim=(start, end), ylim=(len(shown) - 0.5, -0.5),
-           xlabel="cycles that a warp waits, for each instruction that it issues")
+           xlabel="cycles that a warp waits per instruction")
     ax.set_xticks([0.1, 0.3, 1, 3, 10, 30], ["0.1", "0.3", "1", "3", "10", "30"])
     ax.minorticks_off()
     ax.grid(color="#DDDDDD", lw=0.6)

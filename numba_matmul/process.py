@@ -21,7 +21,7 @@ import time
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cache, lru_cache
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 
 import cloudpickle
 import numpy as np
@@ -77,6 +77,10 @@ def recursion(fn, callers=()):
         if callee and (found := recursion(callee, callers)): return found
 
 # %% ../nbs/library/process.ipynb #400bf05b
+def _with_filename(name, make, args):
+    "A code object that knows its file again: cloudpickle 3.1.3 and later leave that out."
+    return make(*args).replace(co_filename=name)
+
 class Pickler(cloudpickle.Pickler):
     "Pickles kernels by value, device arrays as numpy arrays; keeps the source that no file holds."
     def __init__(self, file):
@@ -86,6 +90,7 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj):
         if isinstance(obj, type): return super().reducer_override(obj)
+        if isinstance(obj, CodeType): return _with_filename, (obj.co_filename, *self.dispatch_table[CodeType](obj))
         parts = kernel_parts(obj)
         if parts:  # a copy of the function, which no module knows: so it goes by value
             fn, options, configuration = parts

@@ -1,12 +1,15 @@
 "The compiler tool, the microscope and the reader of Nsight Compute's tables. None needs a GPU."
 import os
+import pickle
 import shutil
 import stat
 import subprocess
 import sys
 from functools import partial
 from importlib.util import find_spec
+from types import CodeType
 
+import cloudpickle
 import numpy as np
 import pytest
 from conftest import ROOT, environment, minimal_card
@@ -27,6 +30,7 @@ from numba_matmul.ncu import (NcuError, _read, agreement, counted, merged_by_com
 from numba_matmul.sim.launch import launch_of
 from numba_matmul.sim.scheduler import SimulatorError
 from numba_matmul.cards import card_row, load_cards
+from numba_matmul.process import Pickler
 from numba_matmul.ptx.core import load4, store4
 from test_simulator import new_children, no_child  # fixtures
 
@@ -468,3 +472,16 @@ def test_what_lanes_do_together_is_convergent(text, together):
     fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [word] * text.count("$")), "f")
     _assembly(ir.IRBuilder(fn.append_basic_block()), text, ",".join("r" * text.count("$")), fn.args)
     assert ("convergent" in str(fn)) == together
+
+
+def test_a_pickled_kernel_knows_its_file(monkeypatch):
+    "Messages and names of arrays come from there, and some releases of cloudpickle leave it out."
+    def nameless(code, reduce=cloudpickle.Pickler.dispatch_table[CodeType]):
+        return reduce(code.replace(co_filename="<somewhere>"))
+    def outer():
+        def inner(): return None
+        return inner
+    monkeypatch.setitem(cloudpickle.Pickler.dispatch_table.maps[0], CodeType, nameless)
+    text, _ = Pickler.dumps(outer)
+    copy = pickle.loads(text)
+    assert copy.__code__.co_filename == copy().__code__.co_filename == __file__

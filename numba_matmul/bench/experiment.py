@@ -44,6 +44,7 @@ class Experiment:
         ax.bar_label(bars, [f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in self.values.values()], fontsize=8)
         ax.tick_params(axis="x", rotation=60 * turned, labelsize=8)
         ax.set(title=self.name, ylabel=self.unit)
+        ax.margins(y=0.12)
         ax.spines[["top", "right"]].set_visible(False)
         ax.set_xlabel(self.source, fontsize=8)
         plt.close(fig)
