@@ -215,6 +215,7 @@ def shared_memory_bound(
 
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
+# %% ../nbs/library/ncu.ipynb #4f0057a1
 def stalls(
     *names,    # of host functions
 ):

@@ -262,3 +262,22 @@ def named_files():
 
 @pytest.mark.parametrize("path,name", list(named_files()), ids=lambda x: getattr(x, "name", x))
 def test_files_that_are_named_exist(path, name): assert (ROOT/name).exists() or (path.parent/name).exists()
+
+
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if re.match(r"(0\d|1[0-2])_", p.name)], ids=lambda p: p.name)
+def test_the_main_path_of_a_lesson_is_short(path):
+    "What comes before the rule can be read in one sitting."
+    words = count = 0
+    for cell in cells(path):
+        before_rule, *rest = re.split(r"^---$", source(cell), flags=re.M) if cell["cell_type"] == "markdown" else [""]
+        words += len(before_rule.split())
+        if rest: break
+        count += 1
+    assert rest, "there is no rule after the main path"
+    assert words <= (900 if path.name.startswith("01") else 1000) and count <= 35, (words, count)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_each_cell_has_an_id_of_its_own(path):
+    ids = [cell["id"] for cell in cells(path)]
+    assert len(set(ids)) == len(ids)

@@ -384,7 +384,7 @@ class GlobalArray(FakeWithinKernelCUDAArray):
     def label(self, index): return f"{self.name}[{_text(index)}]"
     def holds(self, index, value): return _same(self._item._ary[index], value)
 
-# %% ../../nbs/library/sim_memory.ipynb #d1ffe33e
+# %% ../../nbs/library/sim_memory.ipynb #d1ffe33f
 class Atomics(kernelapi.FakeCUDAAtomic):
     "Atomic operations. They are noted as such, and then work on the bare data."
     def __getattribute__(self, name):
