@@ -75,6 +75,7 @@ SOLUTIONS = {
         REFERENCE, ("thread // BN * TM, thread % BN", "thread // (BN // TM), thread % (BN // TM)"),
         (INNER, SPREAD_ROW),
         (STORE, "    for j in range(TM): c[row0 + row, col0 + col + j * (BN // TM)] = acc[j]\n")),
+    "a zero of no type": replaced(REFERENCE, ("acc[i] = float32(0)", "acc[i] = 0")),
     "steps outside, unrolled": replaced(REFERENCE, (INNER, """        for dot in range(BK):
             b_value = b_tile[dot, col]
             for i in range(TM): acc[i] = acc[i] + b_value * a_tile[row + i, dot]

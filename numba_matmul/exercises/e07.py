@@ -114,6 +114,10 @@ SOLUTIONS = {
     "padded between rows": with_order(
         "cuda.shared.array((BK, TN, 20), float32)", FILL, READ),
     "two halves, 128 bits": "HALF = BN // 2\n" + WIDE,
+    "groups of four in an array of four dimensions": "GROUPS = TN // 4\n" + with_order(
+        "cuda.shared.array((BK, GROUPS, ACROSS, 4), float32, alignment=16)",
+        "        store4(b_tile, (b_row, b_col % TN // 4, b_col // TN, 0), *x)\n",
+        WIDE_READ.replace("(dot, col + j)", "(dot, j // 4, col // TN, 0)")),
 }
 
 # %% ../../nbs/exercises/e07.ipynb #e0700011
@@ -175,6 +179,11 @@ WIDE_SOLUTIONS = {
         "col // 2)", "(thread % ACROSS ^ j) * 4)"),
     "read one by one": PADDED + with_order(
         *WIDE_ORDER, "            for j in range(TN): reg_n[j] = b_tile[dot, j // 4, col // 2 + j % 4]\n"
+    ).replace("my_linearized", "my_wide"),
+    "one row, its second half further on": "ROW = BN + 16\n" + with_order(
+        "cuda.shared.array((BK, ROW), float32, alignment=16)",
+        "        store4(b_tile, (b_row, b_col % TN // 4 * (BN // 2 + 16) + b_col // TN * 4), *x)\n",
+        WIDE_READ.replace("(dot, col + j)", "(dot, j // 4 * (BN // 2 + 16) + col // TN * 4)")
     ).replace("my_linearized", "my_wide"),
     "other columns for each thread": with_order(
         *PLAIN, WIDE_READ.replace("col + j", "col + j * ACROSS"), COLUMNS).replace("my_linearized", "my_wide"),

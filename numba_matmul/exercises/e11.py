@@ -122,6 +122,18 @@ SOLUTIONS = {"reference": HEAD + FIRST + """    cuda.syncthreads()
             for q in range(4): a_tile[1 - now, a_col + q, a_row] = x[q]
         now = 1 - now
         k0 += BK
+""" + TAIL, "the next k tile asked for by its own test": HEAD + FIRST + """    cuda.syncthreads()
+    k0, now = 0, 0
+    while k0 < a.shape[1]:
+        more = k0 + BK < a.shape[1]
+        if more:
+            x, y = load4(a, (row0 + a_row, k0 + BK + a_col)), load4(b, (k0 + BK + b_row, col0 + b_col))
+""" + MULTIPLY + """        now = 1 - now
+        if more:
+            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
+            store4(b_tile, (now, b_row, b_col), *y)
+        cuda.syncthreads()
+        k0 += BK
 """ + TAIL, "the last tile by itself": HEAD + FIRST + """    cuda.syncthreads()
     k0, now = BK, 0
     while k0 < a.shape[1]:

@@ -98,6 +98,10 @@ SOLUTIONS = {
         else: cp_async_wait_group(0)
         cuda.syncthreads()
 """ + AHEAD.replace("        cp_async_commit_group", "            cp_async_commit_group") + MULTIPLY + ON + TAIL,
+    "now and free each come round": HEAD + FIRST + BEGIN + WAIT + AHEAD + MULTIPLY + """        now = (now + 1) % STAGES
+        free = (free + 1) % STAGES
+        k0 += BK
+""" + TAIL,
     "the last tiles wait for all": HEAD + FIRST + BEGIN + """        if k0 + 3 * BK < a.shape[1]: cp_async_wait_group(2)
         else: cp_async_wait_group(0)
         cuda.syncthreads()
