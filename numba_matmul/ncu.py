@@ -232,7 +232,7 @@ def stalls(
                    zorder=2, clip_on=False)
     ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
     ax.set(xscale="log", xlim=(start, end), ylim=(len(shown) - 0.5, -0.5),
-           xlabel="cycles that a warp waits per instruction")
+           xlabel="cycles that a warp waits per instruction (left out: below 0.1)")
     ax.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
     ax.minorticks_off()
     ax.grid(color="#DDDDDD", lw=0.6)

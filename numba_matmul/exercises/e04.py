@@ -76,10 +76,6 @@ SOLUTIONS = {
         (INNER, SPREAD_ROW),
         (STORE, "    for j in range(TM): c[row0 + row, col0 + col + j * (BN // TM)] = acc[j]\n")),
     "a zero of no type": replaced(REFERENCE, ("acc[i] = float32(0)", "acc[i] = 0")),
-    "steps outside, unrolled": replaced(REFERENCE, (INNER, """        for dot in range(BK):
-            b_value = b_tile[dot, col]
-            for i in range(TM): acc[i] = acc[i] + b_value * a_tile[row + i, dot]
-""")),
 }
 
 # %% ../../nbs/exercises/e04.ipynb #e0400008
@@ -102,7 +98,7 @@ MUTANTS = (
     Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
     Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
     Mutant("a barrier for one warp", BARRIER + "        k0", "        if thread < 32: cuda.syncthreads()\n        k0",
-           "barriers"),
+           "no races"),
     Mutant("one result not stored", STORE, STORE.replace("range(TM)", "range(TM - 1)"), "correct"),
     Mutant("results stored along a row", "c[row0 + row + i, col0 + col]", "c[row0 + row, col0 + col + i]", "no races"),
     Mutant("the block's row forgotten", "c[row0 + row + i,", "c[row + i,", "no races"),
@@ -119,6 +115,10 @@ MUTANTS = (
            "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_tile[dot, col]", "shared reads"),
     Mutant("results in float64", "acc = cuda.local.array(TM, float32)", "acc = cuda.local.array(TM, np.float64)",
            "float64"),
+    Mutant("a range around the range", INNER, """        for dot in range(BK):
+            b_value = b_tile[dot, col]
+            for i in range(TM): acc[i] += a_tile[row + i, dot] * b_value
+""", "instructions"),
     Mutant("each thread starts at a different result", "acc[i] += a_tile[row + i, dot]",
            "acc[(i + col) % TM] += a_tile[row + (i + col) % TM, dot]", "local memory"),
 )
@@ -127,15 +127,18 @@ MUTANTS = (
 EXERCISES = (Exercise(
     key="04",
     name="my_1d",
-    constants=dict(BM=32, BN=32, BK=8, TM=4, THREADS=256),
-    cases=(matmul_case(64, 64, 8, block=(256,), grid=(2, 2)), matmul_case(32, 64, 24, block=(256,), grid=(2, 1))),
-    goals=(Goal("shared reads", shared_reads, most=1 + 1 / 4, unit="per multiply-add",
+    constants=dict(BM=64, BN=64, BK=8, TM=8, THREADS=512),
+    cases=(matmul_case(64, 64, 16, block=(512,), grid=(1, 1)), matmul_case(128, 128, 8, block=(512,), grid=(2, 2))),
+    goals=(Goal("shared reads", shared_reads, most=1 + 1 / 8, unit="per multiply-add",
                 hint="read the number of B once, before the loop over the results"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors a request",
                 hint="neighbouring threads should have neighbouring columns of C"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
-           NO_FLOAT64),
+           NO_FLOAT64,
+           Goal("instructions", lambda code: len(code.main_loop) / max(1, code.mix.get("FFMA", 0)), most=2.5,
+                unit="in the main loop for each FFMA", compiled=True,
+                hint="range(BK) around range(TM) is too much for the compiler to unroll: write the outer loop with while")),
     hints={"all written": "set acc to zero before the first tile; a barrier must stand between filling the tiles "
                           "and reading them",
            "no races: race: c[": "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high",

@@ -46,7 +46,7 @@ def overlap(events, tiles):
             asked = None
     return min(found, default=0)
 
-def barriers(events, tiles): return (sum(kind == "barrier" for kind, _ in events) - 1) / tiles
+def barriers(events, tiles): return sum(kind == "barrier" for kind, _ in events) // tiles
 
 def narrowest(view):
     "Bytes of the narrowest load from global memory."
