@@ -1424,6 +1424,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                               'numba_matmul/sim/memory.py'),
                                          'numba_matmul.sim.memory._poisoned': ( 'library/sim_memory.html#_poisoned',
                                                                                 'numba_matmul/sim/memory.py'),
+                                         'numba_matmul.sim.memory._refuse_copy': ( 'library/sim_memory.html#_refuse_copy',
+                                                                                   'numba_matmul/sim/memory.py'),
                                          'numba_matmul.sim.memory._refuse_negative': ( 'library/sim_memory.html#_refuse_negative',
                                                                                        'numba_matmul/sim/memory.py'),
                                          'numba_matmul.sim.memory._same': ('library/sim_memory.html#_same', 'numba_matmul/sim/memory.py'),

@@ -21,6 +21,7 @@ from numba import config, cuda, float32, int32, types, uint16, uint32, uint64
 
 from numba_matmul import process
 from numba_matmul.arrays import from_bf16, to_bf16
+from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, in_child
@@ -155,7 +156,7 @@ def test_memory_that_nobody_wrote_is_not_read():
         if read == 1: out[0] = local[1, 1]
         if read == 2: out[0] = numbers[2]
         if read == 3: numbers[0] += 1
-        if read == 4: local[0] = local[1]
+        if read == 4: local[0] = local[1, 0]
         local[1, 1], numbers[2] = 3, 4
         out[0] = local[1, 1] + numbers[2]
     refused(k[2, 1], X.copy(), 1, match=r"local\[1, 1\] is read before it was written, in thread .0. of block .0.")
@@ -192,12 +193,38 @@ def test_parts_of_local_arrays_are_set_as_the_compiler_sets_them():
     def k(x, out):
         local, square = cuda.local.array(4, float32), cuda.local.array((2, 2), float32)
         local[:] = 7
-        local[1:3] = x[:2]
-        square[0] = local[:2]
+        local[1:3] = x[0]
+        square[0] = local[1]
         square[uint32(1), :] = 5
         for i in range(4): out[i], out[4 + i] = local[i], square[i // 2, i % 2]
     (_, out) = simulate(k[1, 1], np.array([1, 2], np.float32), np.zeros(8, np.float32))
-    assert out.tolist() == [7, 1, 2, 7, 7, 1, 5, 5]
+    assert out.tolist() == [7, 1, 1, 7, 1, 1, 5, 5]
+
+
+def test_a_part_of_a_local_array_is_no_copy_of_another_array():
+    "The compiler would need memory of its own for that, and has none: NRT required but not enabled."
+    @cuda.jit
+    def from_global(x):
+        local = cuda.local.array(4, float32)
+        local[1:3] = x[:2]
+        x[0] = local[1]
+
+    @cuda.jit
+    def from_local(x):
+        local = cuda.local.array((2, 2), float32)
+        local[:] = x[0]
+        local[0] = local[1]
+        x[0] = local[0, 0]
+
+    @cuda.jit
+    def to_global(x):
+        local = cuda.local.array(2, float32)
+        local[:] = 3
+        x[:2] = local
+    for k in from_global, from_local, to_global:
+        refused(k[1, 1], X.copy(), match="a slice takes one number for all of its elements")
+        if find_spec("numba_cuda"):
+            with pytest.raises(CompileError, match="NRT"): machine_code(k, "void(float32[::1])")
 
 
 def test_views_of_shared_arrays_are_checked_too():

@@ -28,6 +28,10 @@ def _refuse_negative(index):
         if type(i) is not slice and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
 
+def _refuse_copy(value):
+    "What a slice is set to: the compiler would need memory of its own to copy an array."
+    if np.ndim(value): raise SimulatorError("a slice takes one number for all of its elements: to copy from another array, write a loop")
+
 def _same(one, other):
     "Are these the same numbers, bit for bit? For NaN is not equal to itself."
     return one == other or np.asarray(one).tobytes() == np.asarray(one).dtype.type(other).tobytes()
@@ -220,8 +224,7 @@ class LocalArray:
     def __setitem__(self, index, value):
         at = self._at(index)
         if isinstance(at, np.ndarray):
-            if np.ndim(value): raise SimulatorError("a slice takes one number for all of its elements: to copy from "
-                                                    "another array, write a loop")
+            _refuse_copy(value)
             for place, one in zip(at.flat, np.broadcast_to(value, at.shape).flat): self.items[place] = self.cast(one)
         elif type(value) is self.cast: self.items[at] = value
         elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
@@ -324,6 +327,7 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         _refuse_negative(index)
         array = self._item._ary
         if isinstance(array[index], np.ndarray):
+            _refuse_copy(value)
             places = np.moveaxis(np.indices(array.shape), 0, -1)[index].reshape(-1, array.ndim)
         else: places = (index,)
         access = Access(sys._getframe(1))
