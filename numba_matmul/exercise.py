@@ -29,7 +29,7 @@ import numpy as np
 from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
-from .draw import Markdown, Message
+from .draw import Markdown, Message, number_text
 from .microscope import Site, microscope
 from .process import ChildError, in_child, kernel_parts
 from .sim.launch import all_arguments
@@ -37,8 +37,6 @@ from .sim.scheduler import SimulatorError
 from numba import config, cuda
 
 # %% ../nbs/library/exercise.ipynb #ex000006
-def _number(value): return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
 def _distance(said, found):
     "How far a prediction is from what was found, in words."
     if said == found: return "exactly"
@@ -70,9 +68,9 @@ class Prediction:
             raise TypeError(f"{self.question} asks for {', '.join(self.said) or 'one number'}, "
                             f"and found are {', '.join(found) or 'none'}")
         if all(value is ... for value in self.said.values()):
-            values = " · ".join(f"{name} **{_number(value)}**".strip() for name, value in found.items())
+            values = " · ".join(f"{name} **{number_text(value)}**".strip() for name, value in found.items())
             return Markdown(f"{values} (no prediction: put numbers in place of the dots above)")
-        rows = [f"| {name} | {'–' if said is ... else _number(said)} | {_number(found[name])} | "
+        rows = [f"| {name} | {'–' if said is ... else number_text(said)} | {number_text(found[name])} | "
                 f"{'' if said is ... else _distance(said, found[name])} |"
                 for name, said in self.said.items()]
         return Markdown("| | you said | it is | |\n|---|--:|--:|---|\n" + "\n".join(rows))

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['COUNTERS', 'REASONS', 'STALLS', 'MEMORY', 'COPIES', 'TENSOR_CORES', 'LOOK_AT', 'REMEDIES', 'AGREEMENT', 'SHAPE',
-           'PROFILED', 'NcuError', 'ncu', 'which_launches', 'run_ncu', 'merged_by_compiler', 'agreement', 'counted',
-           'shared_memory_bound', 'stalls', 'table']
+           'PROFILED', 'MARKS', 'NcuError', 'ncu', 'which_launches', 'run_ncu', 'merged_by_compiler', 'agreement',
+           'counted', 'shared_memory_bound', 'stalls', 'table']
 
 # %% ../nbs/library/ncu.ipynb #a68c2673
 import csv
+import math
 import re
 import shutil
 import statistics
@@ -216,6 +217,8 @@ def shared_memory_bound(
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
 # %% ../nbs/library/ncu.ipynb #4f0057a1
+MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")  # number of the colour, and shape: of the last kernel, the last one
+
 def stalls(
     *names,    # of host functions
 ):
@@ -226,10 +229,11 @@ def stalls(
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
     shown = [reason for reason in STALLS if any(row.get(reason, 0) >= start for row in rows.values())]
     fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.4), layout="constrained")
-    for name, row, color, marker in zip(rows, rows.values(), [COLORS[i] for i in (8, 4, 6)][-len(rows):], "soD"[-len(rows):]):
-        places = [(row.get(reason, 0), y) for y, reason in enumerate(shown) if row.get(reason, 0) >= start]
-        ax.scatter(*zip(*places) if places else ([], []), s=40, color=color, marker=marker, label=name,
-                   zorder=2, clip_on=False)
+    for i, (name, row) in enumerate(rows.items()):
+        color, marker = MARKS[(i - len(rows)) % len(MARKS)]
+        waits = [row.get(reason, 0) for reason in shown]
+        ax.scatter([wait if wait >= start else math.nan for wait in waits], range(len(shown)), s=40,
+                   color=COLORS[color], marker=marker, label=name, zorder=2, clip_on=False)
     ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
     ax.set(xscale="log", xlim=(start, end), ylim=(len(shown) - 0.5, -0.5),
            xlabel="cycles that a warp waits per instruction (left out: below 0.1)")

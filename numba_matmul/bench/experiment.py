@@ -12,7 +12,7 @@ import textwrap
 from dataclasses import dataclass
 from datetime import date
 
-from ..draw import COLORS
+from ..draw import COLORS, number_text
 from ..cards import gpu_name, load_cards
 from numba import config
 
@@ -28,8 +28,7 @@ class Experiment:
 
     def _repr_markdown_(self):
         if not self.values: return f"{self.name}: not recorded yet."
-        rows = "\n".join(f"| {label} | {value:,.0f} |" if value >= 1000 else
-                         f"| {label} | {value:.4g} |" for label, value in self.values.items())
+        rows = "\n".join(f"| {label} | {number_text(value)} |" for label, value in self.values.items())
         return f"| {self.name} | {self.unit} |\n|---|--:|\n{rows}\n\n{self.source}"
 
     def plot(self):
@@ -41,7 +40,7 @@ class Experiment:
             labels = [textwrap.fill(label, 84 // len(labels), break_on_hyphens=False)
                       for label in labels]
         bars = ax.bar(labels, list(self.values.values()), color=COLORS[8])
-        ax.bar_label(bars, [f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" for value in self.values.values()], fontsize=8)
+        ax.bar_label(bars, [*map(number_text, self.values.values())], fontsize=8)
         ax.tick_params(axis="x", rotation=60 * turned, labelsize=8)
         ax.set(title=self.name, ylabel=self.unit)
         ax.margins(y=0.12)

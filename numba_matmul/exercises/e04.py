@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['REFERENCE', 'INNER', 'STORE', 'COLUMN', 'SPREAD_ROW', 'SOLUTIONS', 'ZERO', 'BARRIER', 'MUTANTS', 'EXERCISES',
-           'shared_reads', 'replaced']
+           'shared_reads', 'instructions', 'replaced']
 
 # %% ../../nbs/exercises/e04.ipynb #e0400004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
@@ -13,6 +13,10 @@ def shared_reads(view):
     "Reads of shared memory for each multiply-add of one block."
     def numbers(*what): return sum(32 * s.requests * s.count for s in view.merged() if (s.space, s.operation) == what)
     return numbers("shared", "load") / (numbers("global", "store") * view.shapes["a"][1])
+
+def instructions(code):
+    "Of the main loop, for each multiply-add."
+    return len(code.main_loop) / max(1, code.mix.get("FFMA", 0))
 
 # %% ../../nbs/exercises/e04.ipynb #e0400006
 REFERENCE = """@cuda.jit
@@ -136,8 +140,7 @@ EXERCISES = (Exercise(
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
            NO_FLOAT64,
-           Goal("instructions", lambda code: len(code.main_loop) / max(1, code.mix.get("FFMA", 0)), most=2.5,
-                unit="in the main loop for each FFMA", compiled=True,
+           Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", compiled=True,
                 hint="range(BK) around range(TM) is too much for the compiler to unroll: write the outer loop with while")),
     hints={"all written": "set acc to zero before the first tile; a barrier must stand between filling the tiles "
                           "and reading them",

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['REFERENCE', 'PLACES', 'COPY_A', 'COPY_B', 'ROW', 'COLUMN', 'SOLUTIONS', 'BARRIER', 'A_ROW', 'A_COL', 'B_ROW', 'B_COL',
-           'IN_A', 'IN_B', 'MUTANTS', 'EXERCISES', 'sectors', 'width', 'replaced']
+           'IN_A', 'IN_B', 'MUTANTS', 'EXERCISES', 'sectors', 'width']
 
 # %% ../../nbs/exercises/e06.ipynb #e0600004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from .e04 import replaced
 
 # %% ../../nbs/exercises/e06.ipynb #e0600006
 def sectors(view):
@@ -57,10 +58,6 @@ def my_vectorized(a, b, c):
 """
 
 # %% ../../nbs/exercises/e06.ipynb #e0600009
-def replaced(source, *pairs):
-    for old, new in pairs: source = source.replace(old, new)
-    return source
-
 PLACES = ("    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4\n"
           "    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4\n")
 COPY_A = ("        x = load4(a, (row0 + a_row, k0 + a_col))\n"

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['CONSTANTS', 'WARPS', 'TILES', 'STEPS', 'PREAMBLE', 'REFERENCE', 'SHAPE', 'FILL', 'READ', 'WIDE_READ', 'WIDE_ORDER',
            'WIDE', 'SOLUTIONS', 'PLAIN', 'MUTANTS', 'WIDE_PADDED', 'WIDE_LOAD', 'PADDED', 'COLUMNS', 'WIDE_SOLUTIONS',
-           'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES', 'of_shared', 'loads_of', 'stores_of', 'instructions',
-           'loads_a_step', 'with_order', 'other_order', 'other_wide_order']
+           'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES', 'of_shared', 'loads_of', 'stores_of', 'loads_a_step',
+           'with_order', 'other_order', 'other_wide_order']
 
 # %% ../../nbs/exercises/e07.ipynb #e0700004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from .e04 import instructions
 
 # %% ../../nbs/exercises/e07.ipynb #e0700006
 # While it is graded, a page's names have these values.
@@ -28,10 +29,6 @@ def loads_of(array):
 def stores_of(array):
     "Wavefronts that a warp needs to fill its part of a tile."
     return lambda view: sum(s.passes for s in of_shared(view, array, "store")) / (WARPS * TILES)
-
-def instructions(code):
-    "Of the main loop, for each multiply-add."
-    return len(code.main_loop) / max(1, code.mix.get("FFMA", 0))
 
 def loads_a_step(code):
     "Loads from shared memory for one step of a thread, in the main loop."

@@ -144,11 +144,8 @@ class SharedArray:
 
     def fly(self, places, who):
         "A copy of a whole tile begins."
-        elements = self.elements
-        for i, number in enumerate(self.ids[places].tolist()):
-            element = elements[number]
-            if element.copying is not None: self.free_for_copy(places[i], number)
-            element.copying = who
+        for at, number in zip(places, self.ids[places].tolist()):
+            self.free_for_copy(at, number).copying = who
 
     def land(self, places, values):
         "It is through."
@@ -225,7 +222,7 @@ class LocalArray:
         at = self._at(index)
         if isinstance(at, np.ndarray):
             _refuse_copy(value)
-            for place, one in zip(at.flat, np.broadcast_to(value, at.shape).flat): self.items[place] = self.cast(one)
+            for place in at.flat: self.items[place] = self.cast(value)
         elif type(value) is self.cast: self.items[at] = value
         elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
         else: self.items[at] = self.cast(value)

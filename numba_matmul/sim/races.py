@@ -66,7 +66,7 @@ class Element:
             if read.races_with(access): report(array, index, read, "read", access, "written")
         for other in self.atomics:
             if other.races_with(access): report(array, index, other, "written", access, "written")
-        if access.atomic: self.atomics = _noted(self.atomics, access) if self.atomics else [access]
+        if access.atomic: self.atomics = _noted(self.atomics, access)
         self.write = access
 
     def carry(self, reads, writes):

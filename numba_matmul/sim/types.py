@@ -72,7 +72,7 @@ def operated(operator, a, b):
 
 def type_of(value):
     "Type of a value that a running kernel has."
-    if (name := OF_NUMPY.get(type(value))): return name
+    if name := OF_NUMPY.get(type(value)): return name
     if isinstance(value, bool): return "bool"
     if isinstance(value, np.generic): return value.dtype.name
     if isinstance(value, int): return "int64" if value < 2**63 else "uint64"
