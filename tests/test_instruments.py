@@ -22,7 +22,7 @@ from numba import cuda, float32, uint32
 from numba_matmul import compiler
 from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
-from numba_matmul.kernels.k13_beyond_cublas import sgemm_beyond_cublas
+from numba_matmul.kernels.k14_stream_k import sgemm_stream_k
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
 from numba_matmul.ncu import (NcuError, _read, agreement, counted, merged_by_compiler, ncu,
@@ -73,14 +73,14 @@ def test_a_gpu_without_its_instructions_cannot_have_a_kernel(kernel):
     with pytest.raises(CompileError): machine_code(kernel.fn, target=target)
 
 
-@pytest.mark.parametrize("options", KERNELS[16].tiles.compiled)
-def test_kernel_16_multiplies_four_times_a_turn(options):
-    assert machine_code(partial(KERNELS[16].fn, **options)).mix["HGMMA"] == 4
+@pytest.mark.parametrize("options", KERNELS[17].tiles.compiled)
+def test_kernel_17_multiplies_four_times_a_turn(options):
+    assert machine_code(partial(KERNELS[17].fn, **options)).mix["HGMMA"] == 4
 
 
-@pytest.mark.parametrize("options", KERNELS[13].tiles.compiled)
-def test_kernel_13_has_its_results_in_the_other_bank(options):
-    code = machine_code(partial(sgemm_beyond_cublas, **options))
+@pytest.mark.parametrize("options", KERNELS[14].tiles.compiled)
+def test_kernel_14_has_its_results_in_the_other_bank(options):
+    code = machine_code(partial(sgemm_stream_k, **options))
     assert code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
     if options.get("width") != 1: assert len(code.main_loop) + code.port_conflicts < 1250
 
@@ -287,8 +287,8 @@ def test_wide_accesses_are_for_float32():
 def test_a_kernel_that_races_or_hangs_is_named():
     @cuda.jit
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
-    waiting = microscope(sgemm_beyond_cublas, (64, 64, 64))  # parts of sums go from one block to another
-    assert len(waiting.counts) == launch_of(sgemm_beyond_cublas, (64, 64, 64)).grid[0] > 1
+    waiting = microscope(sgemm_stream_k, (64, 64, 64))  # parts of sums go from one block to another
+    assert len(waiting.counts) == launch_of(sgemm_stream_k, (64, 64, 64)).grid[0] > 1
     with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"):
         microscope(past_the_end[1, 8], np.zeros(8, np.float32))
     with pytest.raises(ValueError, match="it touches out, x"):

@@ -12,12 +12,12 @@ from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import device_matrix, gemm_args
 from numba_matmul.gemm.launch import LONGEST, shared_memory_limit, tma_counts, with_shared_memory
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
-from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
+from numba_matmul.kernels import k16_tma_wgmma, k17_warp_specialized
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
-from numba_matmul.kernels.k13_beyond_cublas import TILES, MainloopSchedule, prepare, sgemm_beyond_cublas
-from numba_matmul.kernels.k15_tma_wgmma import bf16_gemm_tma_wgmma_kernel
-from numba_matmul.kernels.k16_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
+from numba_matmul.kernels.k14_stream_k import TILES, MainloopSchedule, prepare, sgemm_stream_k
+from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
+from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim.launch import launch_of
 
@@ -182,7 +182,7 @@ def test_the_space_of_a_kernel_holds_many_tiles_and_none_that_breaks_a_rule_with
 def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothing_behind():
     tile = WarpTile(32, 64, 8, 32, 64, 2, 4, 4, 4, unroll=8, zigzag=1, stages=3)
     a, b = to_d(random(40, 61)), to_d(random(61, 70))
-    results = [to_h(sgemm_beyond_cublas(a, b, tile=tile, blocks=5)) for _ in range(3)]
+    results = [to_h(sgemm_stream_k(a, b, tile=tile, blocks=5)) for _ in range(3)]
     assert_matmul_correct(a, b, results[0])
     assert all(np.array_equal(results[0], other) for other in results[1:])
     launch, arguments = prepare(gemm_args(a, b), tile, blocks=5)
@@ -194,21 +194,21 @@ def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothin
 
 def test_more_blocks_than_can_run_at_once_are_refused_where_blocks_wait_for_each_other():
     a, b = to_d(random(40, 61)), to_d(random(61, 70))
-    with pytest.raises(ValueError, match="blocks is 1000000; expected at most"): sgemm_beyond_cublas(a, b, blocks=10**6)
+    with pytest.raises(ValueError, match="blocks is 1000000; expected at most"): sgemm_stream_k(a, b, blocks=10**6)
 
 
 @pytest.mark.parametrize("tile", TILES)
 @pytest.mark.parametrize("n", [264, 261])  # aligned rows, and others
 def test_each_tile_that_may_be_chosen_works(tile, n):
     a, b = random(75, 21), random(21, n)
-    assert_matmul_correct(a, b, to_h(sgemm_beyond_cublas(to_d(a), to_d(b), tile=tile)))
+    assert_matmul_correct(a, b, to_h(sgemm_stream_k(to_d(a), to_d(b), tile=tile)))
 
 
 @pytest.mark.parametrize("changes", [dict(barrier_step=7), dict(barrier_step=5, copy_groups=3), dict(copy_groups=0),
                                      dict(barrier_step=-1), dict(carried=4), dict(hidden=2)])
 def test_a_schedule_that_cannot_work_is_refused(changes):
     with pytest.raises(ValueError, match="MainloopSchedule"):
-        sgemm_beyond_cublas(*good(ALL["sgemm_beyond_cublas"]), schedule=MainloopSchedule(**changes))
+        sgemm_stream_k(*good(ALL["sgemm_stream_k"]), schedule=MainloopSchedule(**changes))
 
 
 HOPPER = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.uses_tma],
@@ -233,7 +233,7 @@ def test_the_tma_copies_where_it_can(kernel):
         else: assert launched(kernel.fn, shape) == other
 
 
-def test_kernel_16_copies_what_it_is_told():
+def test_kernel_17_copies_what_it_is_told():
     own, both = "bf16_gemm_warp_specialized_kernel", "not one: copy_padded_kernel, bf16_gemm_warp_specialized_kernel"
     assert (launched(bf16_gemm_warp_specialized, (4, 64, 8))
             == launched(bf16_gemm_warp_specialized, (4096, 24, 8), padded="") == own
@@ -242,18 +242,18 @@ def test_kernel_16_copies_what_it_is_told():
     assert launched(bf16_gemm_warp_specialized, (8, 9, 8), padded="b") == "bf16_gemm_tensor_cores_kernel"
 
 
-def test_kernel_16_copies_what_pays():
-    def copied(*shape, **options): return k16_warp_specialized.select_config(*shape, 132, **options).padded
+def test_kernel_17_copies_what_pays():
+    def copied(*shape, **options): return k17_warp_specialized.select_config(*shape, 132, **options).padded
     assert {copied(m, n, k) for m in (512, 4096) for n in (1024, 4096) for k in (512, 4096)} == {""}
     # the copy takes the same time for any m
     assert [copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)] == ["", "", "b", "b"]
-    small = (k16_warp_specialized.SMALL,)
+    small = (k17_warp_specialized.SMALL,)
     assert copied(4096, 5000, 4096, tiles=small) == "b" == copied(512, 5000, 4096, tiles=small)
     assert copied(16384, 64, 8200) == "" and copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=small) == "a"
     assert copied(4096, 4095, 4096, padded=("bc", "abc")) == "bc"
 
 
-def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_14():
+def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_15():
     def counts(*shape): return bool(tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
     longest = LONGEST
     assert counts(longest, 8, 8) and counts(1, longest, 1) and not any(
@@ -280,18 +280,18 @@ def test_an_epilogue_that_there_is_not_is_refused():
         bf16_gemm_warp_specialized(*good(ALL["bf16_gemm_warp_specialized"]), epilogue="late")
 
 
-def test_kernel_16_with_a_guard_where_c_is_read_in_vain():
+def test_kernel_17_with_a_guard_where_c_is_read_in_vain():
     check_matmul(partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), read_c=True), 70, 8, 64, beta=2.0)
 
 
 @pytest.mark.parametrize("padded", ("", "a", "b", "bc", "abc", "cab"))
-def test_kernel_16_is_right_whatever_is_copied(padded):
+def test_kernel_17_is_right_whatever_is_copied(padded):
     check_matmul(partial(bf16_gemm_warp_specialized, padded=padded), 70, 72, 136, alpha=-0.5, beta=2.0)
     check_matmul(partial(bf16_gemm_warp_specialized, padded=padded), 20, 264, 40)
 
 
 @pytest.mark.parametrize("padded", ("x", "abd", True, False, 0))
-def test_kernel_16_refuses_to_copy_what_is_no_matrix(padded):
+def test_kernel_17_refuses_to_copy_what_is_no_matrix(padded):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
     with pytest.raises(ValueError, match="expected some of the letters a, b and c"):
         bf16_gemm_warp_specialized(a, b, padded=padded)
@@ -322,11 +322,11 @@ def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000),
        sms=st.integers(1, 150))
-def test_blocks_of_kernel_16_have_as_few_waves_as_can_be(m, n, k, sms):
-    tile, blocks, split_k, _ = k16_warp_specialized.select_config(m, n, k, sms)
+def test_blocks_of_kernel_17_have_as_few_waves_as_can_be(m, n, k, sms):
+    tile, blocks, split_k, _ = k17_warp_specialized.select_config(m, n, k, sms)
     k_tiles, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
     assert split_k == 1 or (split_k * tiles <= sms and (split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
-                            and cdiv(k_tiles, split_k) >= k16_warp_specialized.MIN_K_TILES)
+                            and cdiv(k_tiles, split_k) >= k17_warp_specialized.MIN_K_TILES)
     tiles *= split_k
     assert 1 <= blocks <= min(tiles, sms)
     waves = cdiv(tiles, blocks)
@@ -343,8 +343,8 @@ def test_a_block_may_ask_for_all_shared_memory_and_for_no_byte_more():
 # threads, registers or shared memory that a tile needs, worked out by hand
 NEEDS = [(KERNELS[4].tiles.tile, (512, (512, 1), 4096)), (KERNELS[6].tiles.tile, (256, (256, 2), 8192)),
          (KERNELS[9].tiles.tile, (256, (256, 2), 16384)), (KERNELS[10].tiles.tile, (128, (128, 2), 16384)),
-         (KERNELS[12].tiles.tile, (128, (128, 2), 33280)), (KERNELS[13].tiles.tile, (256, (256, 1), 37248)),
-         (KERNELS[14].tiles.tile, (256, (256, 1), 196608)), (KERNELS[16].tiles.tile, (256, None, 197696))]
+         (KERNELS[12].tiles.tile, (128, (128, 2), 33280)), (KERNELS[14].tiles.tile, (256, (256, 1), 37248)),
+         (KERNELS[15].tiles.tile, (256, (256, 1), 196608)), (KERNELS[17].tiles.tile, (256, None, 197696))]
 
 
 @pytest.mark.parametrize("tile,needs", NEEDS)
@@ -353,5 +353,5 @@ def test_what_a_tile_needs(tile, needs):
 
 
 def test_descriptors_have_the_bits_of_the_ptx_isa():
-    assert k15_tma_wgmma.OF_A == 1 << 16 | 64 << 32 | 1 << 62  # no leading distance; 1024 bytes; 128-byte swizzle
-    assert k15_tma_wgmma.OF_B == 512 << 16 | 64 << 32 | 1 << 62  # boxes of 8192 bytes
+    assert k16_tma_wgmma.OF_A == 1 << 16 | 64 << 32 | 1 << 62  # no leading distance; 1024 bytes; 128-byte swizzle
+    assert k16_tma_wgmma.OF_B == 512 << 16 | 64 << 32 | 1 << 62  # boxes of 8192 bytes

@@ -24,7 +24,8 @@ ONE_WAY = {
     ("kernels.k03_smem_blocking", "after_use"): "the same",
     ("kernels.k06_vectorized", "b_width == 4"): "kernel 8 pads rows of B's tile",
 }
-GROUPS = [[number] for number in KERNELS if number < 14] + [[14, 15, 16]]  # these share more than others
+BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]  # these share more than others
+GROUPS = [[number] for number in KERNELS if number not in BF16] + [BF16]
 
 
 def is_device(node):

@@ -759,15 +759,15 @@ def change(module, functions):
         setattr(import_module(f"numba_matmul.{module}"), name, function)
 
 
-def hopper_product(number, module="kernels.k15_tma_wgmma", **changed):
-    """In a child: kernel 15 or 16 with functions that a module uses changed; several tiles, several times round the
+def hopper_product(number, module="kernels.k16_tma_wgmma", **changed):
+    """In a child: kernel 16 or 17 with functions that a module uses changed; several tiles, several times round the
     ring."""
-    from numba_matmul.kernels import k15_tma_wgmma, k16_warp_specialized
+    from numba_matmul.kernels import k16_tma_wgmma, k17_warp_specialized
     from numba_matmul.bench.verify import check_matmul
     change(module, changed)
-    tile = k15_tma_wgmma.WgmmaTile(64, 128, 2)
-    if number == 15: return check_matmul(partial(k15_tma_wgmma.bf16_gemm_tma_wgmma, tile=tile), 72, 136, 264)
-    return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
+    tile = k16_tma_wgmma.WgmmaTile(64, 128, 2)
+    if number == 16: return check_matmul(partial(k16_tma_wgmma.bf16_gemm_tma_wgmma, tile=tile), 72, 136, 264)
+    return check_matmul(partial(k17_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
 def nothing(*args): pass
@@ -782,41 +782,41 @@ def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d):
 def test_kernels_of_tma_and_wgmma_run(number): assert 0 < in_child(hopper_product, number, simulator=True) < 2e-3
 
 
-K15, K16 = "kernels.k15_tma_wgmma", "kernels.k16_warp_specialized"
+K16, K17 = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized"
 
 
 @pytest.mark.parametrize("number,module,name,function,match", [
-    (15, K15, "consumer_wait", nothing, "is multiplied while an asynchronous copy into it"),
-    (15, K15, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
-    (15, K15, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
-    (15, K15, "mbarrier_arrive_expect_tx", nothing, "At an mbarrier 0 of 1 have arrived"),
-    (15, K15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
-    (15, K15, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
-    (16, K16, "consumer_wait", nothing, "is multiplied"),
-    (16, K16, "producer_acquire", nothing, "more than 1 arrivals at an mbarrier"),
-    (16, K16, "consumer_release", nothing, "At an mbarrier 0 of 1 have arrived"),
-    (16, K15, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
-    (16, "gemm.epilogue", "fence_proxy_async", nothing, "may not be seen yet: fence_proxy_async"),
-    (16, "gemm.epilogue", "bar_sync", nothing, "may not be seen yet: fence_proxy_async"),
-    (16, "gemm.epilogue", "cp_async_bulk_wait_group_read", nothing, "is written while a store may still read it"),
-    (16, K16, "cp_async_bulk_wait_group_read", nothing, "its stores may still read shared memory"),
+    (16, K16, "consumer_wait", nothing, "is multiplied while an asynchronous copy into it"),
     (16, K16, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
     (16, K16, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
-    (16, "gemm.epilogue", "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
+    (16, K16, "mbarrier_arrive_expect_tx", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (16, K16, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
+    (16, K16, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
+    (17, K17, "consumer_wait", nothing, "is multiplied"),
+    (17, K17, "producer_acquire", nothing, "more than 1 arrivals at an mbarrier"),
+    (17, K17, "consumer_release", nothing, "At an mbarrier 0 of 1 have arrived"),
+    (17, K16, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
+    (17, "gemm.epilogue", "fence_proxy_async", nothing, "may not be seen yet: fence_proxy_async"),
+    (17, "gemm.epilogue", "bar_sync", nothing, "may not be seen yet: fence_proxy_async"),
+    (17, "gemm.epilogue", "cp_async_bulk_wait_group_read", nothing, "is written while a store may still read it"),
+    (17, K17, "cp_async_bulk_wait_group_read", nothing, "its stores may still read shared memory"),
+    (17, K17, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
+    (17, K17, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
+    (17, "gemm.epilogue", "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
 ], ids=lambda x: x if isinstance(x, (int, str)) else "")
 def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, module, name, function, match):
     with pytest.raises((SimulatorError, ChildError), match=match):
         in_child(partial(hopper_product, number, module, **{name: function}), simulator=True)
 
 
-def changed_kernel_16(consumers=1, bn=128, module=K16, **changed):
-    "In a child: kernel 16 with functions of a module changed, in one block."
+def changed_kernel_17(consumers=1, bn=128, module=K17, **changed):
+    "In a child: kernel 17 with functions of a module changed, in one block."
     from numba_matmul.bench.verify import check_matmul
     from numba_matmul.gemm.tiles import WgmmaTile
-    from numba_matmul.kernels import k16_warp_specialized
+    from numba_matmul.kernels import k17_warp_specialized
     change(module, changed)
     tile = WgmmaTile(64 * consumers, bn, 2)
-    return check_matmul(partial(k16_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
+    return check_matmul(partial(k17_warp_specialized.bf16_gemm_warp_specialized, tile=tile, blocks=1), 136, 264, 264)
 
 
 @cuda.jit(device=True)
@@ -836,7 +836,7 @@ def box_of_the_other(storage, warpgroup): return uint32(storage.ab_tiles + uint3
 
 
 def odd_boxes_allowed():
-    from numba_matmul.kernels.k16_warp_specialized import RULES
+    from numba_matmul.kernels.k17_warp_specialized import RULES
     return {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
 
 
@@ -853,9 +853,9 @@ EPILOGUE = "gemm.epilogue"
     (dict(consumers=2, stagger_distance=lambda stages: stages), "At an mbarrier 0 of 1 have arrived"),
     (dict(consumers=2, module=EPILOGUE, drain_box=box_of_the_other), "race|overwritten|elements"),
 ], ids=["stage", "box", "odd boxes", "number", "distance", "room"])
-def test_kernel_16_with_a_part_that_is_wrong_is_refused(changed, match):
+def test_kernel_17_with_a_part_that_is_wrong_is_refused(changed, match):
     with pytest.raises((SimulatorError, ChildError), match=match):
-        in_child(partial(changed_kernel_16, **changed), simulator=True)
+        in_child(partial(changed_kernel_17, **changed), simulator=True)
 
 
 def boxes_at_the_edges(row, column, shift=(8, 64)):

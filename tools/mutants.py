@@ -361,7 +361,9 @@ def load():
 def tests_find(mutant):
     "Do the kernels' tests fail, in a copy of the project with the mistake?"
     numbers = sorted(int(name.rpartition(".k")[2][:2]) for name in kernels_of(mutant.module))[:1]
-    group = "14-15-16" if numbers[0] > 13 or "gemm" in mutant.module else f"{numbers[0]}"
+    from numba_matmul.registry import KERNELS as known
+    bf16 = [str(number) for number, kernel in known.items() if kernel.dtype == "bfloat16"]  # as in tests/test_paths.py
+    group = "-".join(bf16) if str(numbers[0]) in bf16 or "gemm" in mutant.module else f"{numbers[0]}"
     with TemporaryDirectory() as folder:
         copy = Path(folder)/"project"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))

@@ -26,21 +26,21 @@ BY_HAND = [
     ("kernels.k12_async_copy", "tiles_ahead, columns_ahead, pending = stages - 1, (stages - 1) * bk, stages - 2", "tiles_ahead, columns_ahead, pending = stages - 1, (stages - 1) * bk, stages - 1", "one group too many may be under way"),
     ("kernels.k12_async_copy", "            free = now  # its last row is in registers\n", "", "the free stage stays where it was"),
     ("kernels.k12_async_copy", "ahead = left - columns_ahead", "ahead = left - bk", "columns ahead"),
-    ("kernels.k13_beyond_cublas", "done, other = min(k_tiles, until), other + 1", "done, other = until, other", "the same block's part over and over"),
-    ("kernels.k13_beyond_cublas", "end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)", "end = first_k_tile(block + 1, blocks, tiles * k_tiles)", "all tiles are shared"),
-    ("kernels.k13_beyond_cublas", "sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)", "sums = g.scratch(tile.bm * tile.bn if shares else 1)", "a workspace for one block"),
-    ("kernels.k13_beyond_cublas", "flags = g.scratch(blocks if shares else 1, kind=\"int64\")", "flags = g.scratch(1, kind=\"int64\")", "one flag for all"),
-    ("kernels.k13_beyond_cublas", "whole = shared_tiles + block\n", "whole = block\n", "shared tiles are done again"),
-    ("kernels.k14_tensor_cores", "cuda.syncthreads()  # nobody needs the ring any more", "pass", "results overwrite the ring"),
-    ("kernels.k14_tensor_cores", "staged = staged and width == 8 and not read_c", "staged = staged and not read_c", "16 bytes at rows that are not aligned"),
-    ("kernels.k14_tensor_cores", "dict(width=g.alignment // 2)", "dict(width=8)", "alignment is not asked for"),
-    ("kernels.k15_tma_wgmma", "map_of(g.a, tile.bm, g.stream)", "map_of(g.a, 64, g.stream)", "boxes of A with too few rows"),
-    ("kernels.k15_tma_wgmma", "mbarrier_arrive_expect_tx(full, uint32(stage_bytes))", "mbarrier_arrive_expect_tx(full, uint32(bytes_a))", "bytes of A alone"),
-    ("kernels.k15_tma_wgmma", "if not (tma_counts(g) and g.aligned)", "if not tma_counts(g)", "rows that the TMA cannot copy"),
-    ("kernels.k16_warp_specialized", "uint32(4 * consumers)", "uint32(4)", "arrivals of one consumer"),
-    ("kernels.k16_warp_specialized", "state = PipelineState(uint32(0), uint32(1))", "state = PipelineState(uint32(0), uint32(0))", "the producer waits for a release that never comes"),
-    ("kernels.k16_warp_specialized", "target = g.scratch(split_k * g.m * g.n, kind=\"float32\")", "target = g.scratch(g.m * g.n, kind=\"float32\")", "a workspace for one part"),
-    ("kernels.k16_warp_specialized", "if wide.c is not g.c: copy_padded(wide.c, g.c, g.stream)", "if wide.c is not g.c: copy_padded(wide.a, g.c, g.stream)", "the wrong matrix comes back"),
+    ("kernels.k14_stream_k", "done, other = min(k_tiles, until), other + 1", "done, other = until, other", "the same block's part over and over"),
+    ("kernels.k14_stream_k", "end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)", "end = first_k_tile(block + 1, blocks, tiles * k_tiles)", "all tiles are shared"),
+    ("kernels.k14_stream_k", "sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)", "sums = g.scratch(tile.bm * tile.bn if shares else 1)", "a workspace for one block"),
+    ("kernels.k14_stream_k", "flags = g.scratch(blocks if shares else 1, kind=\"int64\")", "flags = g.scratch(1, kind=\"int64\")", "one flag for all"),
+    ("kernels.k14_stream_k", "whole = shared_tiles + block\n", "whole = block\n", "shared tiles are done again"),
+    ("kernels.k15_tensor_cores", "cuda.syncthreads()  # nobody needs the ring any more", "pass", "results overwrite the ring"),
+    ("kernels.k15_tensor_cores", "staged = staged and width == 8 and not read_c", "staged = staged and not read_c", "16 bytes at rows that are not aligned"),
+    ("kernels.k15_tensor_cores", "dict(width=g.alignment // 2)", "dict(width=8)", "alignment is not asked for"),
+    ("kernels.k16_tma_wgmma", "map_of(g.a, tile.bm, g.stream)", "map_of(g.a, 64, g.stream)", "boxes of A with too few rows"),
+    ("kernels.k16_tma_wgmma", "mbarrier_arrive_expect_tx(full, uint32(stage_bytes))", "mbarrier_arrive_expect_tx(full, uint32(bytes_a))", "bytes of A alone"),
+    ("kernels.k16_tma_wgmma", "if not (tma_counts(g) and g.aligned)", "if not tma_counts(g)", "rows that the TMA cannot copy"),
+    ("kernels.k17_warp_specialized", "uint32(4 * consumers)", "uint32(4)", "arrivals of one consumer"),
+    ("kernels.k17_warp_specialized", "state = PipelineState(uint32(0), uint32(1))", "state = PipelineState(uint32(0), uint32(0))", "the producer waits for a release that never comes"),
+    ("kernels.k17_warp_specialized", "target = g.scratch(split_k * g.m * g.n, kind=\"float32\")", "target = g.scratch(g.m * g.n, kind=\"float32\")", "a workspace for one part"),
+    ("kernels.k17_warp_specialized", "if wide.c is not g.c: copy_padded(wide.c, g.c, g.stream)", "if wide.c is not g.c: copy_padded(wide.a, g.c, g.stream)", "the wrong matrix comes back"),
     ("gemm.launch", "range(0, g.m, strip)", "range(0, g.m - strip, strip)", "the last strip is missing"),
     ("gemm.launch", "g.c[first:first + strip]", "g.c[first:strip]", "strips of C"),
     ("gemm.schedule", "length = uint32(uint32(grid.k_tiles + grid.split_k - uint32(1)) // grid.split_k)", "length = uint32(grid.k_tiles // grid.split_k)", "rounded down: the rest of the sum is lost"),
@@ -58,15 +58,15 @@ BY_HAND = [
 # Mutants that no check can find here, and why: (module, the line, the change) → the proof that nothing changes, or what
 # only a GPU sees.
 EXCUSED = {
-    ("kernels.k13_beyond_cublas", "carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile", "- → +"):
+    ("kernels.k14_stream_k", "carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile", "- → +"):
         "carried_from is then no less than the number of products: all are added at once, and none with the next k tile",
-    ('kernels.k16_warp_specialized', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 17'):
+    ('kernels.k17_warp_specialized', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 17'):
         'all matrices are then copied into padded ones: slower, with the same results',
     ('kernels.k08_bank_conflicts_padding', 'if b_width == 4:', 'b_width == 4 → False'):
         'results stay as they are, by narrower accesses: four loads for one',
     ('kernels.k06_vectorized', 'if width == 4: # then rows are multiples of four: all are inside, or none', 'width == 4 → False'):
         'results stay as they are, by narrower accesses: the other branch reads the same four',
-    ('kernels.k13_beyond_cublas', 'if options.get("stream_k", True):', 'options.get("stream_k", True) → False'):
+    ('kernels.k14_stream_k', 'if options.get("stream_k", True):', 'options.get("stream_k", True) → False'):
         'the schedule is then the other one, which is right, too, and slower at some sizes',
     ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → True'):
         'the lanes of a warp are numbered in another order, on the way in and out: a matter of speed',
@@ -82,7 +82,7 @@ EXCUSED = {
         'the same',
     ('gemm.launch', '_MAPS.move_to_end(key)', '_MAPS.move_to_end(key) → pass'):
         'another tensor map is forgotten first; it is made anew',
-    ('kernels.k16_warp_specialized', 'if distance and last and thread == 128: mbarrier_arrive(storage.order)', 'thread == 128 → thread != 128'):
+    ('kernels.k17_warp_specialized', 'if distance and last and thread == 128: mbarrier_arrive(storage.order)', 'thread == 128 → thread != 128'):
         'the order barrier staggers two consumers: results do not depend on who goes first',
     ('kernels.k12_async_copy', 'write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),', 'predicated, width → width, predicated'):
         'results stay as they are, by narrower accesses: a width counts as true, and true is not 4',
@@ -92,7 +92,7 @@ EXCUSED = {
         'results stay as they are, by narrower accesses: no power of two but 1 divides 15',
     ('gemm.tiles', 'return 2 * max(self.stages * self.stage_size, self.bm * self.bn // self.wn * (self.wn + 8))', '8 → 9'):
         'more shared memory than the kernel needs: results stay as they are',
-    ('kernels.k16_warp_specialized', 'return tile.shared_bytes + c_bytes(tile) + 8', '8 → 9'):
+    ('kernels.k17_warp_specialized', 'return tile.shared_bytes + c_bytes(tile) + 8', '8 → 9'):
         'the same',
     ('kernels.k08_bank_conflicts_padding', 'copy_a, copy_b = tile_copiers(tile, predicated, width, b_width)', 'predicated, width → width, predicated'):
         'results stay as they are, by narrower accesses: a width counts as true, and true is not 4',

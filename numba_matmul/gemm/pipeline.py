@@ -35,7 +35,7 @@ class SharedStorage(NamedTuple):
     c_tiles: int   # staging for the epilogue
     full: int      # an mbarrier for each stage: its k tile has come
     empty: int     # an mbarrier for each stage: its k tile has been multiplied
-    order: int     # one more mbarrier, see `order_barrier` in lesson 16
+    order: int     # one more mbarrier, see `order_barrier` in lesson 17
 
 @cache
 def storage_layout(

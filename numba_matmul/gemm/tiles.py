@@ -239,7 +239,7 @@ class WgmmaTile(NamedTuple):
 
     @property
     def shared_bytes(self):
-        "The ring, two mbarriers per stage (lesson 16 needs both), and room to begin at a multiple of 1024."
+        "The ring, two mbarriers per stage (lesson 17 needs both), and room to begin at a multiple of 1024."
         return self.stages * (self.stage_bytes + 16) + 1024
 
     fits = Tile.fits

@@ -167,7 +167,7 @@ def _emit_stmatrix(context, builder, kinds, args):
 @bind(_emit_stmatrix, "rr-nn")
 def stmatrix(
     address,  # of the row that this lane points at
-    swizzle,  # its bits of the address, see lesson 14
+    swizzle,  # its bits of the address, see lesson 15
     packed,   # tuple of uint32
     first,    # the first of them to store, a literal
     count,    # groups of 16 columns, four of `packed` each; a literal

@@ -1,8 +1,8 @@
-"One launch of kernel 14 for Nsight Compute. Look at: Stall Math Pipe Throttle, Stall Barrier."
+"One launch of kernel 15 for Nsight Compute. Look at: Stall Math Pipe Throttle, Stall Barrier."
 from util import rounded, to_d
 import numpy as np
 from numba import config
-from numba_matmul.kernels.k14_tensor_cores import bf16_gemm_tensor_cores
+from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 
 size = 8 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")

@@ -1,4 +1,4 @@
-"""One launch of kernel 16 for Nsight Compute. Look at: Executed Instructions, Stall Barrier.
+"""One launch of kernel 17 for Nsight Compute. Look at: Executed Instructions, Stall Barrier.
 A size, which matrices to pad ("abc", "b" or ""), and the numbers of a `WgmmaTile` can follow the
 name of the script."""
 import sys
@@ -7,7 +7,7 @@ from util import rounded, to_d
 import numpy as np
 from numba import config
 from numba_matmul.gemm.tiles import WgmmaTile
-from numba_matmul.kernels.k16_warp_specialized import bf16_gemm_warp_specialized
+from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized
 
 size = int(sys.argv[1]) if sys.argv[1:] else 8 if config.ENABLE_CUDASIM else 4096
 padded = sys.argv[2] if sys.argv[2:] else None
