@@ -992,6 +992,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                      'numba_matmul/report/readme.py'),
                                             'numba_matmul.report.readme._lesson': ( 'library/report_readme.html#_lesson',
                                                                                     'numba_matmul/report/readme.py'),
+                                            'numba_matmul.report.readme._lessons': ( 'library/report_readme.html#_lessons',
+                                                                                     'numba_matmul/report/readme.py'),
                                             'numba_matmul.report.readme._root': ( 'library/report_readme.html#_root',
                                                                                   'numba_matmul/report/readme.py'),
                                             'numba_matmul.report.readme.picture_svg': ( 'library/report_readme.html#picture_svg',
