@@ -82,7 +82,7 @@ def readme_ladder() -> str:
 # %% ../../nbs/library/report_readme.ipynb #4aacb568
 def readme_speed() -> str:
     "The generated part of the README that says how fast: first and last kernel of each type, by GPU."
-    head = ["4096×4096×4096", "first kernel → last, GFLOP/s", "% of cuBLAS", "at 8192", "without a pause, GFLOP/s", "% of cuBLAS", "at 8192"]
+    head = ["4096×4096×4096, GFLOP/s", "first kernel", "last", "% of cuBLAS", "at 8192", "without a pause", "% of cuBLAS", "at 8192"]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
     for card in load_cards():
         steady = without_pause(card)
@@ -90,7 +90,7 @@ def readme_speed() -> str:
             first, *_, last = [rows[0], *(row for row in rows if number_of(row["name"]))]
             slow, larger = steady.get((dtype, 4096)), [card_row(card, last["name"], 8192), steady.get((dtype, 8192))]
             at_8192 = [f"{row['percent']:.1f}" if row else "–" for row in larger]
-            short = f"{first['gflops']:,.0f} → **{last['gflops']:,.0f}** | {last['percent']:.1f} | {at_8192[0]}"
+            short = f"{first['gflops']:,.0f} | **{last['gflops']:,.0f}** | {last['percent']:.1f} | {at_8192[0]}"
             long = f"{slow['gflops']:,.0f} | {slow['percent']:.1f}" if slow else "– | –"
             lines.append(f"| {card['gpu']}, {dtype} | {short} | {long} | {at_8192[1]} |")
     return "\n".join([*lines, "", "(Short runs have a rest between them. *Without a pause* one product follows the other for seconds, "

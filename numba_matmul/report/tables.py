@@ -105,38 +105,35 @@ def losing(
     worst = {size: min(rows[size]["percent"] for rows in found if size in rows) for rows in found for size in rows}
     return sorted((size for size, percent in worst.items() if percent < below), key=worst.get)
 
-def _work(size, tile, sms, more=""):
-    "A tile, how many of them there are, and how many waves of blocks that is."
-    (m, n, _), (rows, columns) = size, tile
-    tiles = cdiv(m, rows) * cdiv(n, columns)
-    return f"{rows}×{columns}{more} | {tiles:,} = {tiles / sms:.2f}"
-
 def lost(
     cards,     # result cards
     kernel,    # a `Kernel`
     below=98,  # per cent
 ) -> Markdown:
-    """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves that
-    makes (tiles for each multiprocessor), and the rows that a block fetches for a multiply-add, 128×256 as 1."""
-    sizes, found = losing(cards, kernel, below), {card["gpu"]: by_size(card, kernel.name) for card in cards}
+    """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves they make (tiles
+    for each multiprocessor), and the rows that a block fetches for a multiply-add, with 128×256 as 1."""
+    found, sms = [by_size(card, kernel.name) for card in cards], cards[0]["multiprocessors"]
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
-    def fetched(rows, columns): return f"{(1 / rows + 1 / columns) / (1 / 128 + 1 / 256):.2f}"
+    def described(size, rows, columns, wide=1, high=1):  # blocks of a cluster share what they fetch
+        waves = cdiv(size[0], rows) * cdiv(size[1], columns) / sms
+        fetched = (1 / (rows * high) + 1 / (columns * wide)) / (1 / 128 + 1 / 256)
+        return f"{rows}×{columns}", f"{waves:.2f}", f"{fetched:.2f}"
     lines = []
-    for size in sizes:
-        there = next(rows[size] for rows in found.values() if size in rows)
-        percents = [f"{rows[size]['percent']:.0f}" if size in rows else "–" for rows in found.values()]
-        ours, theirs, sms = ["–"] * 3, ["–"] * 3, cards[0]["multiprocessors"]
+    for size in losing(cards, kernel, below):
+        ours, theirs, more = ("–",) * 3, ("–",) * 3, ""
         if select_config:
             config = select_config(*size, sms)
-            more = f", {config.split_k} parts" * (config.split_k > 1) + f", copies of {', '.join(config.padded)}" * bool(config.padded)
-            ours = [_work(size, config.tile[:2], sms, more), fetched(*config.tile[:2])]
-        if name := cublas_tile(there["cublas_kernel"]):
+            ours = described(size, *config.tile[:2])
+            more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1) + [f"{x} copied" for x in config.padded.upper()])
+        if name := cublas_tile(next(rows[size] for rows in found if size in rows)["cublas_kernel"]):
             (columns, rows), (wide, high) = name
-            theirs = [_work(size, (rows, columns), sms), fetched(rows * high, columns * wide)]
-        lines.append(f"| {size_text(*size)} | " + " | ".join([*percents, *ours, *theirs]) + " |")
-    head = " | ".join([f"{kernel.name}, m×n×k", *(f"{gpu.removeprefix('NVIDIA ')}, %" for gpu in found),
-                       "our tile", "tiles = waves", "rows", "cuBLAS's tile", "tiles = waves", "rows"])
-    return Markdown("\n".join([f"| {head} |", "|---|" + "--:|" * len(found) + "---|--:|--:|---|--:|--:|", *lines]))
+            theirs = described(size, rows, columns, wide, high)
+        percents = " · ".join(f"{rows[size]['percent']:.0f}" if size in rows else "–" for rows in found)
+        pairs = " | ".join(f"{one} · {other}" for one, other in zip(ours, theirs))
+        lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
+    gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
+    head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | rows | |"
+    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines]))
 
 # %% ../../nbs/library/report_tables.ipynb #ea8e2158
 def tile_at(
