@@ -204,6 +204,12 @@ def test_every_experiment_of_the_lessons_is_recorded():
     assert names and names - later <= set(card["experiments"]) <= names
 
 
+def test_every_size_at_which_a_last_kernel_loses_has_a_cause():
+    table = next(cell for cell in cells(ROOT/"nbs"/"90_ladder.ipynb") if source(cell).startswith("causes("))
+    assert "| how we know |" in str(table["outputs"])
+    assert not any("not looked into yet" in str(cell.get("outputs")) for cell in cells(ROOT/"nbs"/"90_ladder.ipynb"))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_outputs_are_fit_to_keep(path):
     assert path.stat().st_size < 700_000, "hard to read and to diff"
