@@ -135,6 +135,7 @@ def draw_shapes(
     rows = max(map(len, panels.values()))
     fig, axes = plt.subplots(1, len(panels), figsize=(7, 1.2 + 0.19 * rows), sharex=True, squeeze=False,
                              layout="constrained")
+    every = [percent for found in panels.values() for row in found.values() for percent in row.values()]
     gpus = list(dict.fromkeys(gpu for found in panels.values() for row in found.values() for gpu in row))
     for ax, (title, found) in zip(axes.flat, panels.items()):
         sizes = sorted(found, key=lambda size: -next(iter(found[size].values())))
@@ -147,6 +148,7 @@ def draw_shapes(
         ax.set_yticks(range(len(sizes)), sizes, fontsize=8)
         ax.set(xscale="log", title=title, xlabel="% of cuBLAS", ylim=(-0.7, rows - 0.3))
         ax.set_xticks([25, 50, 75, 100, 150, 200, 400], ["25", "50", "75", "100", "", "200", "400"], fontsize=8)
+        ax.set_xlim(min(45, 0.9 * min(every)), max(450, 1.1 * max(every)))  # ticks outside are not shown
         ax.minorticks_off()
         ax.grid(color="#E5E5E5", lw=0.6)
         ax.title.set_fontsize(9)
