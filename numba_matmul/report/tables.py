@@ -124,7 +124,7 @@ def lost(
         if select_config:
             config = select_config(*size, sms)
             ours = described(size, *config.tile[:2])
-            more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1) + [f"{x} copied" for x in config.padded.upper()])
+            more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1) + [f"{', '.join(config.padded.upper())} copied"] * bool(config.padded))
         if name := cublas_tile(next(rows[size] for rows in found if size in rows)["cublas_kernel"]):
             (columns, rows), (wide, high) = name
             theirs = described(size, rows, columns, wide, high)
@@ -132,7 +132,7 @@ def lost(
         pairs = " | ".join(f"{one} · {other}" for one, other in zip(ours, theirs))
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
-    head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | rows | |"
+    head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | rows | also |"
     return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines]))
 
 # %% ../../nbs/library/report_tables.ipynb #ea8e2158
