@@ -98,7 +98,8 @@ gpu-ladder: setup
 
 gpu-notebooks: setup
 	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
-	@echo "To commit: nbs"
+	$(PY) -m numba_matmul.ladder --readme
+	@echo "To commit: nbs README.md"
 
 gpu-ncu: setup
 	$(PY) tools/agree.py $(KERNELS)
