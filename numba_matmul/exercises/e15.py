@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ORDER', 'HEAD', 'FIRST', 'BEGIN', 'WAIT', 'AHEAD', 'STEPS', 'ON', 'END', 'ACC', 'SOLUTIONS', 'LOOP', 'X', 'Y',
-           'ODD_EVEN', 'PAIRS', 'MUTANTS', 'RING', 'EXERCISES', 'bf16_case', 'wavefronts_a_step', 'judge', 'loop',
-           'end']
+           'ODD_EVEN', 'PAIRS', 'FRAGMENTS', 'MUTANTS', 'RING', 'EXERCISES', 'bf16_case', 'wavefronts_a_step', 'judge',
+           'loop', 'end']
 
 # %% ../../nbs/exercises/e15.ipynb #e1500004
 import numpy as np
@@ -170,7 +170,7 @@ PAIRS = """            b0, b1, b2, b3 = uint32(0), uint32(0), uint32(0), uint32(
                 else: y6, y7 = word, more
             y = (y0, y1, y2, y3, y4, y5, y6, y7)
 """
-MUTANTS = (
+FRAGMENTS = (
     loop("not written", STEPS, "        for k in range(0, BK, 16):\n            ...\n", "written"),
     loop("lanes in reading order", "here, half = lane % 16, lane // 16 * 8", "here, half = lane // 2, lane % 2 * 8", "correct"),
     loop("only eight rows", "here, half = lane % 16,", "here, half = lane % 8,", "correct"),
@@ -195,7 +195,10 @@ MUTANTS = (
     loop("A loaded for each half of B", "            acc = mma_m16n8k16(acc, x, y)\n",
          "            acc = mma_m16n8k16(acc, x, y)\n" + X.replace("x =", "z =")
          + "            if z[0] == uint32(0x7F817F81): acc = ZEROS\n", "wavefronts a step"),
-    loop("B pair by pair", Y, PAIRS, "wavefronts a step"),
+    loop("B pair by pair", Y, PAIRS, "wavefronts a step"))
+
+# %% ../../nbs/exercises/e15.ipynb #e1500012
+MUTANTS = (*FRAGMENTS,
     loop("no wait", "        cp_async_wait_group(1)\n", "", "all written"),
     loop("no group may be in flight", "group(1)", "group(0)", "time for a copy"),
     loop("no barrier", "        cuda.syncthreads()\n", "", "no races"),
