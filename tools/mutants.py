@@ -99,7 +99,7 @@ class Rules(ast.NodeVisitor):
         for line in self.text.splitlines(True): self.starts.append(self.starts[-1] + len(line))
         tree = ast.parse(self.text)
         for node in tree.body:
-            short = getattr(node, "name", "").startswith(("short_", "start_copies"))  # a lesson's, for sizes that fit
+            short = getattr(node, "name", "").startswith(("short_", "start_copies", "ldmatrix_x4", "place"))  # of a lesson
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not short: self.visit(node)
             elif isinstance(node, ast.Assign) and any(t.id.isupper() for t in node.targets if isinstance(t, ast.Name)):
                 if ast.unparse(node.targets[0]) in ("OF_A", "OF_B", "NEXT_A", "NEXT_B", "BOX", "ROW", "BK", "MAX_GRID_Y"):
