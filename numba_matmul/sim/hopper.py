@@ -171,7 +171,7 @@ class Products:
     @cached_property
     def sums(self):
         "What each thread's sums grow by: (128, columns / 2)."
-        if any(now is not then for now, then in zip(self._written(), self.written)):
+        if any(now is not then for now, then in zip(self._written("still multiplied"), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
                                  "started: wait for the product, and then release its stage")
         k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
@@ -183,11 +183,11 @@ class Products:
         parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
         return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
 
-    def _written(self):
+    def _written(self, what="multiplied"):
         "Who has written the first number of both factors; refused while a copy to it is under way."
         numbers = self.memory.numbers
         places = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (self.a, self.b)]))
-        numbers.fetch(places, "multiplied")
+        numbers.fetch(places, what)
         return [numbers.elements[number].write for number in numbers.ids[places].tolist()]
 
     def _factors(self, descriptor, row, column):
