@@ -249,6 +249,7 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("correct", "descriptors", "only the 128-byte swizzle"),
          ("in bounds", "out of bounds", "is negative", "which is not a multiple of"))
 
+# %% ../nbs/library/exercise.ipynb #a16fe001
 def _has_hole(tree):
     "Are there dots left, other than in an index?"
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)

@@ -242,6 +242,7 @@ def changed(name, old, new, verdict):
     if LOOP.count(old) != 1: raise ValueError(f"{old!r} occurs {LOOP.count(old)} times in the loop")
     return Mutant(name, LOOP, LOOP.replace(old, new), verdict)
 
+# %% ../../nbs/exercises/e16.ipynb #5883c214
 MUTANTS = (
     loop("not written", BEGIN + "        ...\n" + ON, "written"),
     changed("no wait for the k tile", WAIT, "", "all written"),
@@ -305,7 +306,7 @@ MUTANTS = (
         "k_tile + STAGES - 1", "k_tile + 1").replace("free, stage = stage, stage + 1\n", "free, stage = (stage + 2) % STAGES, stage + 1\n"),
            "k tiles ahead"))
 
-# %% ../../nbs/exercises/e16.ipynb #f7f065a2
+# %% ../../nbs/exercises/e16.ipynb #2c64f147
 EXERCISES = (Exercise(
     "16", "my_tma_wgmma",
     cases=(case(128, 64, 448, (1, 1)), case(256, 64, 128, (1, 2)), case(128, 128, 64, (2, 1))),

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OF_A', 'OF_B', 'BM', 'BN', 'STAGES', 'THREADS', 'PAIRS', 'BYTES_A', 'STAGE_BYTES', 'ZEROS', 'NEXT_A', 'NEXT_B',
            'RULES', 'TILE', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'descriptor', 'copy_k_tile', 'write_sums',
-           'short_tma_wgmma', 'short_host', 'k_tile_loader', 'wgmma_multiplier', 'bf16_gemm_tma_wgmma_kernel',
+           'short_host', 'short_tma_wgmma', 'k_tile_loader', 'wgmma_multiplier', 'bf16_gemm_tma_wgmma_kernel',
            'bf16_gemm_tma_wgmma']
 
 # %% ../../nbs/16_tma_wgmma.ipynb #886def30
@@ -67,6 +67,17 @@ def write_sums(c, row, col, acc):
             pair = cvt_rn_bf16x2_f32(sums[2 * i + half, 0], sums[2 * i + half, 1])
             store_pair(c, (row + lane // 4 + 8 * half, col + lane % 4 * 2 + 8 * i), pair)
 
+def short_host(kernel):
+    "A host function (a, b, c) for a kernel with the tiles of this page, and sizes that fit."
+    def bf16_gemm_short(a, b, c=None, alpha=1.0, beta=0.0):
+        need_capability((9, 0, "a"), "wgmma")
+        g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
+        launch = with_shared_memory(kernel, (g.n // BN, g.m // BM), THREADS, g.stream,
+                                    STAGES * (STAGE_BYTES + 8) + 1024)
+        launch(map_of(g.a, BM, g.stream), map_of(g.b, BK, g.stream), g.c, np.int64(g.k))
+        return g.result
+    return bf16_gemm_short
+
 # %% ../../nbs/16_tma_wgmma.ipynb #a16f0024
 @cuda.jit(launch_bounds=(THREADS, 1))
 def short_tma_wgmma(map_a, map_b, c, k):
@@ -110,18 +121,6 @@ def short_tma_wgmma(map_a, map_b, c, k):
     # epilogue
     acc = wgmma_wait_group(acc)
     write_sums(c, row + thread // 32 * 16, col, acc)
-
-# %% ../../nbs/16_tma_wgmma.ipynb #a16f0026
-def short_host(kernel):
-    "A host function (a, b, c) for a kernel with the tiles of this page, and sizes that fit."
-    def bf16_gemm_short(a, b, c=None, alpha=1.0, beta=0.0):
-        need_capability((9, 0, "a"), "wgmma")
-        g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-        launch = with_shared_memory(kernel, (g.n // BN, g.m // BM), THREADS, g.stream,
-                                    STAGES * (STAGE_BYTES + 8) + 1024)
-        launch(map_of(g.a, BM, g.stream), map_of(g.b, BK, g.stream), g.c, np.int64(g.k))
-        return g.result
-    return bf16_gemm_short
 
 # %% ../../nbs/16_tma_wgmma.ipynb #e407cafc
 RULES = {
