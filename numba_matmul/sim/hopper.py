@@ -274,6 +274,7 @@ def store_box(map_address, source, column, row):
     memory.leaving.update(places.flat)
     thread.sends[-1].append((_covered(matrix, row, column, rows), places))
 
+# %% ../../nbs/library/sim_hopper.ipynb #a16fe003
 def cp_async_bulk_commit_group():
     "Close the running thread's open group of stores."
     getcurrent().sends.append([])
