@@ -290,6 +290,15 @@ MUTANTS = (
     changed("an address, not sixteenths of it", "(here + BYTES_A) // 16", "(here + BYTES_A)", "in bounds"),
     changed("the last k tile is left out", "while k_tile < k_tiles", "while k_tile + 1 < k_tiles", "ends"),
     Mutant("nobody waits for the last product", TAIL, TAIL.replace("    acc = wgmma_wait_group(acc)\n", ""), "ends"),
+    Mutant("sums picked by a number that only the run knows", TAIL, """    acc = wgmma_wait_group(acc)
+    sums = cuda.local.array(PAIRS, float32)
+    to_array(acc, sums, 2)
+    for part in range(BN // 8):
+        i, lane = (part + thread) % (BN // 8), thread % 32
+        for half in range(2):
+            pair = cvt_rn_bf16x2_f32(sums[2 * i + half, 0], sums[2 * i + half, 1])
+            store_pair(c, (row + thread // 32 * 16 + lane // 4 + 8 * half, col + lane % 4 * 2 + 8 * i), pair)
+""", "spills"),
     Mutant("the first product adds to what was there", "UNSET, a, b, NEXT_A, NEXT_B, 4, 1, 1, 0)",
            "UNSET, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)", "correct", "the first product begins at zero"),
     start("no fence_mbarrier_init", PROLOGUE.replace("        fence_mbarrier_init()\n", ""), "fences"),
@@ -323,9 +332,10 @@ EXERCISES = (Exercise(
            "ends: products": "after the loop one call may still be at work",
            "correct": "which rows of A's tile are this warpgroup's, where does B's tile begin, and how far is it to the next 16 of k?"},
     constants=SMALL,
-    preamble="""from numba_matmul.gemm.tiles import BK, BOX, ROW
+    preamble="""from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, store_pair
+from numba_matmul.gemm.tiles import BK, BOX, ROW
 from numba_matmul.kernels.k16_tma_wgmma import BM, BYTES_A, NEXT_A, NEXT_B, OF_A, OF_B, THREADS
-from numba_matmul.ptx.core import global_address, shared_address
+from numba_matmul.ptx.core import global_address, shared_address, to_array
 from numba_matmul.ptx.hopper import (
     fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait,
     wgmma_mma_async, wgmma_wait_group)
