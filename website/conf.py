@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 extensions = ["myst_nb", "pages"]
 nb_execution_mode = "off"  # the pages show the outputs that the notebooks hold
 nb_execution_cache_path = str(Path(__file__).parent.parent/"build"/"website"/"cache")
+nb_render_markdown_format = "myst"  # tables in outputs
 nb_merge_streams = True
 nb_code_prompt_show, nb_code_prompt_hide = "Show the code", "Hide the code"
 myst_enable_extensions = ["fieldlist"]
