@@ -80,8 +80,6 @@ EXCUSED = {
         'the largest of three is the same in any order',
     ('gemm.launch', 'return g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST', 'g.m, g.n → g.n, g.m'):
         'the same',
-    ('gemm.launch', '_MAPS.move_to_end(key)', '_MAPS.move_to_end(key) → pass'):
-        'another tensor map is forgotten first; it is made anew',
     ('kernels.k17_warp_specialized', 'if distance and last and thread == 128: mbarrier_arrive(storage.order)', 'thread == 128 → thread != 128'):
         'the order barrier staggers two consumers: results do not depend on who goes first',
     ('kernels.k12_async_copy', 'write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),', 'predicated, width → width, predicated'):

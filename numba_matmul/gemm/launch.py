@@ -245,8 +245,8 @@ _MAPS, _LOCK = {}, Lock()  # by GPU and stream
 
 def _maps_of(stream):
     "The maps that a launch on this stream may read. (Call it with the lock.)"
-    import torch
-    key = torch.cuda.current_device(), None if stream and torch.cuda.is_current_stream_capturing() else stream
+    cuda_ = sys.modules["torch"].cuda
+    key = cuda_.current_device(), None if stream and cuda_.is_current_stream_capturing() else stream
     return _MAPS.get(key) or _MAPS.setdefault(key, _Maps(key[1]))
 
 class MapArray:
@@ -436,8 +436,11 @@ def prepared(
         return c
     return call
 
-def _stream_of(device): return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 def _device_now(): return sys.modules["torch"].cuda.current_device()
+
+def _stream_of(device):
+    "Torch's current stream. (Its public way takes longer than all the rest of a call.)"
+    return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 
 def _first_call(plans, key, fn, args, options):
     "The long way, and a plan for the next call like it."
