@@ -160,8 +160,8 @@ def what_was_launched(kernel, paths):
     wholes, counts, grids, facts, strips = set(), set(), set(), set(), set()
     for path, options, launches, accesses in paths:
         (m, n, k), tile = path.shape, path.options.get("tile") or options.get("tile") or kernel.tiles and kernel.tiles.tile
-        own = [grid for name, grid in launches if name == f"{kernel.name}_kernel"]
-        assert kernel.number != 16 or ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
+        own = [grid for name, grid in launches if name == kernel.kernel_name]
+        assert kernel.number != 18 or ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
         if path.options.get("bs"): tile = None
         if not own or tile is None or kernel.uses_tma: continue
         size = 2 if kernel.dtype == "bfloat16" else 4
