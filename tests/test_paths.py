@@ -188,5 +188,5 @@ def what_was_launched(kernel, paths):
     assert wholes == set(product((True, False), repeat=3)), kernel.name
     widths = {width for _, width, _ in facts}
     assert facts == set(product((True, False), widths, (True, False))) and len(widths) == (
-        1 if kernel.number < 6 else 4 if kernel.number == 14 else 2), (kernel.name, facts)
+        1 if kernel.number < 6 else 4 if kernel.number == 15 else 2), (kernel.name, facts)
     assert {(False, False), (True, True)} <= grids and (kernel.number > 12 or max(strips) > 1), kernel.name
