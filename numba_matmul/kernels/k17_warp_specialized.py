@@ -173,6 +173,7 @@ def producer_loop(
             work = uint32(work + step)
     return produce
 
+# %% ../../nbs/17_warp_specialized.ipynb #351f4af5
 @cache
 def consumer_loop(
     tile, is_split,
@@ -315,6 +316,7 @@ def bf16_gemm_warp_specialized(
     launch_gemm(g, tile, blocks or cdiv(tiles, cdiv(tiles, sm_count())), **options)
     return g.result
 
+# %% ../../nbs/17_warp_specialized.ipynb #40af1d50
 SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group_m=(1, 2))
 TURNS = [dict(tile=WgmmaTile(*tile)) | variant for tile, variant in (
     ((64, 128, 2, 1), {}), ((64, 128, 3, 2), {}), ((64, 128, 2, 2), dict(blocks=1)), ((64, 128, 2, 1), dict(blocks=3)),
