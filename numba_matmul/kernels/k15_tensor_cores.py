@@ -20,8 +20,8 @@ from ..ptx.core import shared_address
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (launch_options, need_capability, shared_memory_limit,
-                                      with_shared_memory)
+from ..gemm.launch import (launch_kernel, launch_options, need_capability, prepared,
+                                      shared_memory_limit)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import swizzle_128b
 from ..gemm.schedule import rasterize
@@ -342,6 +342,7 @@ def bf16_gemm_tensor_cores_kernel(
     return bf16_gemm_tensor_cores_kernel
 
 # %% ../../nbs/15_tensor_cores.ipynb #e76c489e
+@prepared
 def bf16_gemm_tensor_cores(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,          # (k, n) bfloat16 device array, row-major
@@ -361,9 +362,9 @@ def bf16_gemm_tensor_cores(
     kernel = bf16_gemm_tensor_cores_kernel(tile, **follow | options)
     blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if blocks:
-        launch = with_shared_memory(kernel, blocks, tile.threads, g.stream, tile.shared_bytes)
-        launch(g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m), np.int64(g.n),
-               np.int64(g.k if g.alpha else 0), g.alpha, g.beta)
+        launch_kernel(g, kernel, blocks, tile.threads, g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m),
+                      np.int64(g.n), np.int64(g.k if g.alpha else 0), g.alpha, g.beta,
+                      shared_bytes=tile.shared_bytes)
     return g.result
 
 SMALL_TILES = dict(bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32), wn=(16, 32),

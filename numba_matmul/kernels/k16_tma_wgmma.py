@@ -21,7 +21,8 @@ from ..ptx.hopper import (
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, pair_writer, mma_row_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import map_of, need_capability, tma_counts, with_shared_memory
+from ..gemm.launch import (delegate, launch_kernel, map_of, need_capability, prepared,
+                                      tma_counts, with_shared_memory)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
                                         pipeline_advance, storage_layout)
@@ -244,6 +245,7 @@ def bf16_gemm_tma_wgmma_kernel(
     return bf16_gemm_tma_wgmma_kernel
 
 # %% ../../nbs/16_tma_wgmma.ipynb #7ad1e259
+@prepared
 def bf16_gemm_tma_wgmma(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,          # (k, n) bfloat16 device array, row-major
@@ -258,13 +260,12 @@ def bf16_gemm_tma_wgmma(
     `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    if not (tma_counts(g) and g.aligned): return KERNEL.fallback(a, b, c, alpha, beta)
+    if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
     follow = dict(predicated=not tile.fits(g), read_c=g.beta != 0)
     kernel = KERNEL.factory(tile, **follow | options)
-    launch = with_shared_memory(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
-                                g.stream, tile.shared_bytes)
-    launch(map_of(g.a, tile.bm, g.stream), map_of(g.b, BK, g.stream), g.c.ravel(), np.int64(g.m), np.int64(g.n),
-           np.int64(g.k), g.alpha, g.beta)
+    launch_kernel(g, kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
+                  map_of(g.a, tile.bm, g.stream), map_of(g.b, BK, g.stream), g.c.ravel(), np.int64(g.m),
+                  np.int64(g.n), np.int64(g.k), g.alpha, g.beta, shared_bytes=tile.shared_bytes)
     return g.result
 
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2))
