@@ -110,7 +110,7 @@ def barriers(events):
     return own.count("barrier") // max(1, own.count("wait"))
 
 ORDER = (
-    Goal("k tiles ahead", k_tiles_ahead, least=1, unit="are started meanwhile",
+    Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile",
          hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply"),
     Goal("products at work", products_at_work, least=1, unit="left to themselves at the wait for the next k tile",
          hint="with pending = 1 the products of this k tile stay at work while you wait for the next one; "
