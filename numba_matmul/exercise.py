@@ -240,7 +240,7 @@ VERDICTS = {  # name → the hint, where an exercise has no better one
     "correct": "follow the first wrong element by hand: which thread computes it, from what?",
 }
 KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asynchronous copies at once",
-          "is still multiplied", "overwritten after the product", "where a store may still read"),
+          "is multiplied still", "overwritten after the product", "where a store may still read"),
          ("all written", "before it was written", "while an asynchronous copy"),
          ("barriers", "barrier not reached", "swap values at different lines", "threads meet at", "mbarrier that thread",
           "no mbarrier", "at an mbarrier"),

@@ -873,7 +873,7 @@ EPILOGUE = "gemm.epilogue"
 
 @pytest.mark.parametrize("changed,match", [
     # a stage is released while its k tile is multiplied
-    (dict(mma_tail=released_too_early), "overwritten after the product was started|multiplied while"),
+    (dict(mma_tail=released_too_early), "overwritten after the product was started|is multiplied"),
     (dict(module=EPILOGUE, bar_sync=meets_every_other_time), "is written while a store may still read it"),
     (dict(RULES=odd_boxes_allowed(), bn=64), "is written while a store may still read it"),
     (dict(module=EPILOGUE, bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)), "named barrier 17"),

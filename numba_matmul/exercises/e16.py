@@ -70,7 +70,7 @@ def recorded_run(
 # %% ../../nbs/exercises/e16.ipynb #12c56b9e
 BN, STAGES = 64, 3
 SMALL = dict(BN=BN, STAGES=STAGES, STAGE_BYTES=(page.BM + BN) * ROW, ZEROS=(np.float32(0),) * (BN // 2), PAIRS=(BN // 4, 2))
-SMALL |= {name: with_constants(getattr(page, name), SMALL) for name in ("copy_k_tile", "write_sums")}
+SMALL |= {name: with_constants(getattr(page, name), SMALL) for name in ("start_copies", "short_epilogue")}
 SIGNATURE = "void(uint64[::1], uint64[::1], uint16[:, ::1], int64)"
 
 def call(launch, args):
@@ -110,7 +110,7 @@ def barriers(events):
     return own.count("barrier") // max(1, own.count("wait"))
 
 ORDER = (
-    Goal("k tiles ahead", k_tiles_ahead, least=1, unit="are started meanwhile",
+    Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile",
          hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply"),
     Goal("products at work", products_at_work, least=1, unit="left to themselves at the wait for the next k tile",
          hint="with pending = 1 the products of this k tile stay at work while you wait for the next one; "
@@ -147,7 +147,7 @@ PROLOGUE = """    if elected:
         for stage in range(STAGES - 1):
             if stage < k_tiles:
                 mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)
-                copy_k_tile(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, stage)
+                start_copies(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, stage)
     cuda.syncthreads()
 """
 BEGIN = """    acc, k_tile, stage, phase, free = ZEROS, 0, 0, 0, STAGES - 1
@@ -165,14 +165,14 @@ MEET = """        cuda.syncthreads()
 AHEAD = """        ahead = k_tile + STAGES - 1
         if elected and ahead < k_tiles:
             mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
-            copy_k_tile(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, ahead)
+            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, ahead)
 """
 ON = """        free, stage = stage, stage + 1
         if stage == STAGES: stage, phase = 0, 1 - phase
         k_tile += 1
 """
 TAIL = """    acc = wgmma_wait_group(acc)
-    write_sums(c, row + thread // 32 * 16, col, acc)
+    short_epilogue(c, row + thread // 32 * 16, col, acc)
 """
 
 # %% ../../nbs/exercises/e16.ipynb #52165794
@@ -208,7 +208,7 @@ SOLUTIONS = {
 """ + WAIT + MULTIPLY + MEET + """        free = (stage + STAGES - 1) % STAGES
         if elected:
             mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
-            copy_k_tile(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, k_tile + STAGES - 1)
+            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, k_tile + STAGES - 1)
         stage = (stage + 1) % STAGES
         if stage == 0: phase ^= 1
         k_tile += 1
@@ -227,7 +227,7 @@ SOLUTIONS = {
         cuda.syncthreads()
         if elected:
             if k_tile + 2 < k_tiles:
-                copy_k_tile(ring + free * STAGE_BYTES, full + 8 * free, map_a, map_b, row, col, k_tile + 2)
+                start_copies(ring + free * STAGE_BYTES, full + 8 * free, map_a, map_b, row, col, k_tile + 2)
                 mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
         if stage == 2: phase = 1 - phase
         stage = (stage + 1) % 3

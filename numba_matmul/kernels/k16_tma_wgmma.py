@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OF_A', 'OF_B', 'BM', 'BN', 'STAGES', 'THREADS', 'PAIRS', 'BYTES_A', 'STAGE_BYTES', 'ZEROS', 'NEXT_A', 'NEXT_B',
-           'RULES', 'TILE', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'descriptor', 'copy_k_tile', 'write_sums',
+           'RULES', 'TILE', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'descriptor', 'start_copies', 'short_epilogue',
            'short_host', 'short_tma_wgmma', 'k_tile_loader', 'wgmma_multiplier', 'bf16_gemm_tma_wgmma_kernel',
            'bf16_gemm_tma_wgmma']
 
@@ -51,7 +51,7 @@ ZEROS = (np.float32(0),) * (BN // 2)              # sums of a thread
 NEXT_A, NEXT_B = 32 >> 4, 16 * ROW >> 4           # from one 16 of k to the next, in units of 16 bytes
 
 @cuda.jit(device=True)
-def copy_k_tile(to, full, map_a, map_b, row, col, k_tile):
+def start_copies(to, full, map_a, map_b, row, col, k_tile):
     "Order the boxes of a k tile: one of A, and one for each 64 columns of B."
     k = k_tile * BK
     cp_async_bulk_tensor_2d_global_to_shared(to, map_a, full, k, row)
@@ -59,7 +59,7 @@ def copy_k_tile(to, full, map_a, map_b, row, col, k_tile):
         cp_async_bulk_tensor_2d_global_to_shared(to + BYTES_A + BOX * box, map_b, full, col + 64 * box, k)
 
 @cuda.jit(device=True)
-def write_sums(c, row, col, acc):
+def short_epilogue(c, row, col, acc):
     "Round a warp's 16 rows of sums to bfloat16, and write them in pairs."
     sums, lane = cuda.local.array(PAIRS, float32), uint32(cuda.threadIdx.x) % 32
     to_array(acc, sums, 2)
@@ -99,7 +99,7 @@ def short_tma_wgmma(map_a, map_b, c, k):
         for stage in range(STAGES - 1):
             if stage < k_tiles:
                 mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)
-                copy_k_tile(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, stage)
+                start_copies(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, stage)
     cuda.syncthreads()
 
     # main loop
@@ -114,14 +114,14 @@ def short_tma_wgmma(map_a, map_b, c, k):
         ahead = k_tile + STAGES - 1
         if elected and ahead < k_tiles:
             mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
-            copy_k_tile(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, ahead)
+            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, ahead)
         free, stage = stage, stage + 1
         if stage == STAGES: stage, phase = 0, 1 - phase
         k_tile += 1
 
     # epilogue
     acc = wgmma_wait_group(acc)
-    write_sums(c, row + thread // 32 * 16, col, acc)
+    short_epilogue(c, row + thread // 32 * 16, col, acc)
 
 # %% ../../nbs/16_tma_wgmma.ipynb #e407cafc
 RULES = {

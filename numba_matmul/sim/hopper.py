@@ -171,7 +171,7 @@ class Products:
     @cached_property
     def sums(self):
         "What each thread's sums grow by: (128, columns / 2)."
-        if any(now is not then for now, then in zip(self._written("still multiplied"), self.written)):
+        if any(now is not then for now, then in zip(self._written("multiplied still,"), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
                                  "started: wait for the product, and then release its stage")
         k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
