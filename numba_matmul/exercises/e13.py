@@ -14,8 +14,8 @@ from ..exercise import (Exercise, Goal, Mutant, Verdict, matmul_case, source_of,
 from .e11 import barriers, judge_order
 from .e12 import time_for_a_copy
 from ..kernels.k12_async_copy import start_copies
-from ..kernels.k13_planned_loop import (factors, first_result, short_planned_loop, short_write,
-                                                   start_piece, step)
+from ..kernels.k13_planned_loop import (short_factors, short_place, short_planned_loop,
+                                                   short_step, short_write, start_piece)
 from ..process import kernel_parts
 
 # %% ../../nbs/exercises/e13.ipynb #e1300005
@@ -64,7 +64,7 @@ def judge(exercise, loop):
 # %% ../../nbs/exercises/e13.ipynb #e1300007
 HEAD = """@cuda.jit(device=True)
 def my_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
-    row, col = first_result(thread)
+    row, col = short_place(thread)
     for stage in range(STAGES - 1):
         if k0 + stage * BK < end:
             start_copies(a_ring, b_ring, stage, a, b, row0, col0, k0 + stage * BK, thread)
@@ -72,14 +72,14 @@ def my_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
     cp_async_wait_group(2)
     cuda.syncthreads()
     acc, now, free = ZEROS, 0, STAGES - 1
-    x, y = factors(a_ring, b_ring, now, 0, row, col)
+    x, y = short_factors(a_ring, b_ring, now, 0, row, col)
     while k0 < end:
         ahead = k0 + (STAGES - 1) * BK
 """
 TAIL = """        k0 += BK
         free = now
         if k0 < end: now = (now + 1) % STAGES
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 0, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 0, row, col)
     return acc
 """
 BARRIER = """        cp_async_wait_group(1)
@@ -88,7 +88,7 @@ BARRIER = """        cp_async_wait_group(1)
 COMMIT = "        cp_async_commit_group()\n"
 PIECES = [f"        start_piece({piece}, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)\n"
           for piece in range(3)]
-STEP_LINES = [f"        acc, x, y = step(acc, x, y, a_ring, b_ring, now, {number}, row, col)\n"
+STEP_LINES = [f"        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, {number}, row, col)\n"
               for number in range(8)]
 
 def plan(**before):
@@ -115,22 +115,22 @@ SOLUTIONS = {
             if 3 <= number < 6 and ahead < end:
                 start_piece(number - 3, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
             if number == 5: cp_async_commit_group()
-            acc, x, y = step(acc, x, y, a_ring, b_ring, now, number, row, col)
+            acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
 """ + TAIL,
     "no barrier for the last k tile": HEAD + plan(step3="""        if k0 + BK < end:
             cp_async_wait_group(1)
             cuda.syncthreads()
 """ + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT) + TAIL,
     "factors and products by themselves": HEAD + plan(
-        step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT).replace(STEP_LINES[6], """        next_x, next_y = factors(a_ring, b_ring, now, 6, row, col)
+        step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT).replace(STEP_LINES[6], """        next_x, next_y = short_factors(a_ring, b_ring, now, 6, row, col)
         acc = add_outer(acc, x, y)
         x, y = next_x, next_y
 """) + TAIL,
     "rotated": HEAD.replace("acc, now, free = ZEROS, 0, STAGES - 1\n    x, y =", "acc, x, y, now, free = ZEROS, NO_X, NO_Y, 0, STAGES - 1\n    next_x, next_y =")
     + "        acc = add_part(acc, x, y, LEFT, RESULTS, 0)\n"
-    + PLAN.replace(STEP_LINES[1], STEP_LINES[1].replace("step(acc, x, y", "step(acc, next_x, next_y"))
-    + TAIL.replace("acc, x, y = step(acc, x, y, a_ring, b_ring, now, 0, row, col)",
-                   "next_x, next_y = factors(a_ring, b_ring, now, 0, row, col)\n        acc = add_part(acc, x, y, 0, LEFT, 0)")
+    + PLAN.replace(STEP_LINES[1], STEP_LINES[1].replace("short_step(acc, x, y", "short_step(acc, next_x, next_y"))
+    + TAIL.replace("acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 0, row, col)",
+                   "next_x, next_y = short_factors(a_ring, b_ring, now, 0, row, col)\n        acc = add_part(acc, x, y, 0, LEFT, 0)")
     .replace("return acc", "return add_part(acc, x, y, LEFT, RESULTS, 0)")}
 
 # %% ../../nbs/exercises/e13.ipynb #e1300009
@@ -172,7 +172,7 @@ MUTANTS = (
 # %% ../../nbs/exercises/e13.ipynb #e130000a
 SMALL = dict(BM=128, BN=64, BK=8, WM=32, WN=64, TM=8, TN=8, THREADS=128, PADDED=132, STAGES=4)
 FIXED = SMALL | {function.__name__: with_constants(function, SMALL)
-                 for function in (start_copies, start_piece, factors, first_result, step)}
+                 for function in (start_copies, start_piece, short_factors, short_place, short_step)}
 FIXED |= dict(short_write=with_constants(short_write, FIXED))
 EXERCISES = (Exercise(
     "13", "my_main_loop",

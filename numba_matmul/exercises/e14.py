@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SMALL', 'ZEROS', 'CASES', 'ORDERS', 'KINDS', 'HEAD', 'STORE', 'FENCE', 'SYNC', 'RAISE', 'OWNER', 'WAIT', 'ADD', 'ON',
            'WRITE', 'TAIL', 'HAND', 'REST', 'SOLUTIONS', 'LOOK', 'MUTANTS', 'EXERCISES', 'plain_loop', 'plain_write',
-           'play', 'different', 'judge', 'wrong']
+           'play', 'launch_in', 'different', 'judge', 'wrong']
 
 # %% ../../nbs/exercises/e14.ipynb #e1400004
 import ast
@@ -40,7 +40,7 @@ def plain_write(c, acc, row0, col0, thread):
 
 # %% ../../nbs/exercises/e14.ipynb #e1400006
 CASES = (32, 32, 24, 5), (48 * 2, 16, 16, 2), (32, 16, 8, 1)  # m, n, k, blocks
-ORDERS = None, 1, 2, 3
+ORDERS = "backwards", None, 1, 2, 3, 4
 KINDS = (("ends", "what never comes"),
          ("no races", "race:", "before it was written"),
          ("barriers", "barrier not reached", "different lines"),
@@ -56,13 +56,18 @@ def play(kernel, cases, orders):
                 a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
                 c, name = np.full((m, n), np.nan, np.float32), f"{m}×{n}×{k} on {blocks} blocks"
                 try:
-                    with interleaved(order): kernel[blocks, 64](a, b, c, workspace, flags)
+                    launch_in(order, kernel[blocks, 64], a, b, c, workspace, flags)
                     found = different(c, a.astype(np.float64) @ b)
                 except SimulatorError as e: found = str(e).splitlines()[0]
                 except Exception as e: found = f"{type(e).__name__}: {e}"
                 if found and number: return "second launch", f"{name}: {found}"
                 if found: return None, f"{name}: {found}"
             if flags.any(): return "flags", f"{name}: flags[{np.flatnonzero(flags)[0]}] is {flags[flags != 0][0]} at the end"
+
+def launch_in(order, launch, *args):
+    "Launch with the blocks in an order: `None` as they come, backwards, or mixed by a seed."
+    if order == "backwards": launch.blocks = [(block, 0, 0) for block in reversed(range(launch.grid_dim[0]))]
+    with interleaved(order if isinstance(order, int) else None): launch(*args)
 
 def different(c, expected):
     "What is wrong with C, in a sentence."
@@ -204,9 +209,9 @@ MUTANTS = (
     wrong("the flag is lowered by its own block", LOOK + ": pass", "cuda.atomic.add(flags, other, 0) != 1: pass\n"
           "                    cuda.atomic.exch(flags, block, 0)", "second launch"),
     wrong("every thread raises the flag", "            if thread == 0: cuda.atomic.exch(flags, block, 1)",
-          "            cuda.atomic.exch(flags, block, 1)", "second launch"),
-    wrong("the owner's flag is raised", "exch(flags, block, 1)", "exch(flags, block - 1, 1)", "ends"),
-    wrong("waits for its own flag", LOOK, LOOK.replace("other", "block"), "ends"),
+          "            cuda.atomic.exch(flags, block, 1)", "flags"),
+    wrong("the owner's flag is raised", "exch(flags, block, 1)", "exch(flags, block - 1, 1)", "no races"),
+    wrong("waits for its own flag", LOOK, LOOK.replace("other", "block"), "no races"),
     wrong("waits for a number that nobody writes", LOOK, LOOK.replace("1, 0) != 1", "2, 0) != 2"), "ends"),
     wrong("waits for the flag to be down", LOOK, "cuda.atomic.add(flags, other, 0) != 0", "no races"),
     wrong("does not wait", "                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n",
@@ -214,7 +219,7 @@ MUTANTS = (
     wrong("the part at another block's place", STORE, STORE.replace("block *", "(blocks - 1 - block) *"), "no races"),
     wrong("always the same place", STORE, STORE.replace("block * PART + ", ""), "no races"),
     wrong("the owner reads its own place", ADD, ADD.replace("other", "block"), "correct"),
-    wrong("every thread the same four", STORE, STORE.replace("+ 4 * thread", "+ thread"), "no races"),
+    wrong("a part that is not in fours", STORE, STORE.replace("+ 4 * thread", "+ thread"), "in bounds"),
     wrong("the part is not added", ADD, ADD.replace("acc =", "parts ="), "correct"),
     wrong("the part is counted twice", ADD, ADD + ADD, "correct"),
     wrong("only one other block", "            while stop < k_tiles:", "            if stop < k_tiles:", "correct"),
@@ -223,10 +228,10 @@ MUTANTS = (
     wrong("first_k_tile one block too early", "first_k_tile(other + 1,", "first_k_tile(other,", "ends"),
     wrong("k tiles counted from the first tile of C", "first_k_tile(other + 1, blocks, work) - tile * k_tiles",
           "first_k_tile(other + 1, blocks, work)", "correct"),
-    wrong("the blocks before it, not those behind", "            other = block + 1", "            other = block - 1", "ends"),
-    wrong("written by whoever has a part", STORE, STORE + WRITE, "correct"),
-    wrong("written before the parts are there", OWNER, OWNER.replace("            while", WRITE + "            while"), "no races"),
-    )
+    wrong("the blocks before it, not those behind", "            other = block + 1", "            other = block - 1", "in bounds"),
+    wrong("written by whoever has a part", STORE, STORE + WRITE, "no races"),
+    wrong("written before the parts are there", OWNER + WAIT + ADD + ON + WRITE,
+          OWNER.replace("            while", WRITE + "            while") + WAIT + ADD + ON, "correct"))
 
 # %% ../../nbs/exercises/e14.ipynb #e140000b
 EXERCISES = (Exercise(

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ZEROS', 'RESULTS', 'LEFT', 'NO_X', 'NO_Y', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'VARIANTS',
-           'SMALL_TILES', 'COMPILED', 'PATH_TILES', 'TURNS', 'PATHS', 'KERNEL', 'first_result', 'factors', 'step',
-           'start_piece', 'short_main_loop', 'short_write', 'short_planned_loop', 'MainloopSchedule', 'check_schedule',
-           'TileAddresses', 'SourceAddress', 'copy_pieces', 'in_sequence', 'scheduled_steps', 'thread_addresses',
-           'thread_sources', 'planned_main_loop', 'row_writer', 'rows_writer', 'result_writer',
+           'SMALL_TILES', 'COMPILED', 'PATH_TILES', 'TURNS', 'PATHS', 'KERNEL', 'short_place', 'short_factors',
+           'short_step', 'start_piece', 'short_main_loop', 'short_write', 'short_planned_loop', 'MainloopSchedule',
+           'check_schedule', 'TileAddresses', 'SourceAddress', 'copy_pieces', 'in_sequence', 'scheduled_steps',
+           'thread_addresses', 'thread_sources', 'planned_main_loop', 'row_writer', 'rows_writer', 'result_writer',
            'sgemm_planned_loop_kernel', 'k_tile_cycles', 'choose_tile', 'sgemm_planned_loop']
 
 # %% ../../nbs/13_planned_loop.ipynb #13000003
@@ -37,22 +37,22 @@ ZEROS, RESULTS, LEFT = (np.float32(0),) * (TM * TN), TM * TN, TM * TN // 4
 NO_X, NO_Y = ZEROS[:TM], ZEROS[:TN]
 
 @cuda.jit(device=True)
-def first_result(thread):
+def short_place(thread):
     "Row and column of a thread's first result in the block's tile."
     warp, lane = thread // 32, thread % 32
     return (warp // (BN // WN) * WM + lane // (WN // TN) * TM,
             warp % (BN // WN) * WN + lane % (WN // TN) * TN)
 
 @cuda.jit(device=True)
-def factors(a_ring, b_ring, stage, number, row, col):
+def short_factors(a_ring, b_ring, stage, number, row, col):
     "What a thread multiplies in step `number`: eight numbers of A, and eight of B."
     return (load4(a_ring, (stage, number, row)) + load4(a_ring, (stage, number, row + 4)),
             load4(b_ring, (stage, number, col)) + load4(b_ring, (stage, number, col + 4)))
 
 @cuda.jit(device=True)
-def step(acc, x, y, a_ring, b_ring, stage, number, row, col):
+def short_step(acc, x, y, a_ring, b_ring, stage, number, row, col):
     "Read the factors of step `number`, and multiply those that were read before."
-    next_x, next_y = factors(a_ring, b_ring, stage, number, row, col)
+    next_x, next_y = short_factors(a_ring, b_ring, stage, number, row, col)
     return add_outer(acc, x, y), next_x, next_y
 
 @cuda.jit(device=True)
@@ -71,7 +71,7 @@ def start_piece(piece, a_ring, b_ring, stage, a, b, row0, col0, k0, end, thread)
 @cuda.jit(device=True)
 def short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
     "A thread's sums over the columns of A from `k0` to before `end`: a tuple."
-    row, col = first_result(thread)
+    row, col = short_place(thread)
     # prologue
     for stage in range(STAGES - 1):
         if k0 + stage * BK < end:
@@ -80,28 +80,28 @@ def short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
     cp_async_wait_group(2)
     cuda.syncthreads()
     acc, x, y, now, free = ZEROS, NO_X, NO_Y, 0, STAGES - 1
-    next_x, next_y = factors(a_ring, b_ring, now, 0, row, col)
+    next_x, next_y = short_factors(a_ring, b_ring, now, 0, row, col)
     # main loop
     while k0 < end:
         ahead = k0 + (STAGES - 1) * BK
         acc = add_part(acc, x, y, LEFT, RESULTS, 0)  # what the last pass has left
-        acc, x, y = step(acc, next_x, next_y, a_ring, b_ring, now, 1, row, col)
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 2, row, col)
+        acc, x, y = short_step(acc, next_x, next_y, a_ring, b_ring, now, 1, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 2, row, col)
         cp_async_wait_group(1)  # STAGES - 3: the next k tile has landed
         cuda.syncthreads()
         start_piece(0, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 3, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 3, row, col)
         start_piece(1, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 4, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 4, row, col)
         start_piece(2, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
         cp_async_commit_group()
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 5, row, col)
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 6, row, col)
-        acc, x, y = step(acc, x, y, a_ring, b_ring, now, 7, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 5, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 6, row, col)
+        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 7, row, col)
         k0 += BK
         free = now
         if k0 < end: now = (now + 1) % STAGES
-        next_x, next_y = factors(a_ring, b_ring, now, 0, row, col)
+        next_x, next_y = short_factors(a_ring, b_ring, now, 0, row, col)
         acc = add_part(acc, x, y, 0, LEFT, 0)
     # tail
     return add_part(acc, x, y, LEFT, RESULTS, 0)
@@ -112,7 +112,7 @@ def short_write(c, acc, row0, col0, thread):
     "Store a thread's results."
     results = cuda.local.array((TM, TN), float32)
     to_array(acc, results, TN)
-    row, col = first_result(thread)
+    row, col = short_place(thread)
     for i in range(TM):
         for j in range(0, TN, 4):
             store4(c, (row0 + row + i, col0 + col + j),
@@ -271,12 +271,12 @@ def thread_addresses(
     tile,    # a `WarpTile`
     hidden,  # see `MainloopSchedule`
 ):
-    "A device function: `TileAddresses` of the first stage, where a thread copies to, and where it reads."
+    "A device function: a thread's row, column, two `TileAddresses` in the first stage, places in A and B."
     bn, bk, place = tile.bn, tile.bk, thread_place(tile)
     a_width = tile.bm + tile.pad_a
     b_start = bk * a_width
 
-    @cuda.jit(device=True)
+    @cuda.jit(device=True, inline="always")
     def addresses(
         ring,    # the array in shared memory
         thread,  # number in the block
@@ -292,7 +292,7 @@ def thread_addresses(
             lane = int32(thread % 32)
             read_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(read_a), lane))
             read_b = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(read_b), lane))
-        return copied, TileAddresses(read_a, read_b)
+        return row, col, copied, TileAddresses(read_a, read_b), (a_row, a_col, b_row, b_col)
     return addresses
 
 # %% ../../nbs/13_planned_loop.ipynb #13000029
@@ -304,16 +304,15 @@ def thread_sources(
     bn, bk = tile.bn, tile.bk
     pass_a, pass_b, tile_bytes = tile.threads // bk, 4 * tile.threads // bn, 4 * bk
 
-    @cuda.jit(device=True)
+    @cuda.jit(device=True, inline="always")
     def sources(
         a, b,        # flat
         m, n, k,     # sizes of the matrices
         row0, col0,  # where the tile of C begins
         k0,          # the first column of A, the first row of B
-        thread,      # number in the block
+        mine,        # the places of the first numbers that a thread copies: see `thread_addresses`
     ):
-        a_row, a_col = uint32(thread // bk), uint32(thread % bk)
-        b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
+        a_row, a_col, b_row, b_col = mine
         from_a = global_address(a, uint64((row0 + a_row) * k + k0 + a_col))
         from_b = global_address(b, uint64((k0 + b_row) * n + col0 + b_col))
         return (SourceAddress(a, from_a, uint64(4 * pass_a * k), uint64(tile_bytes),
@@ -332,7 +331,8 @@ def planned_main_loop(
 ):
     "A device function: a thread's results, summed over some k tiles, as a tuple."
     (rows, cols), stages, bk, results = tile.shape, tile.stages, tile.bk, tile.results
-    serpentine, carried_from = schedule.serpentine, results * (4 - schedule.carried) // 4
+    carried_from = results * (4 - schedule.carried) // 4  # from here on: with the next k tile
+    serpentine = schedule.serpentine
     zeros = (np.float32(0),) * results
     no_x, no_y, tiles_ahead, pending = zeros[:rows], zeros[:cols], stages - 1, stages - 2
     row_bytes, stage_bytes = TileAddresses(4 * (tile.bm + tile.pad_a), 4 * tile.bn), tile.shared_bytes // stages
@@ -359,7 +359,7 @@ def planned_main_loop(
         SourceAddress(a.array, a.address + a.tile, a.step, a.tile, a.rows, a.cols - bk),
         SourceAddress(b.array, b.address + b.tile, b.step, b.tile, b.rows - bk, b.cols))
 
-    @cuda.jit(device=True)
+    @cuda.jit(device=True, inline="always")
     def main_loop(
         ring,               # the array in shared memory
         copied, read_from,  # see `thread_addresses`
@@ -477,8 +477,8 @@ def sgemm_planned_loop_kernel(
     check_tile(tile, RULES)
     check_schedule(schedule, tile)
     bm, bn, bk, ring_floats = tile.bm, tile.bn, tile.bk, tile.shared_bytes // 4
-    place, addresses = thread_place(tile), thread_addresses(tile, schedule.hidden)
-    sources, main_loop = thread_sources(tile), planned_main_loop(tile, schedule, predicated, width)
+    addresses, sources = thread_addresses(tile, schedule.hidden), thread_sources(tile)
+    main_loop = planned_main_loop(tile, schedule, predicated, width)
     write_tile = result_writer(tile, predicated, width, read_c)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
@@ -487,9 +487,8 @@ def sgemm_planned_loop_kernel(
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
         row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
-        row, col = place(thread)
-        copied, read_from = addresses(ring, thread)
-        of_a, of_b = sources(a, b, m, n, k, row0, col0, int64(0), thread)
+        row, col, copied, read_from, mine = addresses(ring, thread)
+        of_a, of_b = sources(a, b, m, n, k, row0, col0, int64(0), mine)
         k_tiles = uint32((k + bk - 1) // bk)
         acc = main_loop(ring, copied, read_from, of_a, of_b, k_tiles)
         write_tile(c, acc, row0 + row, col0 + col, alpha, beta)

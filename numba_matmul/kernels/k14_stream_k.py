@@ -18,7 +18,6 @@ from ..gemm.launch import (LaunchConfig, all_at_once, launch_number, launch_opti
                                       need_capability, sm_count)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import check_tile
-from .k10_warptiling import thread_place
 from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
                                                    short_main_loop, short_write)
 from .k13_planned_loop import (
@@ -89,8 +88,8 @@ def sgemm_stream_k_kernel(
     check_tile(tile, RULES)
     check_schedule(schedule, tile)
     bm, bn, bk, results, ring_floats = tile.bm, tile.bn, tile.bk, tile.results, tile.shared_bytes // 4
-    place, addresses = thread_place(tile), thread_addresses(tile, schedule.hidden)
-    sources, main_loop = thread_sources(tile), planned_main_loop(tile, schedule, predicated, width)
+    addresses, sources = thread_addresses(tile, schedule.hidden), thread_sources(tile)
+    main_loop = planned_main_loop(tile, schedule, predicated, width)
     write_tile = result_writer(tile, predicated, width, read_c)
     part, part_step, shift_back = results * tile.threads, 4 * tile.threads, (results - shift) % results
 
@@ -99,8 +98,7 @@ def sgemm_stream_k_kernel(
         ring = cuda.shared.array(ring_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row, col = place(thread)
-        copied, read_from = addresses(ring, thread)
+        row, col, copied, read_from, mine = addresses(ring, thread)
 
         blocks = int64(cuda.gridDim.x)
         block = int64(blocks - 1 - int64(cuda.blockIdx.x))
@@ -123,7 +121,7 @@ def sgemm_stream_k_kernel(
                 whole += blocks
 
             row0, col0 = number // across * bm, number % across * bn
-            of_a, of_b = sources(a, b, m, n, k, row0, col0, begin * bk, thread)
+            of_a, of_b = sources(a, b, m, n, k, row0, col0, begin * bk, mine)
             acc = main_loop(ring, copied, read_from, of_a, of_b, todo)
 
             if begin > 0:  # the tile belongs to the block that has its beginning
