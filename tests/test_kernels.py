@@ -15,7 +15,8 @@ from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_ti
 from numba_matmul.kernels import k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
-from numba_matmul.kernels.k14_stream_k import TILES, MainloopSchedule, prepare, sgemm_stream_k
+from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile, sgemm_planned_loop
+from numba_matmul.kernels.k14_stream_k import prepare, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
@@ -202,7 +203,14 @@ def test_more_blocks_than_can_run_at_once_are_refused_where_blocks_wait_for_each
 @pytest.mark.parametrize("n", [264, 261])  # aligned rows, and others
 def test_each_tile_that_may_be_chosen_works(tile, n):
     a, b = random(75, 21), random(21, n)
-    assert_matmul_correct(a, b, to_h(sgemm_stream_k(to_d(a), to_d(b), tile=tile)))
+    for kernel in sgemm_planned_loop, sgemm_stream_k:
+        assert_matmul_correct(a, b, to_h(kernel(to_d(a), to_d(b), tile=tile)))
+
+
+def test_kernel_13_takes_a_large_tile_for_a_large_matrix_and_a_small_one_for_a_small():
+    sizes = [choose_tile(size, size, 132) for size in (64, 512, 1024, 4096, 10000)]
+    results = [tile.bm * tile.bn for tile in sizes]
+    assert results == sorted(results) and sizes[0] == TILES[-1] and sizes[-1] == TILES[0]
 
 
 @pytest.mark.parametrize("changes", [dict(barrier_step=7), dict(barrier_step=5, copy_groups=3), dict(copy_groups=0),
@@ -210,6 +218,8 @@ def test_each_tile_that_may_be_chosen_works(tile, n):
 def test_a_schedule_that_cannot_work_is_refused(changes):
     with pytest.raises(ValueError, match="MainloopSchedule"):
         sgemm_stream_k(*good(ALL["sgemm_stream_k"]), schedule=MainloopSchedule(**changes))
+    with pytest.raises(ValueError, match="MainloopSchedule"):
+        sgemm_planned_loop(*good(ALL["sgemm_planned_loop"]), schedule=MainloopSchedule(**changes))
 
 
 HOPPER = pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.uses_tma],

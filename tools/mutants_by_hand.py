@@ -26,6 +26,11 @@ BY_HAND = [
     ("kernels.k12_async_copy", "tiles_ahead, columns_ahead, pending = stages - 1, (stages - 1) * bk, stages - 2", "tiles_ahead, columns_ahead, pending = stages - 1, (stages - 1) * bk, stages - 1", "one group too many may be under way"),
     ("kernels.k12_async_copy", "            free = now  # its last row is in registers\n", "", "the free stage stays where it was"),
     ("kernels.k12_async_copy", "ahead = left - columns_ahead", "ahead = left - bk", "columns ahead"),
+    ("kernels.k13_planned_loop", "row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn", "row0, col0 = int64(uint32(cuda.blockIdx.x)) * bm, int64(uint32(cuda.blockIdx.y)) * bn", "the grid turned over"),
+    ("kernels.k13_planned_loop", "pending, results, serpentine = tile.stages - 3", "pending, results, serpentine = tile.stages - 2", "one group too many may be under way"),
+    ("kernels.k13_planned_loop", "free, now = now, next_stage(now)", "free, now = free, next_stage(now)", "the free stage stays where it was"),
+    ("kernels.k13_planned_loop", "if k_tile < todo: now = next_stage(now)", "if k_tile < todo: now = now", "the tail reads the same stage over and over"),
+    ("kernels.k13_planned_loop", "        return add_part(acc, x, y, carried_from, results, serpentine)\n", "        return acc\n", "what is left of the last step"),
     ("kernels.k14_stream_k", "done, other = min(k_tiles, until), other + 1", "done, other = until, other", "the same block's part over and over"),
     ("kernels.k14_stream_k", "end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)", "end = first_k_tile(block + 1, blocks, tiles * k_tiles)", "all tiles are shared"),
     ("kernels.k14_stream_k", "sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)", "sums = g.scratch(tile.bm * tile.bn if shares else 1)", "a workspace for one block"),
@@ -58,7 +63,7 @@ BY_HAND = [
 # Mutants that no check can find here, and why: (module, the line, the change) → the proof that nothing changes, or what
 # only a GPU sees.
 EXCUSED = {
-    ("kernels.k14_stream_k", "carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile", "- → +"):
+    ("kernels.k13_planned_loop", "carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile", "- → +"):
         "carried_from is then no less than the number of products: all are added at once, and none with the next k tile",
     ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 17'):
         'all matrices are then copied into padded ones: slower, with the same results',
