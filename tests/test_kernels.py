@@ -10,13 +10,13 @@ from hypothesis import given, settings, strategies as st
 from numba_matmul.arrays import cdiv, rounded, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import device_matrix, gemm_args
-from numba_matmul.gemm.launch import LONGEST, shared_memory_limit, tma_counts, with_shared_memory
+from numba_matmul.gemm.launch import LONGEST, launch_number, shared_memory_limit, tma_counts, with_shared_memory
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile, sgemm_planned_loop
-from numba_matmul.kernels.k14_stream_k import prepare, sgemm_stream_k
+from numba_matmul.kernels.k14_stream_k import launch_blocks, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
@@ -187,11 +187,11 @@ def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothin
     results = [to_h(sgemm_stream_k(a, b, tile=tile, blocks=5)) for _ in range(3)]
     assert_matmul_correct(a, b, results[0])
     assert all(np.array_equal(results[0], other) for other in results[1:])
-    launch, arguments = prepare(gemm_args(a, b), tile, blocks=5)
-    launch(*arguments)
-    flags, number = arguments[-2:]
-    assert number > 0 and number not in to_h(flags)  # a CUDA graph launches again with the same number
-    assert prepare(gemm_args(a, b), tile, blocks=5)[1][-1] != number
+    args = gemm_args(a, b)
+    launch_blocks(args, tile, blocks=5)
+    flags = to_h(args.rooms[-1])
+    assert len(flags) == 5 and set(flags) == {0}  # a CUDA graph launches again with the same number
+    assert 0 < launch_number() != launch_number()
 
 
 def test_more_blocks_than_can_run_at_once_are_refused_where_blocks_wait_for_each_other():

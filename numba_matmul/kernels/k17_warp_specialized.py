@@ -21,7 +21,8 @@ from ..gemm.args import gemm_args
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer, store_nothing,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import map_of, need_capability, sm_count, tma_counts, with_shared_memory
+from ..gemm.launch import (delegate, launch_kernel, map_of, need_capability, prepared,
+                                      sm_count, tma_counts)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
@@ -289,12 +290,13 @@ def launch_gemm(
     options.setdefault("scaled", bool(g.alpha != 1))
     options.setdefault("predicated", by_threads and not tile.fits(g))  # the TMA needs no predicate
     kernel = KERNEL.factory(tile, **options)
-    launch = with_shared_memory(kernel, blocks, with_producer(tile), g.stream, shared_bytes(tile))
     maps = (map_of(x, rows, g.stream) for x, rows in ((g.a, tile.bm), (g.b, BK), (g.c, 64)))
-    launch(*maps, g.c.ravel() if workspace is None else workspace, np.int64(g.m), np.int64(g.n),
-           np.int64(g.k), np.uint32(split_k), g.alpha, g.beta)
+    launch_kernel(g, kernel, blocks, with_producer(tile), *maps,
+                  g.c.ravel() if workspace is None else workspace, np.int64(g.m), np.int64(g.n),
+                  np.int64(g.k), np.uint32(split_k), g.alpha, g.beta, shared_bytes=shared_bytes(tile))
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
+@prepared
 def bf16_gemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
@@ -311,7 +313,7 @@ def bf16_gemm_warp_specialized(
     need_capability(KERNEL.capability, "wgmma")
     g, tile = gemm_args(a, b, c, alpha, beta, dtype="bfloat16"), tile or LARGE
     check_tile(tile, RULES)
-    if not (tma_counts(g) and g.aligned): return KERNEL.fallback(a, b, g.result, alpha, beta)
+    if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
     tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     launch_gemm(g, tile, blocks or cdiv(tiles, cdiv(tiles, sm_count())), **options)
     return g.result

@@ -18,7 +18,8 @@ from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import split_k_reduce_kernel
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import LaunchConfig, need_capability, sm_count, tma_counts
+from ..gemm.launch import (LaunchConfig, delegate, launch_kernel, need_capability,
+                                      prepared, sm_count, tma_counts)
 from ..gemm.paths import Path, edge_paths
 from ..gemm.tiles import BK, WgmmaTile, check_tile
 from . import k15_tensor_cores
@@ -56,14 +57,13 @@ def copy_padded_kernel(
 def copy_padded(
     source,  # (rows, cols) uint16 device array
     target,  # (rows, to_cols) uint16 device array; gets what fits, and zeros behind it
-    stream,  # to launch on
+    g,       # what `gemm_args` returned
 ):
     "Copy a matrix into one with longer or shorter rows."
     (rows, cols), to_cols = source.shape, target.shape[1]
     chunks = (to_cols + 255) // 256
-    copy_padded_kernel[(rows + 7) // 8 * chunks, 256, stream](
-        source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
-        np.uint32(chunks))
+    launch_kernel(g, copy_padded_kernel, (rows + 7) // 8 * chunks, 256, source.ravel(), np.int64(rows),
+                  np.int64(cols), target.ravel(), np.int64(to_cols), np.uint32(chunks))
 
 def padded_operands(
     g,
@@ -73,7 +73,7 @@ def padded_operands(
     def room(x): return g.scratch(x.shape[0], cdiv(x.shape[1], 64) * 64)
     copies = {name: room(getattr(g, name)) for name in names}
     for name in names:
-        if name != "c" or g.beta != 0: copy_padded(getattr(g, name), copies[name], g.stream)
+        if name != "c" or g.beta != 0: copy_padded(getattr(g, name), copies[name], g)
     return replace(g, **copies, n=copies.get("c", g.c).shape[1])
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #74725ff2
@@ -139,10 +139,11 @@ def launch_parts(
         return launch_gemm(g, tile, blocks, **options)
     size, workspace = g.m * g.n, g.scratch(split_k * g.m * g.n, kind="float32")
     launch_gemm(g, tile, blocks, workspace, split_k, **options)
-    split_k_reduce_kernel[cdiv(size, 256), 256, g.stream](
-        workspace, np.int64(split_k), g.c.ravel(), np.int64(size), g.alpha, g.beta)
+    launch_kernel(g, split_k_reduce_kernel, cdiv(size, 256), 256, workspace, np.int64(split_k),
+                  g.c.ravel(), np.int64(size), g.alpha, g.beta)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
+@prepared
 def bf16_gemm_past_cublas(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
@@ -158,9 +159,8 @@ def bf16_gemm_past_cublas(
     take the least time (sm_90). Where rows of a matrix are not multiples of 16 bytes, or are misaligned,
     a padded copy takes its place; so it does where rows of A or B are not multiples of 128 bytes, if
     that pays. Copies take memory. What `padded` leaves out is not copied; where the TMA then cannot,
-    `bf16_gemm_tensor_cores` does it. The same call gives the same bits, in a CUDA graph too; to call
-    it once before a capture, with these very matrices, makes the graph faster. Raises `TypeError`,
-    `ValueError`, or `RuntimeError` on another GPU."""
+    `bf16_gemm_tensor_cores` does it. The same call gives the same bits, in a CUDA graph too. Raises
+    `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     if padded is not None and set(str(padded)) - set("abc"):
@@ -169,12 +169,12 @@ def bf16_gemm_past_cublas(
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
-    if not (tma_counts(g) and able): return KERNEL.fallback(a, b, g.result, alpha, beta)
+    if not (tma_counts(g) and able): return delegate(g, KERNEL.fallback.fn, a, b)
     config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
     if blocks: config = config._replace(blocks=blocks)
     wide = padded_operands(g, config.padded)
     launch_parts(wide, config, **options)
-    if wide.c is not g.c: copy_padded(wide.c, g.c, g.stream)
+    if wide.c is not g.c: copy_padded(wide.c, g.c, g)
     return g.result
 
 bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  # what a profiler shows
