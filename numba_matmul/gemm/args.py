@@ -45,6 +45,7 @@ class Gemm:
     @property
     def aligned(self): return self.alignment == 16
 
+# %% ../../nbs/library/gemm_args.ipynb #fa570010
 def device_matrix(
     name,   # of the matrix, for errors
     x,      # Numba device array or torch tensor, row-major

@@ -241,6 +241,7 @@ class _Maps:
         self.places[key] = found
         return found
 
+# %% ../../nbs/library/gemm_launch.ipynb #fa570011
 _MAPS, _LOCK = {}, Lock()  # by GPU and stream
 
 def _maps_of(stream):
@@ -339,6 +340,7 @@ class _Launch:
             error = _launch(*self.arguments)
         if error: raise RuntimeError(f"the CUDA driver refuses a launch: error {error}")
 
+# %% ../../nbs/library/gemm_launch.ipynb #fa570012
 def _launch(*arguments):
     "The driver's cuLaunchKernelEx, with plain addresses. (The first call finds it; the others are that function.)"
     global _launch
@@ -349,6 +351,7 @@ def _launch(*arguments):
 LARGEST_ROOM = 2**26  # bytes that a stream keeps
 _ROOMS = {}  # by GPU and stream
 
+# %% ../../nbs/library/gemm_launch.ipynb #fa570013
 class _Plan:
     "All launches of a call, for matrices of these shapes and types, wherever they lie."
     def __init__(self, g):
@@ -436,6 +439,7 @@ def prepared(
         return c
     return call
 
+# %% ../../nbs/library/gemm_launch.ipynb #fa570014
 def _device_now(): return sys.modules["torch"].cuda.current_device()
 
 def _stream_of(device):
