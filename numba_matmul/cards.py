@@ -159,7 +159,7 @@ def recorded(
     sentences = []
     for card in load_cards(kernels=[name], size=size):
         row, other = card_row(card, name, size), before and card_row(card, before, size)
-        text = (f"On one {card['gpu']} ({card['date']}) `{name}` takes "
+        text = (f"On one {card['gpu']} ({row.get('date', card['date'])}) `{name}` takes "
                 f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
                 f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS")
         if dtype_of(name) == "bfloat16": text += " in bfloat16."

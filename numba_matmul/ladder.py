@@ -98,11 +98,12 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
     return rows, card["gpu"]
 
 def _rows_beside(rows, card):
-    "What this GPU's card has besides, if it was measured today with the same software."
+    "What this GPU's card has besides, if it was measured with the same software; rows of another day say so."
     def run(row): return row["name"], row["m"], row["n"], row["k"]
     earlier, new = gpu_card(), {run(row) for row in rows}
-    if any(earlier.get(name) != card[name] for name in ("date", "driver", "versions")): return []
-    return [row for row in earlier["speed"] if run(row) not in new]
+    if any(earlier.get(name) != card[name] for name in ("driver", "versions")): return []
+    older = {} if earlier["date"] == card["date"] else dict(date=earlier["date"])
+    return [older | row for row in earlier["speed"] if run(row) not in new]
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."

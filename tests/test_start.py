@@ -310,10 +310,11 @@ def test_profiling_scripts_run_alone(script):
     assert done.returncode == 0, done.stderr
 
 
-def test_rows_of_another_day_or_another_software_leave_the_card(monkeypatch):
+def test_rows_of_another_software_leave_the_card_and_those_of_another_day_say_so(monkeypatch):
     rows = [dict(name=name, m=size, n=8, k=8) for name in ("sgemm_one", "sgemm_two") for size in (8, 16)]
     now = dict(date="2026-01-02", driver="1", versions=dict(numba="1"))
-    for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), []),
+    dated = [row | dict(date="2026-01-01") for row in rows]
+    for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), dated[1:]),
                        (now | dict(versions=dict(numba="2")), [])):
         monkeypatch.setattr(ladder_module, "gpu_card", lambda: card | dict(speed=rows))
         assert ladder_module._rows_beside([dict(rows[0], ms=1.0)], now) == kept

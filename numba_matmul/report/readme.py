@@ -62,7 +62,9 @@ def readme_ladder() -> str:
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
                   for dtype, rows in by_dtype(rows_at(card)).items()}
         cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {dtype}" for dtype, speed in speeds.items())
-        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {card['date']}); "
+        first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
+        days = first if first == last else f"{first} to {last}"
+        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); "
                      f"cuBLAS: {cublas}")
     lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel; each % is of the runs beside it.)"]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
