@@ -7,6 +7,7 @@
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
 # make mutants          plant mistakes into the kernels, one at a time: is each of them found? (ARGS="--count 0": all)
+# make site             the course as a website, in _docs; make site-check opens every page of it in a headless Chromium
 # make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU
 # make readme            README's table and picture, from the result cards
 # make clean             removes .venv and all that was built; make help shows this
@@ -15,7 +16,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test grade mutants lab profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test grade mutants lab site site-check profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -37,7 +38,9 @@ endif
 
 # What these need besides the requirements in settings.ini.
 lab: NEEDS := jupyterlab
-test: NEEDS := nbdev execnb jupyterlab pytest pytest-xdist hypothesis
+site: NEEDS := sphinx myst-nb sphinx-book-theme
+site-check: NEEDS := websocket-client
+test: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis
 gpu-notebooks: NEEDS := nbdev execnb
 
 # The first interpreter that fits makes the environment.
@@ -61,6 +64,12 @@ mutants: setup
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
 lab: setup
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb $(ARGS)
+
+site: setup
+	@$(PY) website/build.py
+
+site-check: setup
+	@$(PY) website/check.py $(ARGS)
 
 readme: setup
 	$(PY) -m numba_matmul.ladder --readme
@@ -89,7 +98,8 @@ gpu-ladder: setup
 
 gpu-notebooks: setup
 	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
-	@echo "To commit: nbs"
+	$(PY) -m numba_matmul.ladder --readme
+	@echo "To commit: nbs README.md"
 
 gpu-ncu: setup
 	$(PY) tools/agree.py $(KERNELS)
@@ -104,4 +114,4 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
-	rm -rf .venv build *.egg-info profiles
+	rm -rf .venv build _docs *.egg-info profiles

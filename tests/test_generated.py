@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -16,6 +17,7 @@ from numba_matmul import cards
 from numba_matmul.ncu import LOOK_AT
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import readme
+from numba_matmul.report.tables import without_pause
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
@@ -124,9 +126,21 @@ def test_a_second_card_adds_a_column_and_a_panel(two_cards):
     assert len({line.count("|") for line in lines.values()}) == 1
     assert "colab" not in text
     assert cards.load_cards() == list(two_cards)
-    # first the one with experiments
-    first, second = (line for line in readme.readme_speed().splitlines() if line.startswith("- "))
-    assert first.startswith(f"- on one {full['gpu']} from ") and second.startswith("- on one Another GPU from ")
+    # first the one with experiments, which has speeds without a pause, too
+    lines = readme.readme_speed().splitlines()[2:6]
+    assert [line.split(", ")[0] for line in lines] == [f"| {full['gpu']}"] * 2 + ["| Another GPU"] * 2
+    steady, at_8192 = (without_pause(full)["bfloat16", size] for size in (4096, 8192))
+    assert lines[1].endswith(f"| {steady['gflops']:,.0f} | {steady['percent']:.1f} | {at_8192['percent']:.1f} |")
+    assert lines[3].endswith("| – | – | – |")
+
+
+def test_lessons_of_a_type_are_told_in_runs(monkeypatch):
+    kernels = {number: SimpleNamespace(number=number) for number in (1, 2, 3, 5, 6, 8)}
+    monkeypatch.setattr(readme, "KERNELS", kernels)
+    def told(*numbers): return readme._lessons([kernels[number] for number in numbers])
+    assert told(1, 2, 3) == "lessons 1 to 3" and told(6) == "lesson 6"
+    assert told(2, 3, 5) == "lessons 2 to 5"  # there is no lesson 4
+    assert told(1, 2, 8) == "lessons 1 to 2 and 8" and told(1, 3, 6) == "lessons 1, 3 and 6"
 
 
 def test_badges_come_with_an_address(two_cards, monkeypatch):
@@ -188,6 +202,12 @@ def test_every_experiment_of_the_lessons_is_recorded():
         names |= found
         if path.stem[:2].isdigit() and int(path.stem[:2]) in KERNELS.keys() - measured: later |= found
     assert names and names - later <= set(card["experiments"]) <= names
+
+
+def test_every_size_at_which_a_last_kernel_loses_has_a_cause():
+    table = next(cell for cell in cells(ROOT/"nbs"/"90_ladder.ipynb") if source(cell).startswith("causes("))
+    assert "| how we know |" in str(table["outputs"])
+    assert not any("not looked into yet" in str(cell.get("outputs")) for cell in cells(ROOT/"nbs"/"90_ladder.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)

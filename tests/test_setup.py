@@ -137,7 +137,7 @@ def test_make_finds_its_python_in_the_environment_that_it_made(project):
     script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
     (project.root/".venv"/"ready").touch()
     stages = [f"gpu STAGE={stage}" for stage in ("tune", "ladder", "notebooks", "ncu", "check")]
-    for target in ("ladder", "lab", "readme", "test", "profile KERNEL=05", "same-code BASE=main", *stages):
+    for target in ("ladder", "lab", "site", "site-check", "readme", "test", "profile KERNEL=05", "same-code BASE=main", *stages):
         done = project(*target.split())
         assert done.returncode == 0 and "called with" in done.stdout, (target, done.stderr)
 
@@ -153,7 +153,7 @@ def test_lab_opens_the_first_lesson_and_the_links_stay_within_its_root(project):
 
 def test_help_names_every_target_that_a_reader_calls(project):
     said = project("help").stdout
-    assert (all(f"make {target} " in said for target in ("ladder", "test", "lab", "profile", "gpu", "readme", "clean"))
+    assert (all(f"make {target} " in said for target in ("ladder", "test", "lab", "site", "profile", "gpu", "readme", "clean"))
             and "PYTHON=python3" in said)
 
 
@@ -238,7 +238,7 @@ def test_what_pip_says_is_shown_and_its_status_kept(project):
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
     script(project.root/"bin"/"mine", f'exec {sys.executable} -S "$@"\n')  # without site-packages
-    for target, package in (("ladder", "numba"), ("lab", "jupyterlab"), ("test", "pytest-xdist"),
+    for target, package in (("ladder", "numba"), ("lab", "jupyterlab"), ("site", "sphinx"), ("test", "pytest-xdist"),
                             ("gpu STAGE=ladder", "torch"), ("gpu STAGE=notebooks", "nbdev")):
         done = project(*target.split(), f"PYTHON={project.root/'bin'/'mine'}")
         assert done.returncode == 2 and len(told(done)) == 1, done

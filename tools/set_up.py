@@ -42,7 +42,7 @@ def announce(python, cuda):
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE,
                               universal_newlines=True).stdout
     print(f"Setting up .venv with Python {platform.python_version()}, once. "
-          f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 150 packages:")
+          f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 180 packages:")
     if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings):
         print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
     else:

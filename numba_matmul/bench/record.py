@@ -71,9 +71,11 @@ def _version(package):
 FP32_LANES = {"7.0": 64, "7.5": 64, "8.0": 64}  # a multiprocessor; 128 elsewhere
 
 METHOD = ("Device time by torch.profiler: median of the runs and distance between the quartiles, "
-          "after warm-up, alternating with torch.matmul (TF32 off) in the same process, each first "
-          "in half of the runs; normally distributed random data; each result compared with "
-          "float64 before it is timed.")
+          "after warm-up, alternating with torch.matmul in the same process, each first in half of the runs; "
+          "TF32 off, and torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False; "
+          "normally distributed random data, the same matrices in all runs of a kernel, so operands of up to "
+          "about 2048×2048 can stay in the L2 cache from one run to the next: such sizes are timed warm; "
+          "each result compared with float64 before it is timed.")
 
 def machine():
     "The GPU, its driver and the software, as a result card names them."

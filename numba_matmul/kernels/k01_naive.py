@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel
-from ..gemm.launch import MAX_GRID_Y
+from ..gemm.launch import MAX_GRID_Y, launch_kernel, prepared
 from ..gemm.paths import Path, edge_paths
 from ..gemm.tiles import Tile
 from numba import cuda, float32, uint64
@@ -42,6 +42,7 @@ def sgemm_naive_kernel(a, b, c, k, alpha, beta):
         col += cuda.gridsize(2)[1]
 
 # %% ../../nbs/01_naive.ipynb #d89e1939
+@prepared
 def sgemm_naive(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major
@@ -55,8 +56,8 @@ def sgemm_naive(
     if g.m and g.n:
         threads = 32, 32
         blocks_x, blocks_y = cdiv((g.m, g.n), threads)
-        launch = sgemm_naive_kernel[(blocks_x, min(blocks_y, MAX_GRID_Y)), threads, g.stream]
-        launch(g.a, g.b, g.c, np.uint64(g.k if g.alpha else 0), g.alpha, g.beta)
+        blocks, k = (blocks_x, min(blocks_y, MAX_GRID_Y)), np.uint64(g.k if g.alpha else 0)
+        launch_kernel(g, sgemm_naive_kernel, blocks, threads, g.a, g.b, g.c, k, g.alpha, g.beta)
     return g.result
 PATHS = edge_paths(tile=Tile(32, 32, 1, 1), strips=False) + (
     Path("several blocks", (35, 67, 5), 0.5, -1.5), Path("whole blocks", (64, 32, 5), -0.75),

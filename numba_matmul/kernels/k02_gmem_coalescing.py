@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel
-from ..gemm.launch import row_strips
+from ..gemm.launch import launch_kernel, prepared, row_strips
 from ..gemm.paths import Path, edge_paths
 from ..gemm.tiles import Tile
 from numba import cuda, float32, int64
@@ -45,6 +45,7 @@ def sgemm_gmem_coalescing_kernel(a, b, c, k, alpha, beta):
         else: c[row, col] = alpha * acc + beta * c[row, col]
 
 # %% ../../nbs/02_gmem_coalescing.ipynb #335e40f6
+@prepared
 def sgemm_gmem_coalescing(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major
@@ -58,8 +59,7 @@ def sgemm_gmem_coalescing(
     k = np.int64(g.k if g.alpha else 0)
     for a_rows, c_rows in row_strips(g, threads[1]):
         blocks = cdiv((g.n, c_rows.shape[0]), threads)
-        launch = sgemm_gmem_coalescing_kernel[blocks, threads, g.stream]
-        launch(a_rows, g.b, c_rows, k, g.alpha, g.beta)
+        launch_kernel(g, sgemm_gmem_coalescing_kernel, blocks, threads, a_rows, g.b, c_rows, k, g.alpha, g.beta)
     return g.result
 PATHS = edge_paths(tile=Tile(32, 32, UNROLL, 1)) + (
     Path("several blocks", (35, 67, 2 * UNROLL + 5), 0.5, -1.5), Path("whole blocks", (32, 64, 2 * UNROLL), -0.75))

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel
-from ..gemm.launch import row_strips
+from ..gemm.launch import launch_kernel, prepared, row_strips
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import Tile
 from numba import cuda, float32, int64, uint32
@@ -74,6 +74,7 @@ def sgemm_smem_blocking_kernel(
     return sgemm_smem_blocking_kernel
 
 # %% ../../nbs/03_smem_blocking.ipynb #34863a21
+@prepared
 def sgemm_smem_blocking(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major
@@ -89,7 +90,7 @@ def sgemm_smem_blocking(
     kernel = sgemm_smem_blocking_kernel(bs, predicated=any(size % bs for size in (g.m, g.n, g.k)))
     for a_rows, c_rows in row_strips(g, bs):
         blocks = cdiv((g.n, c_rows.shape[0]), (bs, bs))
-        kernel[blocks, (bs, bs), g.stream](a_rows, g.b, c_rows, k, g.alpha, g.beta)
+        launch_kernel(g, kernel, blocks, (bs, bs), a_rows, g.b, c_rows, k, g.alpha, g.beta)
     return g.result
 PATHS = (edge_paths(dict(bs=4), Tile(4, 4, 4, 1)) + (Path("its own tile", (20, 33, 35), 0.5, -1.5),)
          + tile_paths(dict(bs=8), dict(bs=4), tile_of=lambda options: Tile(*3 * [options["bs"]], 1), widths=(1,)))

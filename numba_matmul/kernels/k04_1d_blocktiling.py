@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import row_strips
+from ..gemm.launch import launch_kernel, prepared, row_strips
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import Tile, check_tile
 from numba import cuda, float32, int64, uint32
@@ -112,6 +112,7 @@ def sgemm_1d_blocktiling_kernel(
     return sgemm_1d_blocktiling_kernel
 
 # %% ../../nbs/04_1d_blocktiling.ipynb #2c2a4b18
+@prepared
 def sgemm_1d_blocktiling(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major
@@ -129,7 +130,7 @@ def sgemm_1d_blocktiling(
     k = np.int64(g.k if g.alpha else 0)
     for a_rows, c_rows in row_strips(g, tile.bm):
         blocks = cdiv((g.n, c_rows.shape[0]), (tile.bn, tile.bm))
-        kernel[blocks, tile.threads, g.stream](a_rows, g.b, c_rows, k, g.alpha, g.beta)
+        launch_kernel(g, kernel, blocks, tile.threads, a_rows, g.b, c_rows, k, g.alpha, g.beta)
     return g.result
 SMALL, OTHER = dict(tile=Tile(8, 8, 2, 4)), dict(tile=Tile(16, 16, 4, 4))
 PATHS = edge_paths(SMALL) + tile_paths(SMALL, OTHER, widths=(1,)) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)

@@ -11,7 +11,7 @@ from functools import cache
 
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_tiles
+from ..gemm.launch import launch_tiles, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import Tile, check_tile
 from numba import cuda, float32, int64, uint32, uint64
@@ -134,6 +134,7 @@ def sgemm_2d_blocktiling_kernel(
     return sgemm_2d_blocktiling_kernel
 
 # %% ../../nbs/05_2d_blocktiling.ipynb #fd810858
+@prepared
 def sgemm_2d_blocktiling(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

@@ -13,7 +13,7 @@ from functools import cache
 from ..ptx.core import load4, store4
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles
+from ..gemm.launch import launch_options, launch_tiles, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import COPY_RULES, Tile, check_tile
 from numba import cuda, float32, int64, uint32, uint64
@@ -247,6 +247,7 @@ def sgemm_vectorized_kernel(
     return sgemm_vectorized_kernel
 
 # %% ../../nbs/06_vectorized.ipynb #f74cf698
+@prepared
 def sgemm_vectorized(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

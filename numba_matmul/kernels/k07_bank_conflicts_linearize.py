@@ -12,7 +12,7 @@ from functools import cache
 from ..ptx.core import load4, store4
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles
+from ..gemm.launch import launch_options, launch_tiles, prepared
 from ..gemm.tiles import Tile, check_tile
 from .k06_vectorized import PATHS, RULES, SMALL_TILES, TILE, four_reader, tile_copiers, tile_writer
 from numba import cuda, float32, int64, uint32, uint64
@@ -118,6 +118,7 @@ def sgemm_bank_conflicts_linearize_kernel(
     return sgemm_bank_conflicts_linearize_kernel
 
 # %% ../../nbs/07_bank_conflicts_linearize.ipynb #bd321d21
+@prepared
 def sgemm_bank_conflicts_linearize(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

@@ -12,7 +12,7 @@ from functools import cache
 from ..ptx.core import load4, store4
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles
+from ..gemm.launch import launch_options, launch_tiles, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import Tile, check_tile
 from .k06_vectorized import RULES, SMALL_PATHS, SMALL_TILES, TILE, tile_copiers, tile_writer
@@ -126,6 +126,7 @@ def sgemm_bank_conflicts_padding_kernel(
     return sgemm_bank_conflicts_padding_kernel
 
 # %% ../../nbs/08_bank_conflicts_padding.ipynb #e5d3ac36
+@prepared
 def sgemm_bank_conflicts_padding(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

@@ -22,7 +22,7 @@ from ..cards import gpu_card, gpu_name, load_cards, write_card
 from ..ptx.core import load4
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles
+from ..gemm.launch import launch_options, launch_tiles, prepared
 from ..gemm.paths import Path
 from ..gemm.tiles import TUNED_RULES, GroupTile, check_tile, tuned_tile
 from ..bench.timing import progress
@@ -222,6 +222,7 @@ def sgemm_autotuned_kernel(
     return sgemm_autotuned_kernel
 
 # %% ../../nbs/09_autotuning.ipynb #122395c2
+@prepared
 def sgemm_autotuned(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

@@ -11,7 +11,7 @@ from functools import cache
 
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles
+from ..gemm.launch import launch_options, launch_tiles, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
 from ..ptx.core import load4, store4
@@ -135,6 +135,7 @@ def sgemm_warptiling_kernel(
     return sgemm_warptiling_kernel
 
 # %% ../../nbs/10_warptiling.ipynb #8c59a6d3
+@prepared
 def sgemm_warptiling(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

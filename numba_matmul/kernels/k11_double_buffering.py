@@ -12,7 +12,7 @@ from functools import cache
 from ..ptx.core import load4, store4
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles
+from ..gemm.launch import launch_options, launch_tiles, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
 from .k06_vectorized import four_reader, tile_writer
@@ -188,6 +188,7 @@ def sgemm_double_buffering_kernel(
     return sgemm_double_buffering_kernel
 
 # %% ../../nbs/11_double_buffering.ipynb #7bbcc9c6
+@prepared
 def sgemm_double_buffering(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

@@ -15,7 +15,7 @@ from ..ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_outer, load4, store4, to_array
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles, need_capability
+from ..gemm.launch import launch_options, launch_tiles, need_capability, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
 from .k06_vectorized import tile_writer
@@ -253,6 +253,7 @@ def sgemm_async_copy_kernel(
     return sgemm_async_copy_kernel
 
 # %% ../../nbs/12_async_copy.ipynb #1abc042d
+@prepared
 def sgemm_async_copy(
     a,          # (m, k) float32 device array, row-major
     b,          # (k, n) float32 device array, row-major

@@ -22,7 +22,8 @@ from ..ptx.core import (add_outer, add_part, global_address, load4, load_fours_a
                                    shared_address, store4, to_array)
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles, need_capability, sm_count
+from ..gemm.launch import (launch_options, launch_tiles, need_capability, prepared,
+                                      sm_count)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from .k06_vectorized import four_writer
@@ -513,6 +514,7 @@ def choose_tile(
     return min(tiles, key=busiest)
 
 # %% ../../nbs/13_planned_loop.ipynb #13000033
+@prepared
 def sgemm_planned_loop(
     a,            # (m, k) float32 device array, row-major
     b,            # (k, n) float32 device array, row-major

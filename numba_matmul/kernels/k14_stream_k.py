@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PART', 'STEP', 'START', 'VARIANTS', 'TURNS', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k',
-           'sgemm_stream_k_kernel', 'estimated_cycles', 'select_config', 'prepare', 'sgemm_stream_k']
+           'sgemm_stream_k_kernel', 'estimated_cycles', 'select_config', 'launch_blocks', 'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
 from functools import cache, lru_cache
@@ -14,8 +14,8 @@ from ..arrays import cdiv
 from ..ptx.core import add_fours, store_fours, store_relaxed
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (LaunchConfig, all_at_once, launch_number, launch_options,
-                                      need_capability, sm_count)
+from ..gemm.launch import (LaunchConfig, launch_kernel, launch_number, launch_options,
+                                      need_capability, prepared, sm_count)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import check_tile
 from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
@@ -179,30 +179,30 @@ def select_config(
     configs = (LaunchConfig(tile, blocks) for tile in tiles for blocks in numbers(tile))
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
-def prepare(
+def launch_blocks(
     g,            # what `gemm_args` returned, not empty
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
-    **options,    # of the factory: `schedule`, and what should not follow from the matrices
-) -> tuple:       # the kernel with its configuration; its arguments
-    "All that a launch needs."
+    **options,    # of the factory: `schedule`, `shift`, and what should not follow from the matrices
+):
+    "Launch kernel 14, with room for parts of sums and their flags."
     k = g.k if g.alpha else 0
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
     tile, blocks = chosen.tile, blocks or chosen.blocks
     kernel = sgemm_stream_k_kernel(tile, **launch_options(g, tile) | options)
-    launch = kernel[blocks, tile.threads, g.stream]
-    if options.get("stream_k", True):
+    together = options.get("stream_k", True)
+    if together:
         most = sm_count() * tile.launch_bounds[1]
         if blocks > most: raise ValueError(f"blocks is {blocks}; expected at most {most}: blocks wait "
                                            "for each other, so all of them must run at once")
-        launch = all_at_once(launch)
     shares = k and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks  # tiles that blocks share
     sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)
     flags = g.scratch(blocks if shares else 1, kind="int64")
-    return launch, (g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags,
-                    launch_number())
+    launch_kernel(g, kernel, blocks, tile.threads, g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta,
+                  sums, flags, launch_number, together=together)
 
 # %% ../../nbs/14_stream_k.ipynb #4f90e226
+@prepared
 def sgemm_stream_k(
     a,            # (m, k) float32 device array, row-major
     b,            # (k, n) float32 device array, row-major
@@ -219,9 +219,7 @@ def sgemm_stream_k(
     `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(KERNEL.capability, "cp.async")
-    if g.m and g.n:
-        launch, arguments = prepare(g, tile, blocks, **options)
-        launch(*arguments)
+    if g.m and g.n: launch_blocks(g, tile, blocks, **options)
     return g.result
 
 VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, stream_k=False),  # for tests

@@ -19,6 +19,7 @@ from ..cards import card_folder, card_row, load_cards
 from ..exercise import exercises
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_panels, panels, rows_at
+from .tables import kernels_of, without_pause
 
 # %% ../../nbs/library/report_readme.ipynb #114a1dfb
 PICTURE = "nbs/results/ladder.svg"
@@ -44,6 +45,15 @@ def _badge(notebook):
     page = f"{colab}/github{_git_url().removeprefix('https://github.com')}/blob/main/{notebook}"
     return f" [![Open in Colab]({colab}/assets/colab-badge.svg)]({page})"
 
+def _lessons(kernels):
+    "Their numbers as text: lessons 1 to 12 and 19. What no kernel of another type interrupts is one run."
+    order, runs = list(KERNELS), []
+    for place in (order.index(kernel.number) for kernel in kernels):
+        if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
+        else: runs.append([place])
+    texts = [f"{order[run[0]]} to {order[run[-1]]}" if len(run) > 1 else str(order[run[0]]) for run in runs]
+    return f"lesson{'s' * (len(kernels) > 1)} {', '.join(texts[:-1]) + ' and ' * (len(texts) > 1) + texts[-1]}"
+
 def readme_ladder() -> str:
     "The generated part of the README: the picture, and each lesson with its speed on each card."
     cards = [card for card in load_cards() if rows_at(card)]
@@ -53,8 +63,8 @@ def readme_ladder() -> str:
                   for dtype, rows in by_dtype(rows_at(card)).items()}
         cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {dtype}" for dtype, speed in speeds.items())
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {card['date']}); "
-                     f"cuBLAS: {cublas}, the median of its runs, which alternate with "
-                     "each kernel, and each % is of the runs beside it")
+                     f"cuBLAS: {cublas}")
+    lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel; each % is of the runs beside it.)"]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     for kernel in (*KERNELS.values(), *OTHERS):
@@ -66,24 +76,25 @@ def readme_ladder() -> str:
                                         f"[{kernel.title}]({notebook}){_badge(notebook)}",
                                         idea, *speeds])))
     picture = f"![Speed of each kernel as bars, cuBLAS as a line]({PICTURE})"
-    others = [f"{min(n for n, kernel in KERNELS.items() if kernel.dtype == dtype)} on in {dtype}"
-              for dtype in DTYPES[1:]]
-    what = f"4096×4096×4096 in {DTYPES[0]}" + "".join(f", from lesson {text}" for text in others)
-    return "\n".join([picture, "", f"{what}, on", "", *lines])
+    what = ", and in ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
+    return "\n".join([picture, "", f"4096×4096×4096, in {what}, on", "", *lines])
 
 # %% ../../nbs/library/report_readme.ipynb #4aacb568
 def readme_speed() -> str:
     "The generated part of the README that says how fast: first and last kernel of each type, by GPU."
-    def told(card, rows):
-        first, *_, last = [rows[0], *(row for row in rows if number_of(row["name"]))]
-        larger = card_row(card, last["name"], 8192)
-        more = f"; at 8192×8192×8192 {larger['percent']:.1f} %" if larger else ""
-        return (f"from {first['gflops']:,.0f} to {last['gflops']:,.0f} GFLOP/s in "
-                f"{dtype_of(last['name'])} ({last['percent']:.1f} % of cuBLAS{more})")
-    lines = [f"- on one {card['gpu']} " + ", and ".join(
-                 told(card, rows) for rows in by_dtype(rows_at(card)).values())
-             for card in load_cards() if rows_at(card)]
-    return "\n".join(["Speeds at 4096×4096×4096:", "", *lines])
+    head = ["4096×4096×4096, GFLOP/s", "first kernel", "last", "% of cuBLAS", "at 8192", "without a pause", "% of cuBLAS", "at 8192"]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
+    for card in load_cards():
+        steady = without_pause(card)
+        for dtype, rows in by_dtype(rows_at(card)).items():
+            first, *_, last = [rows[0], *(row for row in rows if number_of(row["name"]))]
+            slow, larger = steady.get((dtype, 4096)), [card_row(card, last["name"], 8192), steady.get((dtype, 8192))]
+            at_8192 = [f"{row['percent']:.1f}" if row else "–" for row in larger]
+            short = f"{first['gflops']:,.0f} | **{last['gflops']:,.0f}** | {last['percent']:.1f} | {at_8192[0]}"
+            long = f"{slow['gflops']:,.0f} | {slow['percent']:.1f}" if slow else "– | –"
+            lines.append(f"| {card['gpu']}, {dtype} | {short} | {long} | {at_8192[1]} |")
+    return "\n".join([*lines, "", "(Short runs have a rest between them. *Without a pause* one product follows the other for seconds, "
+                      "until the power limit lowers the clock, for cuBLAS as for us.)"])
 
 def readme_colab() -> str:
     "The generated part of the README on Colab: a first cell, for a copy of the repository."

@@ -1,0 +1,154 @@
+"""The course as a website: `make site` builds it into the folder that `doc_path` in settings.ini names.
+
+Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with the outputs that these hold: nothing is run. Written
+here are only the lists of pages (in reading order), the page of solutions, and the reference, which comes from the
+library's docstrings and the comments beside its parameters."""
+import ast
+import io
+import json
+import re
+import shutil
+import sys
+import time
+import tokenize
+from configparser import ConfigParser
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = ConfigParser(delimiters=["="])
+SETTINGS.read(ROOT/"settings.ini", encoding="utf-8")
+SETTINGS = SETTINGS["DEFAULT"]
+BUILD, OUT = ROOT/"build"/"website", ROOT/SETTINGS["doc_path"]
+STAGE = BUILD/"pages"
+PACKAGE = ROOT/SETTINGS["lib_path"]
+
+
+def section(file, heading):
+    "The text under a heading of one of the project's pages."
+    text = (ROOT/file).read_text(encoding="utf-8")
+    return re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
+
+
+def course():
+    "The lessons' pages in reading order: their names begin with their numbers."
+    return sorted(f"nbs/{path.stem}" for path in (ROOT/"nbs").glob("*.ipynb"))
+
+
+def instruments():
+    "The pages that README's table of instruments names, in its order."
+    return re.findall(r"^\| \[.+?\]\((nbs/library/\w+)\.ipynb\)", section("README.md", "The instruments"), re.M)
+
+
+def rooms():
+    "Rooms of the library → what is in them, from the ground up, as CONTRIBUTING tells."
+    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", section("CONTRIBUTING.md", "The rooms of the library"), re.M)
+    return {tuple(re.findall(r"`(\w+)`", names)): text for names, text in rows}
+
+
+def room_of(path):
+    "The room of the module that a notebook exports."
+    return re.search(r"#\| default_exp (\w+)", path.read_text(encoding="utf-8"))[1]
+
+
+def in_room(names):
+    "Pages and modules of a room."
+    pages = [f"nbs/library/{path.stem}" for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")) if room_of(path) in names]
+    modules = [path for name in names for path in (PACKAGE/f"{name}.py", *sorted((PACKAGE/name).glob("[!_]*.py")))
+               if path.exists()]
+    return pages, modules
+
+
+def title_of(page):
+    "A notebook's first line."
+    first = json.loads((ROOT/f"{page}.ipynb").read_text(encoding="utf-8"))["cells"][0]["source"]
+    return "".join(first).splitlines()[0].removeprefix("# ")
+
+
+def toctree(pages, *options):
+    return "\n".join(["```{toctree}", *options, "", *(f"/{page}" for page in pages), "```", ""])
+
+
+def comments(source):
+    "Line → the comment at its end."
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+
+
+def described(node, notes):
+    "A function or a class with its docstring, its parameters and their comments, in Sphinx's words."
+    docstring, fields = ast.get_docstring(node) or "", []
+    if isinstance(node, ast.ClassDef):
+        kind, signature = "class", ""
+        names = [(item.target.id, item.lineno) for item in node.body if isinstance(item, ast.AnnAssign)]
+    else:
+        kind, end = "function", node.body[0].lineno
+        signature = f"({ast.unparse(node.args)})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
+        every = [*node.args.posonlyargs, *node.args.args, node.args.vararg, *node.args.kwonlyargs, node.args.kwarg]
+        names = [(arg.arg, arg.lineno) for arg in every if arg]
+        last = max([line for _, line in names], default=node.lineno)
+        closing = [notes[line] for line in range(last + 1, end) if line in notes]
+        if closing: fields.append(f":returns: {closing[0]}")
+    together = {line: [name for name, at in names if at == line] for _, line in names}
+    named = [f":param {', '.join(group)}: {notes[line]}" for line, group in together.items() if line in notes]
+    return kind, signature, docstring, named + fields
+
+
+def reference(module):
+    "What a module exports, as a section."
+    source = module.read_text(encoding="utf-8")
+    tree, notes = ast.parse(source), comments(source)
+    name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
+    exported = next((ast.literal_eval(item.value) for item in tree.body if isinstance(item, ast.Assign)
+                     and item.targets[0].id == "__all__"), [])
+    made_from = re.search(r"File to edit: (?:\.\./)+(nbs/.+\.ipynb)", source)
+    lines = [f"## {name}", "", f"```{{py:module}} {name}\n```", ""]
+    if made_from: lines += [f"[{title_of(made_from[1].removesuffix('.ipynb'))}](/{made_from[1]})", ""]
+    for node in tree.body:
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name not in exported: continue
+        kind, signature, docstring, fields = described(node, notes)
+        lines += [f"````{{py:{kind}}} {node.name}{signature}", "", docstring, "", *fields, "````", ""]
+    return "\n".join(lines)
+
+
+def write(name, text):
+    path = STAGE/name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def stage():
+    "Put together what Sphinx is to read."
+    shutil.rmtree(BUILD, ignore_errors=True)
+    shutil.copytree(ROOT/"nbs", STAGE/"nbs", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    for name in "CONTRIBUTING.md", "LICENSE", "settings.ini": shutil.copy(ROOT/name, STAGE)
+    solutions = [f"nbs/exercises/{path.stem}" for path in sorted((ROOT/"nbs"/"exercises").glob("*.ipynb"))]
+    write("solutions.md", "# Solutions\n\nEach exercise has a page with the goals of its judge, several correct "
+          "solutions, and the mistakes that it must catch. They give the exercises away: write your own kernel first.\n\n"
+          + toctree(solutions, ":maxdepth: 1"))
+    found = {"-".join(names): (text, *in_room(names)) for names, text in rooms().items()}
+    for name, (text, pages, modules) in found.items():
+        pages = [page for page in pages if page not in instruments()]
+        write(f"reference/{name}.md", f"# {name.replace('-', ', ')}\n\n{text[:1].upper()}{text[1:]}.\n\n"
+              + toctree(pages, ":maxdepth: 1") * bool(pages) + "\n".join(map(reference, modules)))
+    readme = (ROOT/"README.md").read_text(encoding="utf-8")
+    write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
+    write("index.md", readme
+          + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
+          + toctree(instruments(), ":hidden:", ":caption: The instruments")
+          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:", ":caption: The library"))
+
+
+def main():
+    from sphinx.cmd.build import build_main
+    start = time.time()
+    stage()
+    status = build_main(["-q", "-W", "--keep-going", "-c", str(Path(__file__).parent), "-d", str(BUILD/"doctrees"),
+                         "-b", "html", str(STAGE), str(BUILD/"html")])
+    if status: sys.exit("The website was not built: see the warnings above.")
+    shutil.rmtree(OUT, ignore_errors=True)
+    (BUILD/"html").rename(OUT)
+    pages = len(list(OUT.rglob("*.html")))
+    print(f"{pages} pages in {time.time() - start:.0f} s: open {(OUT/'index.html').relative_to(ROOT)}")
+
+
+if __name__ == "__main__": main()

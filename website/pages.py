@@ -1,0 +1,65 @@
+"A Sphinx extension: what the website makes of a notebook."
+import json
+import re
+
+from docutils import nodes
+
+
+def anchor(heading):
+    "Anchors as Jupyter makes them, so that a link between notebooks holds on the website, too."
+    return heading.strip().replace(" ", "-")
+
+
+DIRECTIVE = re.compile(r"^#\| *(export|exports|hide|cuda|compiler|default_exp)\b.*\n?", re.M)
+
+
+FOLDERS = {"library": "/library.md", "exercises": "/solutions.md"}
+
+
+def as_page(app, docname, source):
+    """A folder is a page here. And what a notebook says to nbdev is not for readers: its directives, and cells that
+    have nothing else."""
+    source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library|exercises)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
+    if app.env.doc2path(docname).suffix != ".ipynb": return
+    nb, cells = json.loads(source[0]), []
+    for cell in nb["cells"]:
+        if cell["cell_type"] == "code":
+            cell["source"] = DIRECTIVE.sub("", "".join(cell["source"]))
+            if not cell["source"].strip(): continue
+            if all(re.match(r"from |import |[ )]|$", line) for line in cell["source"].splitlines()):
+                if cells and "mystnb" in cells[-1]["metadata"]:  # imports just before
+                    cells[-1]["source"] += "\n" + cell["source"]
+                    continue
+                cell["metadata"] = dict(tags=["hide-input"], mystnb=dict(code_prompt_show="Show the imports"))
+        cells.append(cell)
+    source[0] = json.dumps(nb | dict(cells=cells))
+
+
+class details(nodes.General, nodes.Element): "What is folded, under a line that opens it."
+
+
+def visit_details(translator, node):
+    translator.body.append(f'<details class="optional"><summary>{node["line"]}</summary>\n')
+
+
+def fold(app, doctree, docname):
+    """Fold a lesson's kernel, which is its exercise's solution, and what stands under its rule, section by section; what
+    the reader is to do stays open."""
+    rule = next(doctree.findall(nodes.transition), None)
+    if not re.match(r"nbs/\d", docname) or rule is None: return
+    below = False  # the rule, which docutils puts between two sections
+    for part in rule.parent.children:
+        below = below or part is rule
+        if not isinstance(part, nodes.section): continue
+        title, *rest = part.children
+        solution = title.astext().startswith("The kernel")
+        if solution or below and not title.astext().startswith("Your turn"):
+            part.children = [title]
+            part += details("", *rest, line="Write yours first, then open this" if solution else "Show this part")
+
+
+def setup(app):
+    app.add_node(details, html=(visit_details, lambda translator, node: translator.body.append("</details>\n")))
+    app.connect("source-read", as_page)
+    app.connect("doctree-resolved", fold)
+    return dict(parallel_read_safe=True, parallel_write_safe=True)
