@@ -176,7 +176,7 @@ def what_was_launched(kernel, paths):
         counts.add(0 if not path.alpha else cdiv(k, tile.bk) if cdiv(k, tile.bk) < 2 else
                    "short" if cdiv(k, tile.bk) < ring else "rings" if cdiv(k, tile.bk) > 2 * ring else "some")
         rows, cols = cdiv(m, tile.bm), cdiv(n, tile.bn)
-        if "blocks" not in path.options and kernel.number < 13:
+        if "blocks" not in path.options and kernel.number < 14:
             assert sum(math.prod(grid) for grid in own) == rows * cols and {grid[0] for grid in own} == {cols}, path
             assert len(own) == cdiv(rows, path.constants.get("MAX_GRID_Y", rows)), path
         grids.add((rows > 1, cols > 1)), strips.add(len(own))
@@ -189,4 +189,4 @@ def what_was_launched(kernel, paths):
     widths = {width for _, width, _ in facts}
     assert facts == set(product((True, False), widths, (True, False))) and len(widths) == (
         1 if kernel.number < 6 else 4 if kernel.number == 15 else 2), (kernel.name, facts)
-    assert {(False, False), (True, True)} <= grids and (kernel.number > 12 or max(strips) > 1), kernel.name
+    assert {(False, False), (True, True)} <= grids and (kernel.number > 13 or max(strips) > 1), kernel.name
