@@ -128,7 +128,8 @@ def _take(kernel, path):
     unread = [a, b] * (path.alpha == 0) + [c] * (path.beta == 0)
     for x in unread: x[...] = rounded(np.full(x.shape, np.nan), dtype)
     flat = [to_d(np.concatenate([matrix(1, skip).ravel(), x.ravel()])) for skip, x in zip(path.skips, given)]
-    views = [x[skip:].reshape(y.shape) for x, skip, y in zip(flat, path.skips, given)]
+    # (on a GPU an array without elements has no address to begin at)
+    views = [x[skip:].reshape(y.shape) if y.size else to_d(y) for x, skip, y in zip(flat, path.skips, given)]
     kept = [to_h(x).tobytes() for x in flat]
     if path.returned: views[2] = None
     with _meanwhile(kernel, path.constants): result = kernel(*views, path.alpha, path.beta, **path.options)
