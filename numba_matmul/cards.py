@@ -177,7 +177,9 @@ def gain(
     "From how many GFLOP/s to how many a lesson leads, on the first card that knows, as Markdown."
     names = [before, name] if before else [name]
     cards = load_cards(kernels=names, size=size)
-    if not cards: return Markdown(f"`{name}` has not been recorded at {size} yet.")
+    if not cards:
+        missing = next((one for one in names if not load_cards(kernels=[one], size=size)), name)
+        return Markdown(f"`{missing}` has not been recorded at {size} yet.")
     speeds = " → ".join(f"{card_row(cards[0], one, size)['gflops']:,.0f}" for one in names)
     what = "the kernels for any size" if before else "the kernel for any size"
     return Markdown(f"**{speeds} GFLOP/s**, {what}, at {size}×{size}×{size} on one {cards[0]['gpu']}")

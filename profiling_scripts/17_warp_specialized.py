@@ -1,17 +1,11 @@
 """One launch of kernel 17 for Nsight Compute. Look at: Executed Instructions, Stall Barrier.
-A size, which matrices to pad ("abc", "b" or ""), and the numbers of a `WgmmaTile` can follow the
-name of the script."""
-import sys
-
+The size is 4096."""
 from util import rounded, to_d
 import numpy as np
 from numba import config
-from numba_matmul.gemm.tiles import WgmmaTile
 from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized
 
-size = int(sys.argv[1]) if sys.argv[1:] else 8 if config.ENABLE_CUDASIM else 4096
-padded = sys.argv[2] if sys.argv[2:] else None
-tile = WgmmaTile(*map(int, sys.argv[3:])) if sys.argv[3:] else None
+size = 8 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")
 for _ in range(2):  # the first one compiles, the second is to look at
-    bf16_gemm_warp_specialized(a, b, padded=padded, tile=tile)
+    bf16_gemm_warp_specialized(a, b)

@@ -12,12 +12,13 @@ from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import device_matrix, gemm_args
 from numba_matmul.gemm.launch import LONGEST, shared_memory_limit, tma_counts, with_shared_memory
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
-from numba_matmul.kernels import k16_tma_wgmma, k17_warp_specialized
+from numba_matmul.kernels import k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k14_stream_k import TILES, MainloopSchedule, prepare, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
+from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim.launch import launch_of
 
@@ -223,7 +224,7 @@ def launched(fn, shape, **options):
 
 @HOPPER
 def test_the_tma_copies_where_it_can(kernel):
-    own, other = f"{kernel.name}_kernel", f"{kernel.fallback.name}_kernel"
+    own, other = kernel.kernel_name, kernel.fallback.kernel_name
     assert [launched(kernel.fn, shape) for shape in ((1, 8, 8), (37, 48, 24), (256, 512, 64))] == [own] * 3
     assert launched(kernel.fn, (8, 8, 0)) == launched(kernel.fn, (8, 8, 8), alpha=0.0) == other
     copy = "copy_padded_kernel"
@@ -233,21 +234,21 @@ def test_the_tma_copies_where_it_can(kernel):
         else: assert launched(kernel.fn, shape) == other
 
 
-def test_kernel_17_copies_what_it_is_told():
+def test_kernel_18_copies_what_it_is_told():
     own, both = "bf16_gemm_warp_specialized_kernel", "not one: copy_padded_kernel, bf16_gemm_warp_specialized_kernel"
-    assert (launched(bf16_gemm_warp_specialized, (4, 64, 8))
-            == launched(bf16_gemm_warp_specialized, (4096, 24, 8), padded="") == own
-            and both in launched(bf16_gemm_warp_specialized, (4, 64, 8), padded="b"))
+    assert (launched(bf16_gemm_past_cublas, (4, 64, 8))
+            == launched(bf16_gemm_past_cublas, (4096, 24, 8), padded="") == own
+            and both in launched(bf16_gemm_past_cublas, (4, 64, 8), padded="b"))
     # C must be copied, too
-    assert launched(bf16_gemm_warp_specialized, (8, 9, 8), padded="b") == "bf16_gemm_tensor_cores_kernel"
+    assert launched(bf16_gemm_past_cublas, (8, 9, 8), padded="b") == "bf16_gemm_tensor_cores_kernel"
 
 
-def test_kernel_17_copies_what_pays():
-    def copied(*shape, **options): return k17_warp_specialized.select_config(*shape, 132, **options).padded
+def test_kernel_18_copies_what_pays():
+    def copied(*shape, **options): return k18_past_cublas_bf16.select_config(*shape, 132, **options).padded
     assert {copied(m, n, k) for m in (512, 4096) for n in (1024, 4096) for k in (512, 4096)} == {""}
     # the copy takes the same time for any m
     assert [copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)] == ["", "", "b", "b"]
-    small = (k17_warp_specialized.SMALL,)
+    small = (k18_past_cublas_bf16.SMALL,)
     assert copied(4096, 5000, 4096, tiles=small) == "b" == copied(512, 5000, 4096, tiles=small)
     assert copied(16384, 64, 8200) == "" and copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=small) == "a"
     assert copied(4096, 4095, 4096, padded=("bc", "abc")) == "bc"
@@ -263,9 +264,14 @@ def test_sizes_that_the_tma_cannot_count_are_left_to_kernel_15():
 
 @pytest.mark.parametrize("epilogue", ("split_k", "direct"))
 def test_parts_of_sums_can_be_asked_for_or_not(epilogue):
-    fn = partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2), epilogue=epilogue)
+    fn = partial(bf16_gemm_past_cublas, tile=WgmmaTile(64, 128, 2), epilogue=epilogue)
     check_matmul(fn, 20, 64, 3000, alpha=-0.5, beta=2.0)
     check_matmul(fn, 70, 8, 64)
+
+
+def test_kernel_17_leaves_parts_of_sums_to_kernel_18():
+    with pytest.raises(ValueError, match="call bf16_gemm_past_cublas"):
+        bf16_gemm_warp_specialized(*good(ALL["bf16_gemm_warp_specialized"], 8, 8, 8), epilogue="split_k")
 
 
 def test_an_epilogue_that_does_not_read_c_is_refused_where_it_must():
@@ -277,7 +283,7 @@ def test_an_epilogue_that_does_not_read_c_is_refused_where_it_must():
 
 def test_an_epilogue_that_there_is_not_is_refused():
     with pytest.raises(ValueError, match="epilogue is 'late'; there are overlapped, staged, direct, split_k"):
-        bf16_gemm_warp_specialized(*good(ALL["bf16_gemm_warp_specialized"]), epilogue="late")
+        bf16_gemm_past_cublas(*good(ALL["bf16_gemm_past_cublas"]), epilogue="late")
 
 
 def test_kernel_17_with_a_guard_where_c_is_read_in_vain():
@@ -285,16 +291,16 @@ def test_kernel_17_with_a_guard_where_c_is_read_in_vain():
 
 
 @pytest.mark.parametrize("padded", ("", "a", "b", "bc", "abc", "cab"))
-def test_kernel_17_is_right_whatever_is_copied(padded):
-    check_matmul(partial(bf16_gemm_warp_specialized, padded=padded), 70, 72, 136, alpha=-0.5, beta=2.0)
-    check_matmul(partial(bf16_gemm_warp_specialized, padded=padded), 20, 264, 40)
+def test_kernel_18_is_right_whatever_is_copied(padded):
+    check_matmul(partial(bf16_gemm_past_cublas, padded=padded), 70, 72, 136, alpha=-0.5, beta=2.0)
+    check_matmul(partial(bf16_gemm_past_cublas, padded=padded), 20, 264, 40)
 
 
 @pytest.mark.parametrize("padded", ("x", "abd", True, False, 0))
-def test_kernel_17_refuses_to_copy_what_is_no_matrix(padded):
+def test_kernel_18_refuses_to_copy_what_is_no_matrix(padded):
     a, b = (to_d(random(8, 8, dtype="bfloat16")) for _ in "ab")
     with pytest.raises(ValueError, match="expected some of the letters a, b and c"):
-        bf16_gemm_warp_specialized(a, b, padded=padded)
+        bf16_gemm_past_cublas(a, b, padded=padded)
 
 
 @HOPPER
@@ -322,11 +328,11 @@ def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000),
        sms=st.integers(1, 150))
-def test_blocks_of_kernel_17_have_as_few_waves_as_can_be(m, n, k, sms):
-    tile, blocks, split_k, _ = k17_warp_specialized.select_config(m, n, k, sms)
+def test_blocks_of_kernel_18_have_as_few_waves_as_can_be(m, n, k, sms):
+    tile, blocks, split_k, _ = k18_past_cublas_bf16.select_config(m, n, k, sms)
     k_tiles, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
     assert split_k == 1 or (split_k * tiles <= sms and (split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
-                            and cdiv(k_tiles, split_k) >= k17_warp_specialized.MIN_K_TILES)
+                            and cdiv(k_tiles, split_k) >= k18_past_cublas_bf16.MIN_K_TILES)
     tiles *= split_k
     assert 1 <= blocks <= min(tiles, sms)
     waves = cdiv(tiles, blocks)

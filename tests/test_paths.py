@@ -160,8 +160,8 @@ def what_was_launched(kernel, paths):
     wholes, counts, grids, facts, strips = set(), set(), set(), set(), set()
     for path, options, launches, accesses in paths:
         (m, n, k), tile = path.shape, path.options.get("tile") or options.get("tile") or kernel.tiles and kernel.tiles.tile
-        own = [grid for name, grid in launches if name == f"{kernel.name}_kernel"]
-        assert kernel.number != 16 or ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
+        own = [grid for name, grid in launches if name == kernel.kernel_name]
+        assert kernel.number != 18 or ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
         if path.options.get("bs"): tile = None
         if not own or tile is None or kernel.uses_tma: continue
         size = 2 if kernel.dtype == "bfloat16" else 4
@@ -188,5 +188,5 @@ def what_was_launched(kernel, paths):
     assert wholes == set(product((True, False), repeat=3)), kernel.name
     widths = {width for _, width, _ in facts}
     assert facts == set(product((True, False), widths, (True, False))) and len(widths) == (
-        1 if kernel.number < 6 else 4 if kernel.number == 14 else 2), (kernel.name, facts)
+        1 if kernel.number < 6 else 4 if kernel.number == 15 else 2), (kernel.name, facts)
     assert {(False, False), (True, True)} <= grids and (kernel.number > 12 or max(strips) > 1), kernel.name

@@ -39,8 +39,8 @@ BY_HAND = [
     ("kernels.k16_tma_wgmma", "if not (tma_counts(g) and g.aligned)", "if not tma_counts(g)", "rows that the TMA cannot copy"),
     ("kernels.k17_warp_specialized", "uint32(4 * consumers)", "uint32(4)", "arrivals of one consumer"),
     ("kernels.k17_warp_specialized", "state = PipelineState(uint32(0), uint32(1))", "state = PipelineState(uint32(0), uint32(0))", "the producer waits for a release that never comes"),
-    ("kernels.k17_warp_specialized", "target = g.scratch(split_k * g.m * g.n, kind=\"float32\")", "target = g.scratch(g.m * g.n, kind=\"float32\")", "a workspace for one part"),
-    ("kernels.k17_warp_specialized", "if wide.c is not g.c: copy_padded(wide.c, g.c, g.stream)", "if wide.c is not g.c: copy_padded(wide.a, g.c, g.stream)", "the wrong matrix comes back"),
+    ("kernels.k18_past_cublas_bf16", "g.scratch(split_k * g.m * g.n, kind=\"float32\")", "g.scratch(g.m * g.n, kind=\"float32\")", "a workspace for one part"),
+    ("kernels.k18_past_cublas_bf16", "if wide.c is not g.c: copy_padded(wide.c, g.c, g.stream)", "if wide.c is not g.c: copy_padded(wide.a, g.c, g.stream)", "the wrong matrix comes back"),
     ("gemm.launch", "range(0, g.m, strip)", "range(0, g.m - strip, strip)", "the last strip is missing"),
     ("gemm.launch", "g.c[first:first + strip]", "g.c[first:strip]", "strips of C"),
     ("gemm.schedule", "length = uint32(uint32(grid.k_tiles + grid.split_k - uint32(1)) // grid.split_k)", "length = uint32(grid.k_tiles // grid.split_k)", "rounded down: the rest of the sum is lost"),
@@ -60,7 +60,7 @@ BY_HAND = [
 EXCUSED = {
     ("kernels.k14_stream_k", "carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile", "- → +"):
         "carried_from is then no less than the number of products: all are added at once, and none with the next k tile",
-    ('kernels.k17_warp_specialized', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 17'):
+    ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 17'):
         'all matrices are then copied into padded ones: slower, with the same results',
     ('kernels.k08_bank_conflicts_padding', 'if b_width == 4:', 'b_width == 4 → False'):
         'results stay as they are, by narrower accesses: four loads for one',

@@ -13,6 +13,7 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba_matmul.ncu import (COUNTERS, LOOK_AT, MEMORY, STALLS, NcuError, ncu, run_ncu,
                               which_launches)
 from numba_matmul.cards import gpu_card, gpu_name, write_card
+from numba_matmul.registry import KERNELS
 
 root = Path(__file__).parent.parent
 
@@ -33,9 +34,9 @@ def profile(script):
     run_ncu("--set", "full", "--import-source", "yes", "--metrics", ",".join(wanted), *which_launches(),
             "-f", "-o", str(report), sys.executable, script)
     print(run_ncu("-i", f"{report}.ncu-rep", "--page", "details"))
-    ((kernel, found),) = ncu(f"{report}.ncu-rep", counters=counters | LOOK_AT).items()
+    (found,) = ncu(f"{report}.ncu-rep", counters=counters | LOOK_AT).values()
     print(f"{script.name}, look at: " + ", ".join(f"{name} {found[name]:,}" for name in look_at(script)))
-    return {kernel.removesuffix("_kernel"): {name: found[name] for name in counters}}
+    return {KERNELS[int(script.stem[:2])].name: {name: found[name] for name in counters}}
 
 
 if __name__ == "__main__":

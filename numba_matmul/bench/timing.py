@@ -108,7 +108,7 @@ def progress(
     return tqdm(items, desc=text, delay=2, leave=False, disable=not watched)
 
 def _caller(matmul, bs):
-    "Kernel name and function (a, b, c), for a kernel or a host function `f` with its `f_kernel`."
+    "Name, kernel name and function (a, b, c): for a kernel, or a host function `f` with its `f_kernel`, or its `kernel_name`."
     if hasattr(matmul, "dispatcher") or getattr(matmul, "grid_dim", None):
         raise TypeError("measure_runtime got a kernel with its configuration; "
                         "pass the kernel itself, and the block's size as bs")
@@ -118,10 +118,11 @@ def _caller(matmul, bs):
         if not callable(fn) or name is None:
             raise TypeError(f"measure_runtime got {matmul!r:.60}; expected a kernel (a, b, c), "
                             "or a host function")
-        return f"{name}_kernel", matmul
+        return name, getattr(fn, "kernel_name", f"{name}_kernel"), matmul
     threads = bs, bs
     def call(a, b, c): matmul[cdiv(tuple(c.shape), threads), threads](a, b, c)
-    return matmul.py_func.__name__, call
+    name = matmul.py_func.__name__
+    return name.removesuffix("_kernel"), name, call
 
 # %% ../../nbs/library/bench_timing.ipynb #cb20ca48
 def measure_runtime(
@@ -139,9 +140,9 @@ def measure_runtime(
     for name, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
-    default_name, call = _caller(matmul, bs)
-    kernel_name = kernel_name or default_name
-    name = kernel_name.removesuffix("_kernel")
+    name, default_name, call = _caller(matmul, bs)
+    if kernel_name: name = kernel_name.removesuffix("_kernel")
+    else: kernel_name = default_name
     dtype, rival = dtype_of(matmul), getattr(matmul, "rival", cublas)
     if config.ENABLE_CUDASIM:
         result = _check_in_simulator(name, call, bs, dtype)

@@ -50,6 +50,11 @@ class Kernel:
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
+    @property
+    def kernel_name(self):
+        "Under which name a profiler shows it."
+        return getattr(self.fn, "kernel_name", f"{self.name}_kernel")
+
     def fitted(self, m, n, k):
         "The shape with n and k rounded up to multiples of `multiple`."
         return m, *(cdiv(size, self.multiple) * self.multiple for size in (n, k))
