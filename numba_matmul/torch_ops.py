@@ -4,17 +4,22 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'DEVICE', 'LIBRARY', 'ACTIVATIONS', 'kernel_for', 'check_operands', 'copied', 'by_columns', 'matmul',
-           'linear', 'Linear']
+           'check_layer', 'linear', 'Linear']
 
 # %% ../nbs/library/torch_ops.ipynb #db0297d8
 from functools import cache, partial
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
+import numpy as np
 import torch
-from .arrays import current_gpu, to_d, to_h
-from .gemm.launch import capable
+from .arrays import cdiv, current_gpu, to_d, to_h
+from .gemm.args import gemm_args
+from .gemm.epilogue import fused_name
+from .gemm.launch import capable, map_of, sm_count, with_shared_memory
+from .gemm.tiles import BK
+from .kernels import k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
 from .registry import KERNELS
-from numba import config
+from numba import config, cuda
 
 # %% ../nbs/library/torch_ops.ipynb #3625803a
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
@@ -123,36 +128,103 @@ def matmul(
 ACTIVATIONS = {None: lambda y: y, "relu": torch.relu,
                "gelu": partial(torch.nn.functional.gelu, approximate="tanh")}
 
-def _check_layer(x, w, bias, activation, residual):
+def _shape(x): return "×".join(map(str, x.shape))
+
+def check_layer(
+    x, w, bias, activation, residual,  # see `linear`
+):
+    "`TypeError` or `ValueError`, unless these make a layer."
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")
     if w.dim() != 2: raise ValueError(f"w has {w.dim()} dimensions; expected a matrix (n, k), two of them")
     n, k = w.shape
     if not x.dim() or x.shape[-1] != k:
-        raise ValueError(f"x is {'×'.join(map(str, x.shape))} and w is {n}×{k}: the last dimension of x must be {k}")
+        raise ValueError(f"x is {_shape(x)} and w is {n}×{k}: the last dimension of x must be {k}")
     if bias is not None and bias.shape != (n,):
-        raise ValueError(f"bias is {'×'.join(map(str, bias.shape))}; w is {n}×{k}, so expected {n} numbers")
+        raise ValueError(f"bias is {_shape(bias)}; w is {n}×{k}, so expected {n} numbers")
     if residual is not None and residual.shape != (*x.shape[:-1], n):
-        raise ValueError(f"residual is {'×'.join(map(str, residual.shape))}; "
+        raise ValueError(f"residual is {_shape(residual)}; "
                          f"expected the shape of the result, {'×'.join(map(str, (*x.shape[:-1], n)))}")
+
+def _layer_by_steps(x, w, bias, activation, residual):
+    y = matmul(x, w)
+    if bias is not None: y = y + bias.to(y.dtype)
+    y = ACTIVATIONS[activation](y)
+    return y if residual is None else y + residual
+
+# %% ../nbs/library/torch_ops.ipynb #a8a97c76
+def _can_fuse(x, w, others):
+    "Do types and layouts let kernel 17 do a whole layer?"
+    return all((x.dtype == torch.bfloat16, w.dtype == torch.bfloat16, x.is_contiguous(), w.is_contiguous(),
+                x.numel() > 0, w.numel() > 0, x.shape[1] % 8 == 0, w.shape[1] % 8 == 0,
+                *(z.dtype == torch.bfloat16 for z in others)))
+
+def _words(x):
+    "Pairs of bfloat16 as words, on the device."
+    words = x.detach().contiguous().view(-1).view(torch.uint32)
+    return to_d(words.numpy()) if config.ENABLE_CUDASIM else cuda.as_cuda_array(words, sync=False)
+
+def _launch_layer(x, w, bias, activation, residual):
+    "Kernel 17 with the epilogue of a layer; all row-major."
+    g = gemm_args(*((to_d(x), to_d(w)) if config.ENABLE_CUDASIM else (x, w)), dtype="bfloat16")
+    tile = min(k18.CYCLES, key=lambda tile: k18.estimate(g.m, g.n, g.k, sm_count(), tile))
+    work = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    kernel = k17.bf16_gemm_warp_specialized_kernel(
+        tile, fused_name(bias is not None, activation, residual is not None),
+        predicated=not tile.fits(g), read_c=False, scaled=False)
+    launch = with_shared_memory(kernel, cdiv(work, cdiv(work, sm_count())), k17.with_producer(tile), g.stream,
+                                k17.shared_bytes(tile))
+    maps = (map_of(z, rows, g.stream) for z, rows in ((g.a, tile.bm), (g.b, BK), (g.c, 64)))
+    words = tuple(_words(x if z is None else z) for z in (bias, residual))  # what is not there is not read
+    launch(*maps, words, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(1), g.alpha, g.beta)
+    return torch.from_numpy(to_h(g.result)).view(torch.bfloat16) if config.ENABLE_CUDASIM else g.result
+
+# %% ../nbs/library/torch_ops.ipynb #2a824ef7
+LIBRARY.define("layer(Tensor x, Tensor w, Tensor? bias, str? activation, Tensor? residual) -> Tensor",
+               tags=torch.Tag.needs_exact_strides)
+
+def _layer(x, w, bias, activation, residual):
+    check_operands(x, w)
+    check_layer(x, w.t(), bias, activation, residual)
+    others = [z for z in (bias, residual) if z is not None]
+    aligned = all(z.data_ptr() % 16 == 0 for z in (x, w)) and all(z.data_ptr() % 4 == 0 for z in others)
+    able = config.ENABLE_CUDASIM or x.is_cuda and capable(current_gpu().compute_capability, (9, 0, "a"))
+    here = config.ENABLE_CUDASIM or x.device.index == torch.cuda.current_device()
+    if able and here and aligned and _can_fuse(x, w, others) and all(z.device == x.device for z in others):
+        return _launch_layer(x, w, bias, activation, residual)
+    return _layer_by_steps(x, w, bias, activation, residual).contiguous()
+
+def _layer_fake(x, w, bias, activation, residual):
+    check_operands(x, w)
+    check_layer(x, w.t(), bias, activation, residual)
+    return x.new_empty(x.shape[0], w.shape[1])
+
+LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
+torch.library.register_fake("numba_matmul::layer", _layer_fake, lib=LIBRARY)
+_LAYER = torch.ops.numba_matmul.layer.default
 
 def linear(
     x,                # (…, k) tensor of float32 or bfloat16
-    w,                # (n, k) tensor of the same type
+    w,                # (n, k) tensor of the same type; a transposed view of a row-major matrix needs no copy
     bias=None,        # (n,) tensor
     activation=None,  # "relu", "gelu" (the form with tanh), or None
     residual=None,    # (…, n) tensor, added last
 ):                    # (…, n) tensor
-    "act(x·Wᵀ + bias) + residual. `TypeError` or `ValueError`."
-    _check_layer(x, w, bias, activation, residual)
-    rows = x.flatten(0, -2) if x.dim() > 1 else x[None]
-    y = matmul(rows, w.t())
-    if bias is not None: y = y + bias.to(y.dtype)
-    y = ACTIVATIONS[activation](y).reshape(*x.shape[:-1], w.shape[0])
-    return y if residual is None else y + residual
+    """act(x·Wᵀ + bias) + residual; in one kernel where that is possible and no gradient is wanted. `TypeError`
+    or `ValueError`."""
+    check_layer(x, w, bias, activation, residual)
+    rows, columns = x.flatten(0, -2) if x.dim() > 1 else x[None], w.t()
+    if residual is not None: residual = residual.flatten(0, -2) if residual.dim() > 1 else residual[None]
+    others = [z for z in (bias, residual) if z is not None]
+    wanted = torch.is_grad_enabled() and any(z.requires_grad for z in (x, w, *others))
+    more = bool(others) or activation is not None
+    if more and not wanted and _can_fuse(rows, columns, others): y = _LAYER(rows, columns, bias, activation, residual)
+    else: y = _layer_by_steps(rows, columns, bias, activation, residual)
+    return y.reshape(*x.shape[:-1], w.shape[0])
 
 class Linear(torch.nn.Linear):
-    "`torch.nn.Linear` with the course's kernel, an activation, and room for a residual."
+    """`torch.nn.Linear` with the course's kernel, an activation, and room for a residual. Its weight is a
+    transposed view of a row-major matrix."""
     def __init__(
         self,
         in_features,      # k
@@ -162,6 +234,7 @@ class Linear(torch.nn.Linear):
         **options,        # device, dtype
     ):
         super().__init__(in_features, out_features, bias, **options)
+        self.weight = torch.nn.Parameter(self.weight.detach().t().contiguous().t())
         self.activation = activation
 
     def forward(self, x, residual=None): return linear(x, self.weight, self.bias, self.activation, residual)

@@ -195,6 +195,84 @@ def test_the_module_takes_the_weights_of_torchs():
     assert Linear(3, 4, bias=False, device=DEVICE).bias is None
 
 
+def layer(m, n, k, bias=True, residual=True):
+    "Operands of a layer in bfloat16 that kernel 17 can do, W a transposed view."
+    return (tensor(m, k, dtype=BF16), tensor(k, n, dtype=BF16).t(), tensor(n, dtype=BF16) if bias else None,
+            tensor(m, n, dtype=BF16) if residual else None)
+
+
+def exact_layer(x, w, bias, residual, activation):
+    y = x.double() @ w.double().t() + (0 if bias is None else bias.double())
+    return ACTIVATIONS[activation](y) + (0 if residual is None else residual.double())
+
+
+@pytest.fixture
+def launches(monkeypatch):
+    "How often kernel 17 did a whole layer."
+    found, launch = [], torch_ops._launch_layer
+    def note(*args):
+        found.append(args)
+        return launch(*args)
+    monkeypatch.setattr(torch_ops, "_launch_layer", note)
+    return found
+
+
+CAN_FUSE = pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU")
+
+
+@CAN_FUSE
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_layer_in_one_kernel(activation, launches):
+    for bias, residual in product((True, False), repeat=2):
+        args = layer(5, 24, 16, bias, residual)
+        y, exact = linear(*args[:3], activation, args[3]), exact_layer(*args, activation)
+        assert y.is_contiguous() and y.dtype == BF16
+        assert_close(y.double(), exact, rtol=2**-8, atol=1e-5)  # it is rounded once
+    assert len(launches) == 3 + (activation is not None)
+
+
+@CAN_FUSE
+def test_a_layer_of_several_tiles_and_its_rounding(launches):
+    x, w, bias, residual = args = layer(70, 136, 72)
+    errors = []
+    for y in linear(x, w, bias, "gelu", residual), torch_ops._layer_by_steps(x, w.t(), bias, "gelu", residual):
+        errors.append((y.double() - exact_layer(*args, "gelu")).norm())
+    assert len(launches) == 1 and errors[0] < errors[1]
+
+
+@CAN_FUSE
+def test_when_a_layer_is_done_by_steps(launches):
+    x, w, bias, residual = layer(4, 16, 8)
+    right = linear(x, w, bias, "relu", residual)
+    by_steps = dict(gradients=(x, w, bias.clone().requires_grad_(), "relu", residual),
+                    rows=(x, w.contiguous(), bias, "relu", residual), bare=(x, w))
+    for name, args in by_steps.items():
+        y = linear(*args)
+        assert name == "bare" or torch.allclose(y.float(), right.float(), rtol=2e-2, atol=2e-2), name
+    moved = torch.cat([bias[:1], bias])[1:]  # no word begins there
+    assert_close(linear(x, w, moved, "relu", residual).float(), right.float(), rtol=2e-2, atol=2e-2)
+    assert len(launches) == 1
+    with torch.no_grad(): linear(*by_steps["gradients"])
+    linear(x.reshape(2, 2, 8), w, bias, "relu", residual.reshape(2, 2, 16))
+    assert len(launches) == 3
+
+
+def test_a_fused_layer_compiled_and_checked(launches):
+    x, w, bias, residual = layer(4, 16, 8)
+    compiled = torch.compile(lambda *args: linear(*args[:3], "gelu", args[3]), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x, w, bias, residual), linear(x, w, bias, "gelu", residual))
+    torch.library.opcheck(torch.ops.numba_matmul.layer.default, (x, w.t(), bias, "relu", residual), rtol=2e-2, atol=2e-2,
+                          test_utils=("test_schema", "test_faketensor"))
+
+
+def test_special_numbers_go_through_the_activations():
+    x = torch.tensor([[float("nan")] + [0.0] * 7, [float("inf")] + [0.0] * 7, [-1e30] + [0.0] * 7, [1e4] + [0.0] * 7])
+    x, w = x.to(BF16).to(DEVICE), torch.eye(8, device=DEVICE).to(BF16).t()
+    for activation in "relu", "gelu":
+        ours = linear(x, w, activation=activation)[:, 0]
+        assert_close(ours, ACTIVATIONS[activation](x)[:, 0], equal_nan=True, rtol=2e-2, atol=0)
+
+
 REFUSED = {
     "a is torch.float64; expected float32 or bfloat16": lambda: matmul(tensor(2, 3).double(), tensor(3, 4)),
     "b is torch.float16; expected float32 or bfloat16": lambda: matmul(tensor(2, 3), tensor(3, 4).half()),
