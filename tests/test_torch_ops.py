@@ -124,7 +124,9 @@ def test_empty_matrices(m, n, k):
     lambda: (tensor(2, 3, dtype=BF16, grad=True), tensor(3, 4, dtype=BF16, layout="columns")),
     lambda: (tensor(5, 3), tensor(3, 4, layout="strided", grad=True), True),
     lambda: (tensor(1, 3, grad=True), tensor(4, 3, grad=True).t()),
-    lambda: (tensor(0, 3, grad=True), tensor(3, 4))), ids=("rows", "columns", "bf16", "as columns", "a row", "empty"))
+    lambda: (tensor(0, 3, grad=True), tensor(3, 4)),
+    lambda: (tensor(66, 8, dtype=BF16), tensor(8, 8, dtype=BF16).t())),
+    ids=("rows", "columns", "bf16", "as columns", "a row", "empty", "straight"))
 def test_opcheck(arguments): torch.library.opcheck(torch.ops.numba_matmul.matmul.default, arguments(), rtol=2e-2, atol=2e-2)
 
 
@@ -209,11 +211,12 @@ def exact_layer(x, w, bias, residual, activation):
 @pytest.fixture
 def launches(monkeypatch):
     "How often kernel 17 did a whole layer."
-    found, launch = [], torch_ops._launch_layer
+    found, launch = [], torch_ops._launch_17
     def note(*args):
         found.append(args)
         return launch(*args)
-    monkeypatch.setattr(torch_ops, "_launch_layer", note)
+    monkeypatch.setattr(torch_ops, "_launch_17", note)
+    monkeypatch.setattr(torch_ops, "LEAST_WORK", 0)
     return found
 
 
@@ -238,6 +241,25 @@ def test_a_layer_of_several_tiles_and_its_rounding(launches):
     for y in linear(x, w, bias, "gelu", residual), torch_ops._layer_by_steps(x, w.t(), bias, "gelu", residual):
         errors.append((y.double() - exact_layer(*args, "gelu")).norm())
     assert len(launches) == 1 and errors[0] < errors[1]
+    turned = w.contiguous()  # as torch.nn.Linear has it
+    assert torch.equal(linear(x, turned, bias, "gelu", residual), linear(x, w, bias, "gelu", residual)) and len(launches) == 3
+
+
+@CAN_FUSE
+def test_many_rows_by_a_transposed_matrix_need_no_copy(launches, monkeypatch):
+    x, w, dy = tensor(72, 40, dtype=BF16, grad=True), tensor(136, 40, dtype=BF16, grad=True), tensor(72, 136, dtype=BF16)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "contiguous", lambda x: x if x.is_contiguous() else pytest.fail("a copy"))
+        y = linear(x, w)
+    assert y.is_contiguous() and len(launches) == 1
+    exact = [z.detach().double().requires_grad_() for z in (x, w)]
+    right = exact[0] @ exact[1].t()
+    close(y, right, BF16)
+    for ours, one in zip(torch.autograd.grad(y, (x, w), dy), torch.autograd.grad(right, exact, dy.double())):
+        assert ours.is_contiguous()
+        assert_close(ours.double(), one, rtol=2e-2, atol=0.1)
+    shifted = torch.cat([x.detach().flatten()[:1], x.detach().flatten()])[1:].view(72, 40)  # the TMA does not reach it
+    close(matmul(shifted, w.detach().t()), right.detach(), BF16)
 
 
 @CAN_FUSE
