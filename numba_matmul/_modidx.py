@@ -332,6 +332,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'numba_matmul/exercises/e30.py'),
                                             'numba_matmul.exercises.e30.cases': ( 'exercises/e30.html#cases',
                                                                                   'numba_matmul/exercises/e30.py'),
+                                            'numba_matmul.exercises.e30.epilogue_case': ( 'exercises/e30.html#epilogue_case',
+                                                                                          'numba_matmul/exercises/e30.py'),
                                             'numba_matmul.exercises.e30.first_mistake': ( 'exercises/e30.html#first_mistake',
                                                                                           'numba_matmul/exercises/e30.py'),
                                             'numba_matmul.exercises.e30.hollow': ( 'exercises/e30.html#hollow',
