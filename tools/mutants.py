@@ -73,7 +73,7 @@ def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 # Not mutated: searches, estimates of time, what runs on a GPU alone, and texts of errors.
 LEFT_OUT = set("""_view _external _stream _room _span _Memory _allow_shared_memory _cooperative _encoded write_map_kernel _Map
     _in_graph configurations candidates Tuning device_timer spilling autotune write_tuning recorded_tuning estimate
-    select_config tuned_tile launch_bounds capable need_capability all_at_once refuse""".split())
+    select_config work_tiles tuned_tile launch_bounds capable need_capability all_at_once refuse""".split())
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
 MODULES = KERNELS + [f"numba_matmul.gemm.{name}" for name in ("args", "epilogue", "launch", "pipeline", "schedule", "tiles")]
 
