@@ -145,6 +145,9 @@ class Case:
     block: tuple    # threads
     grid: tuple     # blocks
     make: Callable  # function of a random generator → (arguments, {position: expected array})
+    shared_bytes: int = 0   # of dynamic shared memory
+    call: Callable = None   # in the simulator: (configured kernel, arguments); passes them on as they are if None
+    signature: str = None   # types of the kernel's arguments, where they are not those of these
 
 @dataclass(frozen=True)
 class Goal:
@@ -180,6 +183,7 @@ class Exercise:
     solutions: dict = field(default_factory=dict)  # name → source; "reference" and at least two others
     mutants: tuple = ()
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
+    host: Callable = None    # kernel → host function (a, b, c), for the speed of one that takes more than a launch
     judge: Callable = None   # for what is no kernel: (exercise, subject) → list of `Verdict`s
 
     def source(self, variant):
@@ -232,13 +236,20 @@ VERDICTS = {  # name → the hint, where an exercise has no better one
     "no races": "two threads use one element: put a barrier between the write and the other access",
     "one writer": "two threads compute the same element: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
+    "fences": "a copy works on its own, and sees what threads have made only after a fence",
     "correct": "follow the first wrong element by hand: which thread computes it, from what?",
 }
-KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asynchronous copies at once"),
+KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asynchronous copies at once",
+          "is multiplied still", "overwritten after the product", "where a store may still read"),
          ("all written", "before it was written", "while an asynchronous copy"),
-         ("barriers", "barrier not reached", "swap values at different lines", "threads meet at"),
+         ("barriers", "barrier not reached", "swap values at different lines", "threads meet at", "mbarrier that thread",
+          "no mbarrier", "at an mbarrier"),
+         ("fences", "fence_mbarrier_init", "fence_proxy"),
+         ("ends", "ends while copies", "has not waited for its products"),
+         ("correct", "descriptors", "only the 128-byte swizzle"),
          ("in bounds", "out of bounds", "is negative", "which is not a multiple of"))
 
+# %% ../nbs/library/exercise.ipynb #a16fe001
 def _has_hole(tree):
     "Are there dots left, other than in an index?"
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
@@ -248,12 +259,12 @@ def _has_hole(tree):
 
 def _play(launches):
     "In a child: run the launches; the arguments as they were left, with remarks, or the number of one and its mistake."
-    for number, (launch, args) in enumerate(launches):
-        try: launch(*args)
+    for number, (launch, args, call) in enumerate(launches):
+        try: call(launch, args) if call else launch(*args)
         except SimulatorError as e: return number, str(e)
         except Exception as e: return number, f"{type(e).__name__}: {e}"
-    remarks = [text for launch, _ in launches for text in launch.grid.remarks.values()]
-    return None, ([args for _, args in launches], remarks)
+    remarks = [text for launch, *_ in launches for text in launch.grid.remarks.values()]
+    return None, ([args for _, args, _ in launches], remarks)
 
 def _kind(message):
     "By which verdict a message of the simulator is told."
@@ -336,7 +347,8 @@ def judge_kernel(
     except TypeError as e:
         yield Verdict("compiles", False, str(e))
         return
-    launches = [(kernel[case.grid, case.block], args) for case, (args, _) in zip(exercise.cases, made)]
+    launches = [(kernel[case.grid, case.block, 0, case.shared_bytes], args, case.call)
+                for case, (args, _) in zip(exercise.cases, made)]
     try: number, result = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
     except ChildError as e:
         yield Verdict("ends", False, _first(str(e)))
@@ -364,7 +376,7 @@ def _judge_goals(exercise, kernel, configured, args):
     view = code = None
     for goal in sorted(exercise.goals, key=lambda goal: goal.compiled):  # the cheap ones first
         try:
-            if goal.compiled: code = code or machine_code(kernel, _signature(args))
+            if goal.compiled: code = code or machine_code(kernel, exercise.cases[0].signature or _signature(args))
             else: view = view or microscope(configured, *args, blocks=[(0, 0, 0)])
             verdict = reached(goal, goal.measure(code if goal.compiled else view))
         except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
@@ -420,6 +432,7 @@ def exercises():
 def _speed(exercise, kernel):
     "On a GPU: how fast the kernel is, in the launch of its page."
     def host(a, b, c): kernel[exercise.launch(*c.shape)](a, b, c)
+    if exercise.host: host = exercise.host(kernel)
     time = measure_runtime(host, 4096, 4096, 4096, do_print=False, kernel_name=exercise.name)
     return Verdict("speed", True, f"{time.gflops:,.0f} GFLOP/s at 4096, {time.percent:.1f} % of cuBLAS")
 
@@ -436,7 +449,8 @@ def grade(
     left = () if exercise.judge or all(v.ok for v in found) else tuple(
         name for name in ("correct", *(goal.name for goal in exercise.goals)) if name not in reached)
     board = Scoreboard(found, left)
-    if board.passed and exercise.launch and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
+    timed = exercise.launch or exercise.host
+    if board.passed and timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
     return board
 
 # %% ../nbs/library/exercise.ipynb #ex000024

@@ -809,6 +809,34 @@ def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, module, name, fun
         in_child(partial(hopper_product, number, module, **{name: function}), simulator=True)
 
 
+def product_of_stored_factors(fenced, met):
+    "In a child: `wgmma` with factors that threads have stored, each its own row of both."
+    from numba_matmul.ptx.hopper import fence_proxy_async, wgmma_mma_async, wgmma_wait_group
+    from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B
+    sums = (np.float32(0),) * 32
+
+    @cuda.jit
+    def k(out):
+        memory, t = cuda.shared.array(8192, uint16, alignment=1024), cuda.threadIdx.x
+        for i in range(64): memory[64 * t + i] = uint16(0x3F80)
+        if fenced: fence_proxy_async()
+        if met: cuda.syncthreads()
+        acc = wgmma_mma_async(sums, OF_A, OF_B | uint64(512), 2, 128, 4, 1, 1, 1)
+        acc = wgmma_wait_group(acc)
+        out[t] = acc[0]
+    out = np.zeros(128, np.float32)
+    k[1, 128](out)
+    return set(out.tolist())
+
+
+@pytest.mark.parametrize("fenced,met", [(True, True), (False, True), (True, False), (False, False)])
+def test_factors_that_threads_have_stored_are_fenced_before_a_product(fenced, met):
+    if fenced and met: assert in_child(product_of_stored_factors, fenced, met, simulator=True) == {64.0}
+    else:
+        with pytest.raises(SimulatorError, match="a factor is multiplied that .* has stored.*fence_proxy_async"):
+            in_child(product_of_stored_factors, fenced, met, simulator=True)
+
+
 def changed_kernel_17(consumers=1, bn=128, module=K17, **changed):
     "In a child: kernel 17 with functions of a module changed, in one block."
     from numba_matmul.bench.verify import check_matmul
@@ -845,7 +873,7 @@ EPILOGUE = "gemm.epilogue"
 
 @pytest.mark.parametrize("changed,match", [
     # a stage is released while its k tile is multiplied
-    (dict(mma_tail=released_too_early), "overwritten after the product was started|is multiplied while"),
+    (dict(mma_tail=released_too_early), "overwritten after the product was started|is multiplied"),
     (dict(module=EPILOGUE, bar_sync=meets_every_other_time), "is written while a store may still read it"),
     (dict(RULES=odd_boxes_allowed(), bn=64), "is written while a store may still read it"),
     (dict(module=EPILOGUE, bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)), "named barrier 17"),

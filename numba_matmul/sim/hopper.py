@@ -171,7 +171,7 @@ class Products:
     @cached_property
     def sums(self):
         "What each thread's sums grow by: (128, columns / 2)."
-        if any(now is not then for now, then in zip(self._written(), self.written)):
+        if any(now is not then for now, then in zip(self._written("multiplied still,"), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
                                  "started: wait for the product, and then release its stage")
         k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
@@ -183,20 +183,30 @@ class Products:
         parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
         return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
 
-    def _written(self):
+    def _written(self, what="multiplied"):
         "Who has written the first number of both factors; refused while a copy to it is under way."
         numbers = self.memory.numbers
         places = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (self.a, self.b)]))
-        numbers.fetch(places, "multiplied")
+        numbers.fetch(places, what)
         return [numbers.elements[number].write for number in numbers.ids[places].tolist()]
 
     def _factors(self, descriptor, row, column):
-        "The numbers in some rows of 128 bytes and columns of a tile."
+        "The numbers in some rows of 128 bytes and columns of a tile. Those that threads have stored must be fenced."
         if descriptor >> 62 != 1: raise SimulatorError("only the 128-byte swizzle is known here")
         start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
         at = start + column // 64 * leading + row // 8 * stride + row % 8 * 128 + column % 64 * 2
-        return from_bf16(self.memory.numbers.fetch(_swizzled(at), "multiplied")).astype(float)
+        numbers, places, thread = self.memory.numbers, _swizzled(at), getcurrent()
+        factors = numbers.fetch(places, "multiplied")
+        def seen(write):
+            return isinstance(write, Landed) or (write.thread.fenced_at > write.time
+                                                 and (write.thread is thread or thread.ordered_after(write)))
+        writes = {numbers.elements[number].write for number in numbers.ids[places.ravel()].tolist()}
+        if unseen := [write.thread for write in writes if not seen(write)]:
+            raise SimulatorError(f"a factor is multiplied that {min(unseen, key=lambda t: t.linear)} has stored, and that "
+                                 "may not be seen yet: fence_proxy_async, and then a barrier")
+        return from_bf16(factors).astype(float)
 
+# %% ../../nbs/library/sim_hopper.ipynb #a16fe002
 class Unfinished(tuple):
     "Sums that products are still at work on: NaN, for whoever looks at them too early."
     def __new__(cls, values):
@@ -243,6 +253,8 @@ def fence_proxy_async():
     "Let copies see what the running thread has stored and made."
     thread = getcurrent()
     thread.fenced, thread.stored = thread.fenced + thread.stored, []
+    thread.time += 1
+    thread.fenced_at = thread.time
     fence_mbarrier_init()  # this fence is enough for them, too
 
 def store_box(map_address, source, column, row):
@@ -262,6 +274,7 @@ def store_box(map_address, source, column, row):
     memory.leaving.update(places.flat)
     thread.sends[-1].append((_covered(matrix, row, column, rows), places))
 
+# %% ../../nbs/library/sim_hopper.ipynb #a16fe003
 def cp_async_bulk_commit_group():
     "Close the running thread's open group of stores."
     getcurrent().sends.append([])

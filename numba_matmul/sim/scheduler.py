@@ -109,6 +109,7 @@ class Thread(greenlet):
         self.paused = self.at_grid = False
         self.asked, self.questions = None, 0  # its last atomic operation; how many since it last paused
         self.products, self.sends, self.stored, self.fenced, self.maps = [], [[]], [], [], set()
+        self.fenced_at = -1  # moment of its last fence between the proxies
 
     def __str__(self): return f"thread {_index(self.threadIdx, self.block.dims)}"
 
