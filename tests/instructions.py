@@ -17,8 +17,8 @@ from numba import cuda, float32, uint16, uint32, uint64
 from numba_matmul.arrays import to_d, to_h
 from numba_matmul.gemm.launch import map_of
 from numba_matmul.ptx.ampere import (
-    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16,
-    move_eight, store_pair, unpack_bf16)
+    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, ldmatrix,
+    mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, unpack_bf16)
 from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, global_address, load2, load4, load_fours_at, shared_address, store2, store4,
     store_fours, store_relaxed, to_array)
@@ -461,6 +461,21 @@ def cvt_kernel(x, out):
 def rounded_pairs(rng):
     x = floats(rng, 64, 2)
     return cvt_kernel, 64, (x, Out(64, np.uint32)), [bfloat16(x).view(np.uint32)[:, 0]]
+
+
+@cuda.jit
+def approximate_kernel(x, out):
+    t = uint32(cuda.threadIdx.x)
+    out[t, 0], out[t, 1] = ex2_approx_ftz_f32(x[t]), rcp_approx_ftz_f32(x[t])
+
+
+@case("ex2_approx_ftz_f32", "rcp_approx_ftz_f32")
+def approximate(rng):
+    x = np.concatenate([floats(rng, 32), rng.uniform(-20, 20, 32).astype(np.float32)])
+    def flushed(x): return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
+    found = np.stack([flushed(np.exp2(flushed(x))), flushed(np.float32(1) / flushed(x))], 1)
+    bound = np.where(np.isfinite(found), np.abs(found), 0) * 2.0**-21  # 22 bits, and what the simulator rounds
+    return approximate_kernel, 64, (x, Out((64, 2), np.float32)), [Near(found, bound)]
 
 
 @cuda.jit

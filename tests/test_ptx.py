@@ -20,8 +20,8 @@ from numba import cuda, float32, float64, uint16, uint32, uint64
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import (
-    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16,
-    move_eight, store_pair, unpack_bf16)
+    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, ldmatrix,
+    mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, unpack_bf16)
 from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, global_address, load2, load4, load_fours_at, shared_address, store2, store4,
     store_fours, store_relaxed, to_array)
@@ -154,6 +154,16 @@ def _(): setmaxnreg_inc(232)
       types="float32, float32, uint32[::1]",
       volatile=False)  # the first source becomes the upper half
 def _(low, high, out): out[0] = cvt_rn_bf16x2_f32(low, high)
+
+
+@form("ex2_approx_ftz_f32", "sm_75", "Floating Point: ex2", "ex2.approx.ftz.f32 out[0], x",
+      types="float32, float32[::1]", volatile=False)
+def _(x, out): out[0] = ex2_approx_ftz_f32(x)
+
+
+@form("rcp_approx_ftz_f32", "sm_75", "Floating Point: rcp", "rcp.approx.ftz.f32 out[0], x",
+      types="float32, float32[::1]", volatile=False)
+def _(x, out): out[0] = rcp_approx_ftz_f32(x)
 
 
 # Of those that are several, or accesses to arrays
@@ -506,6 +516,8 @@ WRONG = [
     ("cp_async_wait_group", lambda pending: cp_async_wait_group(pending + 1)),
     ("cvt_rn_bf16x2_f32", cut_off),
     ("cvt_rn_bf16x2_f32", lambda low, high: cvt_rn_bf16x2_f32(high, low)),
+    ("ex2_approx_ftz_f32", np.exp),
+    ("rcp_approx_ftz_f32", lambda x: -rcp_approx_ftz_f32(x)),
     ("unpack_bf16", lambda bits: unpack_bf16(bits)[::-1]),
     ("pack_scaled", lambda acc, alpha: pack_scaled(acc, 1)),
     ("ldmatrix", lambda *args: ldmatrix(*args[:-1], 1 - args[-1])),

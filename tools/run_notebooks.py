@@ -49,7 +49,8 @@ def run_in_child(path):
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder)/"experiments"
         notes.touch()
-        command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
+        # -P: tools/profile.py is not to be found in the place of Python's own, which torch.compile imports
+        command = [sys.executable, "-P", Path(__file__).resolve(), "--one", path.name]
         if subprocess.run(command, cwd=path.parent, env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
             sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
         return {name: entry for line in notes.read_text(encoding="utf-8").splitlines()

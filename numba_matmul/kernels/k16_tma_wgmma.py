@@ -141,7 +141,7 @@ def k_tile_loader(
     tile,  # a `WgmmaTile`
 ):
     "A device function: issue the TMA loads of a k tile, from one thread."
-    stage_bytes, bytes_a, boxes = tile.stage_bytes, tile.bytes_a, tile.bn // 64
+    stage_bytes, bytes_a, boxes, k_major_b = tile.stage_bytes, tile.bytes_a, tile.bn // 64, tile.k_major_b
 
     @cuda.jit(device=True)
     def load_k_tile(
@@ -155,9 +155,12 @@ def k_tile_loader(
         k = uint32(k_tile * uint32(BK))  # column of A, row of B
         mbarrier_arrive_expect_tx(full, uint32(stage_bytes))
         cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
-        for box in range(boxes):
-            cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a + BOX * box)), maps.b,
-                                                     full, uint32(col + uint32(64 * box)), k)
+        if k_major_b:
+            cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
+        else:
+            for box in range(boxes):
+                cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a + BOX * box)), maps.b,
+                                                         full, uint32(col + uint32(64 * box)), k)
     return load_k_tile
 
 # %% ../../nbs/16_tma_wgmma.ipynb #01bd7edc
@@ -169,7 +172,8 @@ def wgmma_multiplier(
     """A device function: start to multiply a k tile that has come, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a, steps, scale_d = tile.stage_bytes, tile.bytes_a, BK // 16, int(accumulate)
-    transpose_b, pending = 1, 1
+    of_b, next_b, transpose_b = (OF_A, NEXT_A, 0) if tile.k_major_b else (OF_B, NEXT_B, 1)
+    pending = 1
 
     @cuda.jit(device=True)
     def mma(
@@ -180,8 +184,8 @@ def wgmma_multiplier(
     ):
         here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
         a = OF_A | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
-        b = OF_B | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
-        return wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, steps, transpose_b, pending, scale_d)
+        b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
+        return wgmma_mma_async(acc, a, b, NEXT_A, next_b, steps, transpose_b, pending, scale_d)
     return mma
 
 # %% ../../nbs/16_tma_wgmma.ipynb #9f2f574d
@@ -193,7 +197,7 @@ def bf16_gemm_tma_wgmma_kernel(
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
-    bm, bn, stages, group_m = tile
+    bm, bn, stages, group_m = tile[:4]
     k_tiles_ahead, zeros = stages - 1, (np.float32(0),) * tile.results
     shared_storage, advance = storage_layout(tile), pipeline_advance(stages)
     load_k_tile, mma = k_tile_loader(tile), wgmma_multiplier(tile)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['cp_async', 'cp_async_commit_group', 'cp_async_wait_group', 'cp_async_at', 'cvt_rn_bf16x2_f32', 'unpack_bf16',
-           'ldmatrix', 'mma_m16n8k16', 'store_pair', 'move_eight']
+           'ex2_approx_ftz_f32', 'rcp_approx_ftz_f32', 'ldmatrix', 'mma_m16n8k16', 'store_pair', 'move_eight']
 
 # %% ../../nbs/library/ptx_ampere.ipynb #ff2d1624
 import sys
@@ -104,6 +104,33 @@ def unpack_bf16(
 ) -> tuple:
     "Two float32: the low half and the high half."
     return tuple(from_bf16(np.array([bits], np.uint32).view(np.uint16)))
+
+# %% ../../nbs/library/ptx_ampere.ipynb #30a90002
+def _emit_approximate(text):
+    "What emits an instruction with one operand and one result, float32."
+    def emit(context, builder, kinds, args):
+        from llvmlite import ir
+        return _assembly(builder, f"{text} $0, $1;", "=f,f", args, [ir.FloatType()], True)[0]
+    return emit
+
+def _flushed(x):
+    "What `.ftz` does to numbers too small for a full significand."
+    x = np.float32(x)
+    return np.copysign(np.float32(0), x) if abs(x) < np.finfo(np.float32).tiny else x
+
+@bind(_emit_approximate("ex2.approx.ftz.f32"), "f", types.float32)
+def ex2_approx_ftz_f32(
+    x,       # float32
+) -> float:  # float32
+    "2 to the power of `x`. PTX ISA, ex2."
+    with np.errstate(all="ignore"): return _flushed(np.exp2(_flushed(x)))
+
+@bind(_emit_approximate("rcp.approx.ftz.f32"), "f", types.float32)
+def rcp_approx_ftz_f32(
+    x,       # float32
+) -> float:  # float32
+    "1 / `x`. PTX ISA, rcp."
+    with np.errstate(all="ignore"): return _flushed(np.float32(1) / _flushed(x))
 
 # %% ../../nbs/library/ptx_ampere.ipynb #a5d1c0e1
 def _emit_ldmatrix(context, builder, kinds, args):
