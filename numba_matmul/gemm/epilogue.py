@@ -10,7 +10,7 @@ __all__ = ['EPILOGUES', 'STEEP', 'CUBE', 'ACTIVATIONS', 'Target', 'pair_writer',
            'pair_finisher', 'finished_pairs', 'fused_epilogue', 'fused_name']
 
 # %% ../../nbs/library/gemm_epilogue.ipynb #73048b71
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from typing import NamedTuple
 
@@ -357,26 +357,24 @@ def finished_pairs(
 
 @cache
 def fused_epilogue(
+    tile, predicated, read_c, scaled,  # as of the others
     bias,        # is one added to each column?
     activation,  # a key of `ACTIVATIONS`
     residual,    # is one added last?
 ):
-    "What makes the epilogue of a layer for a tile: the overlapped one, with more done before results are rounded."
-    @cache
-    def make(tile, predicated, read_c, scaled):
-        boxes, _, drain = overlapped_epilogue(tile, predicated, read_c, scaled)
-        finished = finished_pairs(0, tile.bn // 8, pair_finisher(predicated, scaled, bias, activation, residual))
+    "The epilogue of a layer: the overlapped one, with more done before results are rounded."
+    boxes, _, drain = overlapped_epilogue(tile, predicated, read_c, scaled)
+    finished = finished_pairs(0, tile.bn // 8, pair_finisher(predicated, scaled, bias, activation, residual))
 
-        @cuda.jit(device=True)
-        def finish(acc, pending, to, part, row, col, thread, store):
-            lane = uint32(thread % 32)
-            my_row, my_col = int64(row) + thread % 128 // 32 * 16 + lane // 4, int64(col) + lane % 4 * 2
-            upper = uint64(my_row * to.cols + my_col) >> uint64(1)
-            lower = upper + (uint64(8 * to.cols) >> uint64(1))
-            packed = finished(to, my_row, my_col, uint64(my_col) >> uint64(1), upper, lower, acc)
-            return PendingTile(packed, row, col, True)
-        return Epilogue(boxes, finish, drain)
-    return make
+    @cuda.jit(device=True)
+    def finish(acc, pending, to, part, row, col, thread, store):
+        lane = uint32(thread % 32)
+        my_row, my_col = int64(row) + thread % 128 // 32 * 16 + lane // 4, int64(col) + lane % 4 * 2
+        upper = uint64(my_row * to.cols + my_col) >> uint64(1)
+        lower = upper + (uint64(8 * to.cols) >> uint64(1))
+        packed = finished(to, my_row, my_col, uint64(my_col) >> uint64(1), upper, lower, acc)
+        return PendingTile(packed, row, col, True)
+    return Epilogue(boxes, finish, drain)
 
 def fused_name(
     bias, activation, residual,  # see `fused_epilogue`
@@ -384,4 +382,5 @@ def fused_name(
     "The name of a layer's epilogue."
     return "fused" + "_bias" * bias + (f"_{activation}" if activation else "") + "_residual" * residual
 
-EPILOGUES |= {fused_name(*what): fused_epilogue(*what) for what in product((False, True), ACTIVATIONS, (False, True))}
+for bias, activation, residual in product((False, True), ACTIVATIONS, (False, True)):
+    EPILOGUES[fused_name(bias, activation, residual)] = partial(fused_epilogue, bias=bias, activation=activation, residual=residual)
