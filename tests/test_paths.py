@@ -23,7 +23,11 @@ ONE_WAY = {
     ("kernels.k03_smem_blocking", "before_use"): "lesson 3 leaves the barrier out, to show the race",
     ("kernels.k03_smem_blocking", "after_use"): "the same",
     ("kernels.k06_vectorized", "b_width == 4"): "kernel 8 pads rows of B's tile",
+    ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of tests/test_torch_ops.py",
 }
+# What no path takes: a lesson's kernel for sizes that fit, and the layers of tests/test_torch_ops.py.
+ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher", "finished_pairs",
+             "fused_epilogue")
 BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]  # these share more than others
 GROUPS = [[number] for number in KERNELS if number not in BF16] + [BF16]
 
@@ -45,7 +49,7 @@ class Watched(ast.NodeTransformer):
         return ast.copy_location(ast.Call(ast.Name("_seen", ast.Load()), [ast.Constant(key)], []), node)
 
     def visit_FunctionDef(self, node):
-        if node.name.startswith(("short_", "start_")): return node  # a lesson's kernel for sizes that fit, which no path takes
+        if node.name.startswith(ELSEWHERE): return node
         outer, self.inside = self.inside, self.inside or is_device(node)
         self.generic_visit(node)
         if is_device(node): node.body.insert(0, ast.copy_location(ast.Expr(self.seen(node, "start")), node))
