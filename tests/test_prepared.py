@@ -31,7 +31,7 @@ def prepared_calls():
     """In a child, with the compiler's side of Numba: calls of a prepared function, and what the driver got of each
     (grid, block, shared bytes, stream, number of attributes, the arguments' fields)."""
     import numba_matmul.gemm.launch as launch
-    from numba_matmul.gemm.args import calls, span
+    from numba_matmul.gemm.args import calls
     launches, long_way = [], []
 
     def note(config, function, pointers, _):

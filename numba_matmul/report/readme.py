@@ -14,7 +14,6 @@ import re
 import statistics
 from configparser import ConfigParser
 
-from ..arrays import dtype_of
 from ..cards import card_folder, card_row, load_cards
 from ..exercise import exercises
 from ..registry import KERNELS, OTHERS, number_of
