@@ -3,7 +3,7 @@
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
 # make grade            every exercise's solutions, correct and wrong, before its judge (ARGS="02 03": these)
 # make profile KERNEL=05 one kernel under Nsight Compute
-# make gpu STAGE=…       on a GPU machine: tune, ladder, notebooks, ncu or check; writes results to commit
+# make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
 # make mutants          plant mistakes into the kernels, one at a time: is each of them found? (ARGS="--count 0": all)
@@ -16,7 +16,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test grade mutants lab site site-check profile same-code gpu gpu-tune gpu-ladder gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test grade mutants lab site site-check profile same-code gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -84,8 +84,8 @@ same-code: setup
 	@$(PY) tools/same_code.py $(BASE)
 
 gpu:
-	@case "$(STAGE)" in tune|ladder|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
-	 *) echo "make gpu STAGE=tune|ladder|notebooks|ncu|check" >&2; exit 2;; esac
+	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
+	 *) echo "make gpu STAGE=tune|ladder|calls|notebooks|ncu|check" >&2; exit 2;; esac
 
 gpu-tune: setup
 	@for number in $(or $(KERNELS),all); do $(PY) -m numba_matmul.ladder --tune $$number --budget $(or $(BUDGET),120) || exit 1; done
@@ -93,6 +93,11 @@ gpu-tune: setup
 
 gpu-ladder: setup
 	$(PY) -m numba_matmul.ladder --size $(SIZES) --json card
+	$(PY) -m numba_matmul.ladder --readme
+	@echo "To commit: nbs/results README.md"
+
+gpu-calls: setup
+	$(PY) -m numba_matmul.ladder --calls
 	$(PY) -m numba_matmul.ladder --readme
 	@echo "To commit: nbs/results README.md"
 

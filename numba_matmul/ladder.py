@@ -11,6 +11,7 @@ import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import date
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
@@ -21,14 +22,14 @@ from .cards import CHECKOUT, gpu_card, load_cards, write_card
 from .process import ChildError, in_child
 from .gemm.launch import capable
 from .gemm.tiles import tuned_tile
-from .bench.record import clocks, machine, measure
+from .bench.record import clocks, machine, measure, measure_calls
 from .bench.timing import progress
 from .bench.verify import check_paths
 from .kernels.k09_autotuning import autotune, candidates, spilling, write_tuning
 from .registry import KERNELS, OTHERS
 from .report.plots import by_dtype, draw_panels, rows_at
 from .report.readme import write_readme
-from .report.tables import table
+from .report.tables import call_costs, table
 from numba import config
 
 # %% ../nbs/90_ladder.ipynb #268f5b8d
@@ -172,6 +173,16 @@ def _tune(text, budget):
         print(found._repr_markdown_())
         if found.rows: print(f"Written: {write_tuning(found).name}")
 
+def _calls():
+    "Measure what calls cost, print it, and keep it."
+    if config.ENABLE_CUDASIM: _refuse("--calls needs a GPU; kernels run in the simulator here")
+    if not gpu_card():
+        _refuse("--calls keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
+    rows = measure_calls(_able(list(KERNELS.values()), current_gpu().compute_capability))
+    measured = dict(gpu=gpu_card()["gpu"], calls=dict(date=date.today().isoformat(), rows=rows))
+    print(call_costs(measured)._repr_markdown_())
+    print(f"Written: {write_card(measured).name}")
+
 # %% ../nbs/90_ladder.ipynb #8df99dce
 def _run(kernels, size, shape, runs, card_path, picture):
     "Check and time kernels, print the table, and write what was asked for."
@@ -224,9 +235,11 @@ def main(
     readme: bool = False,    # only rewrite the README's table and picture from the cards
     tune: str = None,        # only search for the best tile of this kernel (or of all), and keep it
     budget: float = 120,     # seconds for each search
+    calls: bool = False,     # only measure what a call costs beside one of torch.mm, and keep it
 ):
     "Check every kernel and show its speed beside cuBLAS."
     with _one_line():
         if readme: return _write_readme()
         if tune is not None: return _tune(tune, budget)
+        if calls: return _calls()
         _run(kernels, size, shape, runs, json, plot)

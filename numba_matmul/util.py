@@ -16,7 +16,7 @@ from .cards import (card_row, cycles_per_step, gain, gpu_card, gpu_name, load_ca
                                 pick_card, recorded)
 from .gemm.args import gemm_args
 from .bench.experiment import Experiment, experiment
-from .bench.timing import Runtime, cuda_mean_runtime, measure_runtime, progress
+from .bench.timing import Runtime, call_time, cuda_mean_runtime, measure_runtime, progress
 from .bench.verify import assert_matmul_correct, check_matmul
 from .exercise import ask, changes, grade
 from .machine import draw_machine

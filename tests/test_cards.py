@@ -130,7 +130,7 @@ def state(folder):
 
 
 @without_gpu
-@pytest.mark.parametrize("stage", ["tune", "ladder", "notebooks", "ncu", "check"])
+@pytest.mark.parametrize("stage", ["tune", "ladder", "calls", "notebooks", "ncu", "check"])
 def test_every_stage_refuses_without_a_gpu_and_changes_nothing(elsewhere, stage):
     before = state(elsewhere)
     done = run("make", "gpu", f"STAGE={stage}", f"PYTHON={sys.executable}", cwd=elsewhere, PYTHONPATH=str(elsewhere))

@@ -136,7 +136,7 @@ def told(done): return [line for line in (done.stdout + done.stderr).splitlines(
 def test_make_finds_its_python_in_the_environment_that_it_made(project):
     script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
     (project.root/".venv"/"ready").touch()
-    stages = [f"gpu STAGE={stage}" for stage in ("tune", "ladder", "notebooks", "ncu", "check")]
+    stages = [f"gpu STAGE={stage}" for stage in ("tune", "ladder", "calls", "notebooks", "ncu", "check")]
     for target in ("ladder", "lab", "site", "site-check", "readme", "test", "profile KERNEL=05", "same-code BASE=main", *stages):
         done = project(*target.split())
         assert done.returncode == 0 and "called with" in done.stdout, (target, done.stderr)

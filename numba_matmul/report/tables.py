@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['BESIDE', 'table', 'kernels_of', 'size_text', 'by_size', 'cublas_tile', 'cublas_chose', 'kept', 'losing', 'lost',
-           'tile_at', 'intensities', 'profiled', 'in_bytes', 'without_pause', 'pivot']
+           'tile_at', 'intensities', 'profiled', 'in_bytes', 'without_pause', 'pivot', 'wall_clock', 'call_costs']
 
 # %% ../../nbs/library/report_tables.ipynb #0a69485f
 import inspect
 import re
+import statistics
+from operator import truediv
 
 from ..arrays import cdiv, dtype_of
 from ..cards import card_row
@@ -206,3 +208,33 @@ def pivot(
     return Markdown("\n".join([f"| {experiment.name}, {experiment.unit} | {' | '.join(columns)} |",
                                "|---|" + "--:|" * len(columns), *(f"| {row} | {line(row)} |" for row in rows),
                                "", experiment.source]))
+
+# %% ../../nbs/library/report_tables.ipynb #c0a11708
+def _us(row):
+    "Median of ours and of torch's, and the worst ratio of a round."
+    ours, theirs = (statistics.median(row[name]) for name in ("us", "torch_us"))
+    return f"{number_text(ours)} / {number_text(theirs)} ({max(map(truediv, row['us'], row['torch_us'])):.2f})"
+
+def wall_clock(
+    card,  # a result card with calls
+) -> dict:  # name of a host function → size → row
+    "What calls in a queue cost."
+    found = {}
+    for row in card["calls"]["rows"]:
+        if row["what"] == "wall clock": found.setdefault(row["name"], {})[row["size"]] = row
+    return found
+
+def call_costs(
+    card,  # a result card with calls
+) -> Markdown:
+    "What a call costs, ours and `torch.mm`'s: of each kernel on the host, and of the last ones in a queue."
+    hosts = {}
+    for row in card["calls"]["rows"]:
+        if row["what"] != "wall clock": hosts.setdefault(row["name"], {})[row["what"]] = row
+    whats, walls = list(next(iter(hosts.values()))), wall_clock(card)
+    sizes = list(next(iter(walls.values())))
+    lines = [f"| {card['gpu']}: µs, ours / torch.mm | {' | '.join(whats)} |", "|---|" + "--:|" * len(whats)]
+    lines += [f"| kernel {number_of(name)} | {' | '.join(_us(rows[what]) for what in whats)} |" for name, rows in hosts.items()]
+    lines += ["", f"| {card['gpu']}: µs of a call in a queue | {' | '.join(map(str, sizes))} |", "|---|" + "--:|" * len(sizes)]
+    lines += [f"| kernel {number_of(name)} / torch.mm | {' | '.join(_us(rows[size]) for size in sizes)} |" for name, rows in walls.items()]
+    return Markdown("\n".join(lines))
