@@ -216,7 +216,6 @@ def launches(monkeypatch):
         found.append(args)
         return launch(*args)
     monkeypatch.setattr(torch_ops, "_launch_17", note)
-    monkeypatch.setattr(torch_ops, "LEAST_WORK", 0)
     return found
 
 

@@ -222,17 +222,14 @@ def memory_again(kernel, shape):
         assert_matmul_correct(*case)
 
 
-def few_maps(kernel, shape):
-    "Products of new matrices in two streams at the same time, when few tensor maps are kept."
-    launch.MAX_MAPS, kept = 4, launch.MAX_MAPS
-    try:
-        streams, cases = [torch.cuda.Stream() for _ in range(2)], [matrices(kernel, *shape) for _ in range(TIMES)]
-        torch.cuda.synchronize()
-        for case, stream in zip(cases, cycle(streams)):
-            with torch.cuda.stream(stream): kernel(*case)
-        torch.cuda.synchronize()
-        for case in cases: assert_matmul_correct(*case)
-    finally: launch.MAX_MAPS = kept
+def new_matrices(kernel, shape):
+    "Products of matrices that are new at each call, in two streams at the same time: a launch takes its tensor maps along."
+    streams, cases = [torch.cuda.Stream() for _ in range(2)], [matrices(kernel, *shape) for _ in range(TIMES)]
+    torch.cuda.synchronize()
+    for case, stream in zip(cases, cycle(streams)):
+        with torch.cuda.stream(stream): kernel(*case)
+    torch.cuda.synchronize()
+    for case in cases: assert_matmul_correct(*case)
 
 
 def same_bits(kernel, shape):
@@ -283,7 +280,7 @@ def repeated_part(kernels):
 
 
 def overlapping_part(kernels):
-    tests = two_graphs, threads, busy, memory_again, few_maps, same_bits
+    tests = two_graphs, threads, busy, memory_again, new_matrices, same_bits
     return outcome([(fn, kernel, (shape,)) for fn, kernel, shape in progress(list(product(tests, kernels, OVERLAPPING)),
                                                                              "overlapping")])
 

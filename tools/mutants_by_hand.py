@@ -39,7 +39,7 @@ BY_HAND = [
     ("kernels.k15_tensor_cores", "cuda.syncthreads()  # nobody needs the ring any more", "pass", "results overwrite the ring"),
     ("kernels.k15_tensor_cores", "staged = staged and width == 8 and not read_c", "staged = staged and not read_c", "16 bytes at rows that are not aligned"),
     ("kernels.k15_tensor_cores", "dict(width=g.alignment // 2)", "dict(width=8)", "alignment is not asked for"),
-    ("kernels.k16_tma_wgmma", "map_of(g.a, tile.bm, g.stream)", "map_of(g.a, 64, g.stream)", "boxes of A with too few rows"),
+    ("kernels.k16_tma_wgmma", "(g.a, tile.bm), (g.b", "(g.a, 64), (g.b", "boxes of A with too few rows"),
     ("kernels.k16_tma_wgmma", "mbarrier_arrive_expect_tx(full, uint32(stage_bytes))", "mbarrier_arrive_expect_tx(full, uint32(bytes_a))", "bytes of A alone"),
     ("kernels.k16_tma_wgmma", "if not (tma_counts(g) and g.aligned)", "if not tma_counts(g)", "rows that the TMA cannot copy"),
     ("kernels.k17_warp_specialized", "uint32(4 * consumers)", "uint32(4)", "arrivals of one consumer"),

@@ -15,7 +15,7 @@ from greenlet import getcurrent
 from ..arrays import from_bf16, rounded, to_d, to_h
 from ..exercise import Exercise, Goal, Mutant, Verdict, reached, source_of, with_constants
 from ..gemm.args import gemm_args
-from ..gemm.launch import map_of, with_shared_memory
+from ..gemm.launch import TensorMapWords, with_shared_memory
 from ..gemm.pipeline import pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tiles import BK, BOX, WgmmaTile
@@ -76,9 +76,9 @@ def multiply(kernel, m, n, k):
     c = to_d(rounded(np.full((m, n), np.nan), "bfloat16"))
     g = gemm_args(to_d(a), to_d(b), c, dtype="bfloat16")
     launch = with_shared_memory(kernel, m // TILE.bm * (n // TILE.bn), with_producer(TILE), 0, shared_bytes(TILE))
-    maps = [map_of(x, rows) for x, rows in ((g.a, TILE.bm), (g.b, BK), (g.c, 64))]
+    maps = TensorMapWords((g.a, TILE.bm), (g.b, BK), (g.c, 64))
     hopper.load_box = noted_load
-    try: launch(*maps, np.int64(m), np.int64(n), np.int64(k))
+    try: launch(maps.words, np.int64(m), np.int64(n), np.int64(k))
     finally: hopper.load_box = load
     exact, found = from_bf16(a).astype(float) @ from_bf16(b).astype(float), from_bf16(to_h(c)).astype(float)
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact)), most / (1 + TILE.bn // 64)
@@ -116,12 +116,10 @@ def judge(exercise, kernel):
 
 # %% ../../nbs/exercises/e17.ipynb #4f6532d8
 HEAD = """@cuda.jit(launch_bounds=(384, 1))
-def my_warp_specialized(map_a, map_b, map_c, m, n, k):
+def my_warp_specialized(tensor_maps, m, n, k):
     storage, thread = shared_storage(cuda.shared.array(0, uint16, alignment=16)), uint32(cuda.threadIdx.x)
-    maps = TensorMaps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
+    maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
     if thread == 0:
-        fence_proxy_tensormap(maps.a)
-        fence_proxy_tensormap(maps.b)
         for stage in range(STAGES):
             mbarrier_init(full_barrier(storage, stage), uint32(1))
             mbarrier_init(empty_barrier(storage, stage), uint32(4 * CONSUMERS))
@@ -138,7 +136,7 @@ PRODUCE = """    if thread == 0:
             state, k_tile = advance(state), uint32(k_tile + 1)
 """
 CONSUMER = """    elif thread >= 128:
-        warpgroup, store = uint32(thread // 128 - 1), tma_store_of(thread, storage, map_c)
+        warpgroup, store = uint32(thread // 128 - 1), tma_store_of(thread, storage, tensor_map_address(tensor_maps, 2))
         acc, previous = ZEROS, uint32(0)
 """
 CONSUME = """        state, k_tile = PipelineState(uint32(0), uint32(0)), uint32(0)
@@ -273,13 +271,12 @@ EXERCISES = (Exercise(
                       "and only then do they meet at a barrier",
            "correct": "which k tile of which tile of C goes into which stage, and which 64 rows does a consumer have?",
            "compiles": "one thread is the producer, and one thread of each consumer sends its results"},
-    preamble="""from numba import uint16, uint64
+    preamble="""from numba import uint16
 from numba_matmul.gemm.epilogue import tma_store_of
 from numba_matmul.gemm.pipeline import (PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier,
                                         full_barrier, producer_acquire)
-from numba_matmul.ptx.core import global_address
 from numba_matmul.ptx.hopper import (
-    bar_sync, cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait, wgmma_wait_group)
+    bar_sync, cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_async, mbarrier_arrive,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait, tensor_map_address, wgmma_wait_group)
 """,
     solutions=SOLUTIONS, mutants=MUTANTS),)

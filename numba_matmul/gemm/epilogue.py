@@ -17,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from ..ptx.ampere import (
     cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, store_pair, unpack_bf16)
-from ..ptx.core import global_address
 from ..ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_proxy_async, fence_proxy_tensormap, pack_scaled, stmatrix)
+    cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix)
 from .pipeline import swizzle_128b
 from .tiles import BOX, ROW
 from numba import cuda, float32, int64, uint16, uint32, uint64
@@ -152,17 +151,17 @@ class TmaStore(NamedTuple):
     map_c: int     # address of C's tensor map
 
 @cuda.jit(device=True)
-def tma_store_of(thread, storage, map_c):
-    "The `TmaStore` of a consumer thread; the elected one fences C's tensor map."
+def tma_store_of(
+    thread, storage,
+    map_c,  # address of C's tensor map
+):
+    "The `TmaStore` of a consumer thread."
     warpgroup, lane = uint32(thread // 128 - 1), uint32(thread % 32)
     row = uint32(thread % 128 // 32 * 16 + lane % 16)
     boxes = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
     swizzle = uint32(swizzle_128b(row, uint32(lane // 16)) * 16)
     lane_row = uint32(boxes + uint32(row * uint32(ROW)))
-    store = TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, boxes, lane_row, swizzle,
-                     global_address(map_c, uint64(0)))
-    if store.elected: fence_proxy_tensormap(store.map_c)
-    return store
+    return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, boxes, lane_row, swizzle, map_c)
 
 @cache
 def box_storer(

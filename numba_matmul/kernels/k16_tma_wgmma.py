@@ -17,12 +17,12 @@ from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from ..ptx.core import global_address, shared_address, to_array
 from ..ptx.hopper import (
     cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx,
-    mbarrier_init, mbarrier_try_wait, wgmma_mma_async, wgmma_wait_group)
+    mbarrier_init, mbarrier_try_wait, tensor_map_address, wgmma_mma_async, wgmma_wait_group)
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, pair_writer, mma_row_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (delegate, launch_kernel, map_of, need_capability, prepared,
-                                      tma_counts, with_shared_memory)
+from ..gemm.launch import (TensorMapWords, delegate, launch_kernel, map_of, need_capability,
+                                      prepared, tma_counts, with_shared_memory)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
                                         pipeline_advance, storage_layout)
@@ -205,15 +205,14 @@ def bf16_gemm_tma_wgmma_kernel(
 
     @cuda.jit(lineinfo=True, launch_bounds=(tile.threads, 1))
     def bf16_gemm_tma_wgmma_kernel(
-        map_a,  # tensor map of A, boxes of bm rows
-        map_b,  # tensor map of B, boxes of 64 rows
-        c,      # (m·n,) bits of bfloat16
+        tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B in boxes of 64
+        c,            # (m·n,) bits of bfloat16
         m, n, k,
-        alpha,  # factor of A·B
-        beta,   # factor of C
+        alpha,        # factor of A·B
+        beta,         # factor of C
     ):
         storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
-        maps = TensorMaps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
+        maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
         thread = uint32(cuda.threadIdx.x)
         tile_row, tile_col = rasterize(uint32(cuda.blockIdx.x), uint32((m + bm - 1) // bm),
                                        uint32((n + bn - 1) // bn), uint32(group_m))
@@ -224,8 +223,6 @@ def bf16_gemm_tma_wgmma_kernel(
         if thread == 0:
             for i in range(stages): mbarrier_init(full_barrier(storage, i), uint32(1))
             fence_mbarrier_init()
-            fence_proxy_tensormap(maps.a)
-            fence_proxy_tensormap(maps.b)
             for i in range(k_tiles_ahead):
                 if i < k_tiles: load_k_tile(storage, uint32(i), maps, row, col, uint32(i))
         cuda.syncthreads()
@@ -268,8 +265,8 @@ def bf16_gemm_tma_wgmma(
     follow = dict(predicated=not tile.fits(g), read_c=g.beta != 0)
     kernel = KERNEL.factory(tile, **follow | options)
     launch_kernel(g, kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
-                  map_of(g.a, tile.bm, g.stream), map_of(g.b, BK, g.stream), g.c.ravel(), np.int64(g.m),
-                  np.int64(g.n), np.int64(g.k), g.alpha, g.beta, shared_bytes=tile.shared_bytes)
+                  TensorMapWords((g.a, tile.bm), (g.b, BK)), g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k),
+                  g.alpha, g.beta, shared_bytes=tile.shared_bytes)
     return g.result
 
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2))

@@ -13,15 +13,14 @@ from functools import cache
 
 import numpy as np
 from ..arrays import cdiv
-from ..ptx.core import global_address
 from ..ptx.hopper import (
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
-    mbarrier_init, mbarrier_try_wait, setmaxnreg_dec, setmaxnreg_inc, wgmma_wait_group)
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_try_wait,
+    setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_wait_group)
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer, store_nothing,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (delegate, launch_kernel, map_of, need_capability, prepared,
+from ..gemm.launch import (TensorMapWords, delegate, launch_kernel, need_capability, prepared,
                                       sm_count, tma_counts)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
@@ -31,7 +30,7 @@ from ..gemm.schedule import persistent_scheduler
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k16_tma_wgmma import RULES as RING_RULES, k_tile_loader, wgmma_multiplier
-from numba import cuda, uint16, uint32, uint64
+from numba import cuda, uint16, uint32
 
 # %% ../../nbs/17_warp_specialized.ipynb #f24ff2fc
 @cache
@@ -132,13 +131,10 @@ def barrier_init(
     stages,
     consumers,  # warpgroups
 ):
-    "A device function: thread 0, the producer, fences its tensor maps; thread 32 makes the mbarriers."
+    "A device function: one thread makes the mbarriers."
     @cuda.jit(device=True)
-    def init(storage, maps, thread):
+    def init(storage, thread):
         if thread == 0:
-            fence_proxy_tensormap(maps.a)
-            fence_proxy_tensormap(maps.b)
-        elif thread == 32:
             mbarrier_init(storage.order, uint32(1))
             for stage in range(stages):
                 mbarrier_init(full_barrier(storage, stage), uint32(1))
@@ -192,7 +188,8 @@ def consumer_loop(
 
     @cuda.jit(device=True)
     def consume(
-        storage, map_c,
+        storage,
+        map_c,             # address of C's tensor map
         grid, work, step,  # see `produce`
         target,            # `Target`
         thread,
@@ -248,16 +245,16 @@ def bf16_gemm_warp_specialized_kernel(
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
-        map_a, map_b, map_c,  # tensor maps: boxes of bm rows of A, of 64 rows of B and C
-        c,        # (m·n,) bits of bfloat16, the same memory as `map_c` names; or the workspace
+        tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
+        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or the workspace
         m, n, k,
-        split_k,  # uint32, parts of each sum; each of them has a k tile or more
-        alpha,    # factor of A·B
-        beta,     # factor of C
+        split_k,      # uint32, parts of each sum; each of them has a k tile or more
+        alpha,        # factor of A·B
+        beta,         # factor of C
     ):
         storage, thread = shared_storage(cuda.shared.array(0, uint16, alignment=16)), uint32(cuda.threadIdx.x)
-        maps = TensorMaps(global_address(map_a, uint64(0)), global_address(map_b, uint64(0)))
-        init(storage, maps, thread)
+        maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
+        init(storage, thread)
         cuda.syncthreads()
 
         grid, target = work_grid(m, n, k, split_k), Target(c, m, n, alpha, beta)
@@ -267,7 +264,7 @@ def bf16_gemm_warp_specialized_kernel(
             if thread == 0: produce(storage, maps, grid, work, step)
         else:
             setmaxnreg_inc(consumer_registers)
-            consume(storage, map_c, grid, work, step, target, thread)
+            consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
@@ -290,8 +287,8 @@ def launch_gemm(
     options.setdefault("scaled", bool(g.alpha != 1))
     options.setdefault("predicated", by_threads and not tile.fits(g))  # the TMA needs no predicate
     kernel = KERNEL.factory(tile, **options)
-    maps = (map_of(x, rows, g.stream) for x, rows in ((g.a, tile.bm), (g.b, BK), (g.c, 64)))
-    launch_kernel(g, kernel, blocks, with_producer(tile), *maps,
+    maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
+    launch_kernel(g, kernel, blocks, with_producer(tile), maps,
                   g.c.ravel() if workspace is None else workspace, np.int64(g.m), np.int64(g.n),
                   np.int64(g.k), np.uint32(split_k), g.alpha, g.beta, shared_bytes=shared_bytes(tile))
 

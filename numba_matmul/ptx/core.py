@@ -52,6 +52,7 @@ def bind(
     instruction,  # PTX, with $0, $1, … for the operands; or a function that emits LLVM's instructions
     operands="",  # a letter each: r uint32, l uint64, f float32, n a literal, - any type
     result=None,  # type of the result, or a function of the operands' types and literals; None: no result
+    inline=False,  # must it stand in the very function that calls it?
 ):
     """Decorator for the Python body of an instruction, the one that the simulator runs: wherever a
     kernel calls it, the compiler puts `instruction`."""
@@ -81,7 +82,7 @@ def bind(
             return scope[name]
         scope["emitted"] = intrinsic(define(f"def {name}(typing_context, {names}): return typed({names})"))
         scope["body"] = define(f"def {name}({names}): return emitted({names})")
-        overload(function, target="cuda", prefer_literal="n" in operands)(
+        overload(function, target="cuda", prefer_literal="n" in operands, inline="always" if inline else "never")(
             define(f"def {name}({names}): return body"))
         return function
     return teach

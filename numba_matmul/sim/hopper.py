@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Landed', 'Late', 'let_others_run', 'MBarrier', 'mbarrier_init', 'fence_mbarrier_init', 'mbarrier',
-           'mbarrier_try_wait', 'tensor_map', 'load_box', 'Products', 'Unfinished', 'start_products', 'finish_products',
-           'store_pair', 'fence_proxy_async', 'store_box', 'cp_async_bulk_commit_group',
+           'mbarrier_try_wait', 'tensor_map', 'parameter_map', 'load_box', 'Products', 'Unfinished', 'start_products',
+           'finish_products', 'store_pair', 'fence_proxy_async', 'store_box', 'cp_async_bulk_commit_group',
            'cp_async_bulk_wait_group_read', 'check_end']
 
 # %% ../../nbs/library/sim_hopper.ipynb #ccdc29b1
@@ -105,6 +105,15 @@ def tensor_map(
     found = np.zeros(16, np.uint64)
     found[:5] = address, rows, columns, box_rows, os.getpid()
     return found.view(np.uint8)
+
+_PARAMETERS = {}  # words → the same in memory
+
+def parameter_map(words):
+    "The address of a tensor map that has come among the parameters, where a launch has put it for all to see."
+    words = tuple(map(int, words))
+    address = _PARAMETERS.setdefault(words, np.array(words, np.uint64)).ctypes.data
+    getcurrent().maps.add(address)
+    return np.uint64(address)
 
 def _described(address):
     "The matrix that a tensor map describes, and the rows of a box."

@@ -428,6 +428,9 @@ def _type_text(arg):
         axes = [":"] * arg.ndim
         if arg._item.is_c_contiguous(): axes[-1] = "::1"
         return f"{arg.dtype}[{', '.join(axes)}]"
+    if isinstance(arg, tuple):
+        kinds = [_type_text(part) for part in arg]
+        return f"UniTuple({kinds[0]}, {len(kinds)})" if len(set(kinds)) == 1 else f"Tuple(({', '.join(kinds)}))"
     if isinstance(arg, (bool, np.bool_)): return "boolean"
     if isinstance(arg, int): return "int64"
     return str(np.asarray(arg).dtype)
