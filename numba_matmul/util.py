@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of', 'COLORS', 'Markdown',
            'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row', 'cycles_per_step', 'gpu_name',
-           'gpu_card', 'gemm_args', 'assert_matmul_correct', 'check_matmul', 'Runtime', 'cuda_mean_runtime',
-           'measure_runtime', 'progress', 'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask',
-           'grade', 'changes']
+           'gpu_card', 'gemm_args', 'assert_matmul_correct', 'check_matmul', 'Runtime', 'call_time',
+           'cuda_mean_runtime', 'measure_runtime', 'progress', 'Experiment', 'experiment', 'recorded', 'gain',
+           'draw_machine', 'ask', 'grade', 'changes']
 
 # %% ../nbs/library/util.ipynb #daa7eb5f
 from .arrays import array_like, cdiv, dtype_of, from_bf16, rounded, to_bf16, to_d, to_h
@@ -25,5 +25,5 @@ from .machine import draw_machine
 _all_ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of',
          'COLORS', 'Markdown', 'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row',
          'cycles_per_step', 'gpu_name', 'gpu_card', 'gemm_args', 'assert_matmul_correct',
-         'check_matmul', 'Runtime', 'cuda_mean_runtime', 'measure_runtime', 'progress',
+         'check_matmul', 'Runtime', 'call_time', 'cuda_mean_runtime', 'measure_runtime', 'progress',
          'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask', 'grade', 'changes']

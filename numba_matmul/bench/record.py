@@ -37,7 +37,7 @@ def measure(
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)
 
 # %% ../../nbs/library/bench_record.ipynb #c0a11704
-def _beside_torch(call, rival, sets, **how):
+def _beside_torch(call, rival, sets, wait=False):
     "Three times in turn: µs of a call, and of one of the rival. What the last calls left is checked."
     import torch
     found = [], []
@@ -47,7 +47,7 @@ def _beside_torch(call, rival, sets, **how):
         def one():
             a, b, c = next(matrices)
             fn(a, b, c)
-        times.append(call_time(one, **how))
+        times.append(call_time(one, wait=wait))
         for a, b, c in (sets[0], sets[-1]): assert_matmul_correct(a, b, c)
     return dict(us=found[0], torch_us=found[1])
 
@@ -69,10 +69,8 @@ def measure_calls(
             many, chosen = matrices(host, dtype, 1000), [kernel for kernel in kernels if kernel.dtype == dtype]
             for kernel, (what, sets) in product(chosen, (("host", many[:1]), ("host, other matrices each time", many))):
                 rows.append(dict(name=kernel.name, size=host, what=what) | _beside_torch(kernel, mm, sets))
-            for size in wall:
-                runs = 5 if size < 4096 else 1
-                rows.append(dict(name=chosen[-1].name, size=size, what="wall clock")
-                            | _beside_torch(chosen[-1], mm, matrices(size, dtype), wait=True, repeats=runs))
+            rows += [dict(name=chosen[-1].name, size=size, what="wall clock")
+                     | _beside_torch(chosen[-1], mm, matrices(size, dtype), wait=True) for size in wall]
     finally: torch.set_float32_matmul_precision(precision)
     return rows
 

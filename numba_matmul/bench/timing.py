@@ -202,7 +202,7 @@ def call_time(
     call,        # function without arguments, which launches something
     calls=1000,  # in a row; the queue to the GPU takes about so many
     wait=False,  # until the GPU is done? then it is the time of a call in a program that calls without a pause
-    repeats=5,   # of which the best counts
+    repeats=5,   # of which the best counts (fewer, but at least one, where they would take more than 3 s)
 ):               # µs; None in the simulator, where nothing is timed
     "Time of a call by the clock of the host, in µs."
     if config.ENABLE_CUDASIM:
@@ -210,9 +210,10 @@ def call_time(
         return None
     import torch
     call()
-    best = float("inf")
-    for _ in range(repeats):
+    best, began = float("inf"), time.perf_counter()
+    for number in range(repeats):
         torch.cuda.synchronize()
+        if number and (time.perf_counter() - began) * (number + 1) / number > 3: break
         start = time.perf_counter()
         for _ in range(calls): call()
         if wait: torch.cuda.synchronize()
