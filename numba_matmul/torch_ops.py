@@ -61,12 +61,12 @@ FEW_ROWS = 64  # up to here a transposed B is multiplied as (Bᵀ·Aᵀ)ᵀ
 LEAST_RESULTS, LONG_SUM = 2**19, 2048  # fewer results of longer sums leave most of the GPU idle: kernel 18 cuts the sums
 
 def _can_17(a, b, others=()):
-    "Do types, layouts and shapes let kernel 17 multiply A by B, or by a transposed view, all by itself?"
-    return all((a.dtype == torch.bfloat16, b.dtype == torch.bfloat16, a.is_contiguous(),
-                b.is_contiguous() or a.shape[0] > FEW_ROWS and b.t().is_contiguous(),
-                a.numel() > 0, b.numel() > 0, a.shape[1] % 8 == 0, b.shape[1] % 8 == 0,
-                a.shape[0] * b.shape[1] >= LEAST_RESULTS or a.shape[1] < LONG_SUM,
-                *(z.dtype == torch.bfloat16 for z in others)))
+    "Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?"
+    (m, k), n, rows_a, rows_b = a.shape, b.shape[1], a.is_contiguous(), b.is_contiguous()
+    return all((a.dtype == torch.bfloat16, b.dtype == torch.bfloat16, rows_a or a.t().is_contiguous(),
+                rows_b or m > FEW_ROWS and b.t().is_contiguous(), a.numel() > 0, b.numel() > 0,
+                (k if rows_a else m) % 8 == 0, (n if rows_b else k) % 8 == 0, n % 8 == 0,
+                m * n >= LEAST_RESULTS or k < LONG_SUM, *(z.dtype == torch.bfloat16 for z in others)))
 
 @cache
 def _capability(number): return torch.cuda.get_device_capability(number)
@@ -90,12 +90,12 @@ def _words(x):
 _PLANS, _LOCK = {}, Lock()  # launches that are prepared, by what they depend on
 
 def _launch_17(x, w, bias=None, activation=None, residual=None):
-    "act(x·w + bias) + residual by kernel 17. `w` may be a transposed view, all else is row-major."
-    (m, k), n, transposed = x.shape, w.shape[1], not w.is_contiguous()
+    "act(x·w + bias) + residual by kernel 17. `x` and `w` may be transposed views."
+    (m, k), n, m_major, k_major = x.shape, w.shape[1], not x.is_contiguous(), not w.is_contiguous()
     y = x.new_empty(m, n)
     bias, residual = (None if z is None else z.contiguous() for z in (bias, residual))
-    pieces = x, w, y, *(x if z is None else z for z in (bias, residual))  # what is not there is not read
-    key = x.get_device(), m, n, k, transposed, bias is None, activation, residual is None
+    pieces = x, w, y, *(y if z is None else z for z in (bias, residual))  # what is not there is not read
+    key = x.get_device(), m, n, k, m_major, k_major, bias is None, activation, residual is None
     with _LOCK:
         if key in _PLANS: _PLANS[key]([z.data_ptr() for z in pieces], stream_of(key[0]))
         else: y = _first_launch_17(key, pieces, fused_name(bias is not None, activation, residual is not None))
@@ -103,18 +103,18 @@ def _launch_17(x, w, bias=None, activation=None, residual=None):
 
 def _first_launch_17(key, pieces, epilogue):
     "The same without a plan, and on a GPU one for the next time."
-    device, m, n, k, transposed, *_ = key
+    device, m, n, k, m_major, k_major, *_ = key
     tile = min(k18.CYCLES, key=lambda tile: k18.estimate(m, n, k, sm_count(), tile))
     work = cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    predicated, tile = bool(m % tile.bm or n % tile.bn), tile._replace(k_major_b=int(transposed))
+    predicated, tile = bool(m % tile.bm or n % tile.bn), tile._replace(k_major_b=int(k_major), m_major_a=int(m_major))
     kernel = k17.bf16_gemm_warp_specialized_kernel(tile, epilogue, predicated, read_c=False, scaled=False)
     x, w, y, *words = pieces
-    x, w, y = map(_array, (x, w.t() if transposed else w, y))
+    x, w, y = map(_array, (x.t() if m_major else x, w.t() if k_major else w, y))
     words = tuple(map(_words, words))
     handle = 0 if config.ENABLE_CUDASIM else stream_of(device)
     g = SimpleNamespace(stream=cuda.external_stream(handle) if handle else 0, launches=[])
     launch_kernel(g, kernel, cdiv(work, cdiv(work, sm_count())), k17.with_producer(tile),
-                  TensorMapWords((x, tile.bm), (w, tile.bn if transposed else BK), (y, 64)), words, np.int64(m),
+                  TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64)), words, np.int64(m),
                   np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0), shared_bytes=k17.shared_bytes(tile))
     if config.ENABLE_CUDASIM: return torch.from_numpy(to_h(y)).view(torch.bfloat16)
     _PLANS[key] = PreparedLaunch([span(z) for z in (x, w, y, *words)], *g.launches[0], pieces=range(len(pieces)))
@@ -129,10 +129,10 @@ def copied(
     return sum(x.numel() for x in ((b.t(), a.t()) if columns else (a, b)) if not x.is_contiguous())
 
 def straight(
-    a, b,  # matrices
+    a, b,  # matrices, one of them a transposed view, or both
 ):
-    "Does kernel 17 take a transposed B as it is?"
-    return not b.is_contiguous() and _can_17(a, b) and _has_17(a.device)
+    "Does kernel 17 take them as they are?"
+    return not (a.is_contiguous() and b.is_contiguous()) and _can_17(a, b) and _has_17(a.device)
 
 def by_columns(
     a, b,          # matrices
@@ -140,8 +140,8 @@ def by_columns(
 ):
     "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes?"
     if columns is not None: return columns
-    if straight(a, b): return False
-    return bool(copied(a, b, False)) and copied(a, b, True) < copied(a, b, False)
+    by_rows, turned = copied(a, b, False), copied(a, b, True)
+    return turned < by_rows and not (turned and straight(a, b))
 
 def _product(a, b):
     "A·B of row-major matrices, by a kernel of the course."
@@ -166,9 +166,11 @@ def _matmul(a, b, columns=None):
         raise TypeError(f"a and b are on {a.device}; " + (
             "in the simulator kernels take tensors on the CPU: pass a.cpu() and b.cpu()" if config.ENABLE_CUDASIM
             else "expected tensors on a GPU: pass a.cuda() and b.cuda()"))
-    if by_columns(a, b, columns): return _product(b.t().contiguous(), a.t().contiguous()).t()
-    if straight(a, b) and _reaches(a, b): return _on_its_gpu(_launch_17, a, b)
-    return _product(a.contiguous(), b.contiguous())
+    turned = by_columns(a, b, columns)
+    if turned: a, b = b.t(), a.t()
+    if straight(a, b) and _reaches(a, b): c = _on_its_gpu(_launch_17, a, b)
+    else: c = _product(a.contiguous(), b.contiguous())
+    return c.t() if turned else c
 
 def _matmul_fake(a, b, columns=None):
     check_operands(a, b)

@@ -57,6 +57,7 @@ BODIES = {  # several statements; they return something
     "x = uint32(a)\nx = x - uint32(b)\nreturn x": INTEGERS,
     "x = uint32(a)\nwhile x > 10: x = x // 2\nreturn x + b": INTEGERS,
     "x, y = a, b\nx, y = y, x\nreturn x - y": INTEGERS + FLOATS,
+    "pair = a, b\n(x, y), z = pair, a - b\nreturn x * 3 - y * 2 + z": INTEGERS + FLOATS,
     "x = a\nfor i in range(4): x = x * 3 + b\nreturn x": INTEGERS,
     "x = 1\nfor i in range(5): x = x * a\nreturn x": INTEGERS,
     "x = a\nx <<= 1\nx ^= b\nreturn x": INTEGERS,

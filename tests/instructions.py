@@ -833,8 +833,8 @@ def written_map(rng):
 
 
 @cache
-def wgmma_kernel(n, transpose_b):
-    size, tile_b, step_b = 8192 + 128 * n, 64 * n, 128 if transpose_b else 2
+def wgmma_kernel(n, transpose):
+    size, tile_b, step_a, step_b = 8192 + 128 * n, 64 * n, 128 if transpose & 2 else 2, 128 if transpose & 1 else 2
     of_a = np.uint64(1 << 16 | 64 << 32 | 1 << 62)  # 1024 bytes from eight rows to the next; 128-byte swizzle
     of_b = np.uint64(512 << 16 | 64 << 32 | 1 << 62)  # and 8192 from 64 columns to the next
     unset = (np.float32(np.nan),) * (n // 2)
@@ -848,25 +848,25 @@ def wgmma_kernel(n, transpose_b):
         cuda.syncthreads()
         start = uint32(shared_address(memory, uint64(0)))
         a, b = of_a | uint64(start >> uint32(4)), of_b | uint64(uint32(start + uint32(16384)) >> uint32(4))
-        acc = wgmma_mma_async(unset, a, b, 2, step_b, 4, transpose_b, 1, 0)
+        acc = wgmma_mma_async(unset, a, b, step_a, step_b, 4, transpose, 1, 0)
         a, b = uint64(a + uint64(8192 // 16)), uint64(b + uint64(tile_b * 2 // 16))  # the next tiles
-        acc = wgmma_mma_async(acc, a, b, 2, step_b, 4, transpose_b, 1, 1)
+        acc = wgmma_mma_async(acc, a, b, step_a, step_b, 4, transpose, 1, 1)
         acc = wgmma_wait_group(acc)
         for i in range(n // 2): out[t, i] = acc[i]
     return kernel
 
 
 @case("wgmma_mma_async", "wgmma_wait_group", needs=HOPPER,
-      variants=((64, 0), (64, 1), (128, 1)))
-def warpgroup_product(rng, n, transpose_b):
+      variants=((64, 0), (64, 1), (128, 1), (64, 2), (128, 3)))
+def warpgroup_product(rng, n, transpose):
     "Two k tiles of 64, one after the other; the sums begin at zero whatever they hold."
     a, b, relative = factors(rng, (64, 128), (128, n))
-    tiles_a = [a[:, :64], a[:, 64:]]
-    tiles_b = [np.concatenate([b[k:k + 64, j:j + 64] for j in range(0, n, 64)]) if transpose_b else b[k:k + 64].T
+    tiles_a = [a[:, k:k + 64].T if transpose & 2 else a[:, k:k + 64] for k in (0, 64)]
+    tiles_b = [np.concatenate([b[k:k + 64, j:j + 64] for j in range(0, n, 64)]) if transpose & 1 else b[k:k + 64].T
                for k in (0, 64)]
     numbers = np.concatenate([swizzled(tile) for tile in (*tiles_a, *tiles_b)])
     a, b = from_bits(a), from_bits(b)
     i, t = np.arange(n // 2), np.arange(128)[:, None]  # PTX ISA, Register Fragments for wgmma.mma_async: matrix D
     row, col = 16 * (t // 32) + t % 32 // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (t % 4) + i % 2
-    return (wgmma_kernel(n, transpose_b), 128, (numbers, Out((128, n // 2), np.float32)),
+    return (wgmma_kernel(n, transpose), 128, (numbers, Out((128, n // 2), np.float32)),
             [Near((a @ b)[row, col].astype(np.float32), 8 * relative * (np.abs(a) @ np.abs(b))[row, col])])

@@ -250,15 +250,25 @@ def test_many_rows_by_a_transposed_matrix_need_no_copy(launches, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "contiguous", lambda x: x if x.is_contiguous() else pytest.fail("a copy"))
         y = linear(x, w)
-    assert y.is_contiguous() and len(launches) == 1
+        gradients = torch.autograd.grad(y, (x, w), dy)  # of w: a transposed view times x
+    assert y.is_contiguous() and len(launches) == 2
     exact = [z.detach().double().requires_grad_() for z in (x, w)]
     right = exact[0] @ exact[1].t()
     close(y, right, BF16)
-    for ours, one in zip(torch.autograd.grad(y, (x, w), dy), torch.autograd.grad(right, exact, dy.double())):
+    for ours, one in zip(gradients, torch.autograd.grad(right, exact, dy.double())):
         assert ours.is_contiguous()
         assert_close(ours.double(), one, rtol=2e-2, atol=0.1)
     shifted = torch.cat([x.detach().flatten()[:1], x.detach().flatten()])[1:].view(72, 40)  # the TMA does not reach it
     close(matmul(shifted, w.detach().t()), right.detach(), BF16)
+
+
+@CAN_FUSE
+def test_two_transposed_views_need_no_copy_either(launches, monkeypatch):
+    x, w = tensor(40, 72, dtype=BF16).t(), tensor(136, 40, dtype=BF16).t()
+    monkeypatch.setattr(torch.Tensor, "contiguous", lambda x: x if x.is_contiguous() else pytest.fail("a copy"))
+    turned, straight = matmul(x, w), matmul(x, w, columns=False)
+    assert turned.t().is_contiguous() and straight.is_contiguous() and len(launches) == 1
+    for y in turned, straight: close(y, x.double() @ w.double(), BF16)
 
 
 @CAN_FUSE

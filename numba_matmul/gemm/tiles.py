@@ -218,6 +218,7 @@ class WgmmaTile(NamedTuple):
     stages: int   # tiles of A and B in shared memory at a time
     group_m: int = 16  # rows of tiles that blocks go through together, see `rasterize`
     k_major_b: int = 0  # 1: B comes transposed, (n, k), so that neighbours in a row of its tile lie along k
+    m_major_a: int = 0  # 1: A comes transposed, (k, m), so that neighbours in a row of its tile lie along m
 
     bk = BK
 

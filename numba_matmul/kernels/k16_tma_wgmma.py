@@ -141,7 +141,8 @@ def k_tile_loader(
     tile,  # a `WgmmaTile`
 ):
     "A device function: issue the TMA loads of a k tile, from one thread."
-    stage_bytes, bytes_a, boxes, k_major_b = tile.stage_bytes, tile.bytes_a, tile.bn // 64, tile.k_major_b
+    stage_bytes, bytes_a, boxes_a, boxes_b = tile.stage_bytes, tile.bytes_a, tile.bm // 64, tile.bn // 64
+    m_major_a, k_major_b = tile.m_major_a, tile.k_major_b
 
     @cuda.jit(device=True)
     def load_k_tile(
@@ -154,11 +155,15 @@ def k_tile_loader(
         to, full = uint32(storage.ab_tiles + uint32(stage_bytes) * stage), full_barrier(storage, stage)
         k = uint32(k_tile * uint32(BK))  # column of A, row of B
         mbarrier_arrive_expect_tx(full, uint32(stage_bytes))
-        cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
+        if m_major_a:
+            for box in range(boxes_a):
+                cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,
+                                                         uint32(row + uint32(64 * box)), k)
+        else: cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
         if k_major_b:
             cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
         else:
-            for box in range(boxes):
+            for box in range(boxes_b):
                 cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a + BOX * box)), maps.b,
                                                          full, uint32(col + uint32(64 * box)), k)
     return load_k_tile
@@ -172,7 +177,10 @@ def wgmma_multiplier(
     """A device function: start to multiply a k tile that has come, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a, steps, scale_d = tile.stage_bytes, tile.bytes_a, BK // 16, int(accumulate)
-    of_b, next_b, transpose_b = (OF_A, NEXT_A, 0) if tile.k_major_b else (OF_B, NEXT_B, 1)
+    along_k, along_c = (OF_A, NEXT_A), (OF_B, NEXT_B)  # neighbours in a row of a tile
+    of_a, next_a = along_c if tile.m_major_a else along_k
+    of_b, next_b = along_k if tile.k_major_b else along_c
+    transpose = 2 * tile.m_major_a + (1 - tile.k_major_b)
     pending = 1
 
     @cuda.jit(device=True)
@@ -183,9 +191,9 @@ def wgmma_multiplier(
         warpgroup,  # its number
     ):
         here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
-        a = OF_A | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
+        a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
-        return wgmma_mma_async(acc, a, b, NEXT_A, next_b, steps, transpose_b, pending, scale_d)
+        return wgmma_mma_async(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
     return mma
 
 # %% ../../nbs/16_tma_wgmma.ipynb #9f2f574d

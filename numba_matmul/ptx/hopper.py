@@ -113,7 +113,7 @@ def _with_sums(builder, text, sums, others=()):
 def _emit_wgmma(context, builder, kinds, args):
     from llvmlite import ir
     from numba.core import cgutils
-    acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d = args
+    acc, a, b, step_a, step_b, steps, transpose, pending, scale_d = args
     count = len(kinds[0])
     sums = ", ".join(f"${i}" for i in range(count))
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
@@ -121,7 +121,7 @@ def _emit_wgmma(context, builder, kinds, args):
         lines += [f"add.s64 a, ${2 * count}, {step * step_a};",
                   f"add.s64 b, ${2 * count + 1}, {step * step_b};",
                   f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.bf16.bf16 "
-                  f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1, 0, {transpose_b};"]
+                  f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1, {transpose >> 1}, {transpose & 1};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
     unset = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
@@ -133,7 +133,7 @@ def wgmma_mma_async(
     a, b,            # descriptors of 64×16 and 16×n, uint64
     step_a, step_b,  # what to add to them for the next 16 of k, literals
     steps,           # how many times 16, a literal
-    transpose_b,     # 1: neighbours in a row of B's tile lie along n; 0: along k; a literal
+    transpose,       # 1: neighbours in a row of B's tile lie along n, not k; 2: in A's along m; 3: both; a literal
     pending,         # how many such calls may still be at work on return, a literal
     scale_d,         # 0: the sums begin at zero, whatever `acc` holds; 1: they go on; a literal
 ) -> tuple:
@@ -141,7 +141,7 @@ def wgmma_mma_async(
     `wgmma_wait_group`. One block of assembly, with the fence before and the group behind it, since
     the sums must stay in their registers. PTX ISA, Asynchronous Warpgroup Level Matrix
     Instructions: wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group."""
-    how = step_a, step_b, steps, transpose_b, 2 * len(acc)
+    how = step_a, step_b, steps, transpose, 2 * len(acc)
     if not scale_d: acc = (np.float32(0),) * len(acc)
     return hopper.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(1))
 

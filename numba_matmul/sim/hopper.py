@@ -171,10 +171,10 @@ def load_box(target, map_address, barrier_address, column, row):
 # %% ../../nbs/library/sim_hopper.ipynb #aed67cfc
 class Products:
     "Products of a warpgroup's factors in shared memory; read when they have to be."
-    def __init__(self, a, b, step_a, step_b, steps, transposed, columns):
+    def __init__(self, a, b, step_a, step_b, steps, transpose, columns):
         self.memory = getcurrent().block.memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
-        self.steps, self.transposed, self.columns = steps, transposed, columns
+        self.steps, self.transpose, self.columns = steps, transpose, columns
         self.written = self._written()
 
     @cached_property
@@ -183,11 +183,11 @@ class Products:
         if any(now is not then for now, then in zip(self._written("multiplied still,"), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
                                  "started: wait for the product, and then release its stage")
-        k, n = np.arange(16)[:, None], np.arange(self.columns)[None]
+        k, m, n = np.arange(16)[:, None], np.arange(64)[None], np.arange(self.columns)[None]
         total = 0
         for step in range(self.steps):
-            a = self._factors(self.a + step * self.step_a, np.arange(64)[:, None], k.T)
-            b = self._factors(self.b + step * self.step_b, *((k, n) if self.transposed else (n, k)))
+            a = self._factors(self.a + step * self.step_a, *((k, m) if self.transpose & 2 else (m, k))).T
+            b = self._factors(self.b + step * self.step_b, *((k, n) if self.transpose & 1 else (n, k)))
             total = total + a @ b
         parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
         return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)

@@ -109,15 +109,16 @@ class Statements(Calls):
         nodes = [self.taken(target, value) for target, value in zip(targets, values)]
         return [ast.Assign([ast.Tuple([x for x, _ in nodes], ast.Store())], ast.Tuple([x for _, x in nodes], ast.Load()))]
 
-    def stored(self, target, value):
-        "Statements that assign a value."
+    def stored(self, target, value, inside=""):
+        "Statements that assign a value; a target inside another one has items of its own."
         if not isinstance(target, (ast.Tuple, ast.List)): return [ast.Assign([x], y) for x, y in [self.taken(target, value)]]
         if any(isinstance(x, ast.Starred) for x in target.elts): self.refuse("a starred target: the compiler has none")
         items = value.type.items if isinstance(value.type, Tuple) else (None,) * len(target.elts)
         if len(items) != len(target.elts): self.refuse(f"{len(items)} values for {len(target.elts)} variables")
-        names = [f"<item {i}>" for i in range(len(items))]
+        names = [f"<item {inside}{i}>" for i in range(len(items))]
         made = [ast.Assign([ast.Tuple([ast.Name(x, ast.Store()) for x in names], ast.Store())], value.node)]
-        for x, text, kind in zip(target.elts, names, items): made += self.stored(x, unboxed(name(text), kind))
+        for i, (x, kind) in enumerate(zip(target.elts, items)):
+            made += self.stored(x, unboxed(name(names[i]), kind), f"{inside}{i}.")
         return made
 
     def taken(self, target, value):
