@@ -34,7 +34,7 @@ def short_triton_kernel():
         tl.store(c + rows * n + cols, acc)
     return short_triton
 
-# %% ../../nbs/31_other_ways.ipynb #31000042
+# %% ../../nbs/31_other_ways.ipynb #31000045
 SPACE = dict(bm=(64, 128), bn=(64, 128), bk=(16, 32), num_warps=(4, 8), num_stages=(3,))
 
 @cache
