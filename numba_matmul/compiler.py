@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['TARGETS', 'INSTRUCTION', 'KB', 'MULTIPROCESSORS', 'CompileError', 'gpu_target', 'Instruction', 'collides',
-           'register_reads', 'MachineCode', 'compare', 'machine_code', 'Multiprocessor', 'Occupancy', 'occupancy']
+           'register_reads', 'MachineCode', 'compare', 'code_of_cubin', 'machine_code', 'Multiprocessor', 'Occupancy',
+           'occupancy']
 
 # %% ../nbs/library/compiler.ipynb #7de642ca
 import hashlib
@@ -263,10 +264,9 @@ def _compiled(kernel, signature, target, ptx=False):
     except ChildError as e:
         raise CompileError(str(e).removeprefix("CompileError: ")) from None
 
-def _build(kernel, signature, target):
-    "Compile and disassemble: a dict of what `MachineCode` is made from."
+def _disassembled(cubin):
+    "A dict of what `MachineCode` is made from."
     import tempfile
-    cubin = _compiled(kernel, signature, target)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)/"kernel.cubin"
         path.write_bytes(cubin)
@@ -275,6 +275,27 @@ def _build(kernel, signature, target):
             return done.stdout
         return dict(sass=run(_tool("nvdisasm"), "-g", "-c"),
                     usage=run(_tool("cuobjdump"), "-res-usage"))
+
+def _build(kernel, signature, target): return _disassembled(_compiled(kernel, signature, target))
+
+def _read(found, name, target, make_ptx):
+    "`MachineCode` from what `_disassembled` returns."
+    fields = re.findall(r"(REG|STACK|SHARED):(\d+)", found["usage"])
+    usage = {field: int(value) for field, value in fields}
+    shared = usage["SHARED"]
+    if shared and TARGETS[target] >= (9, 0): shared -= 1024  # the system's own, see below
+    instructions = _instructions(found["sass"])
+    return MachineCode(name, target, usage["REG"], shared, usage["STACK"],
+                       instructions, _main_loop(instructions), make_ptx)
+
+def code_of_cubin(
+    cubin,           # bytes, with one kernel, whichever compiler made it
+    name="kernel",
+    target="sm_90",  # the key of `TARGETS` for which it was made
+    ptx="",          # the PTX from which it was made, if there is any
+) -> MachineCode:
+    "Disassemble a kernel that a different tool has compiled."
+    return _read(_disassembled(cubin), name, target, lambda: ptx)
 
 # %% ../nbs/library/compiler.ipynb #04584531
 def machine_code(
@@ -309,14 +330,8 @@ def machine_code(
         with suppress(OSError):  # where nothing can be kept, it is compiled each time
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(found))  # another process may be reading
-    fields = re.findall(r"(REG|STACK|SHARED):(\d+)", found["usage"])
-    usage = {field: int(value) for field, value in fields}
-    shared = usage["SHARED"]
-    if shared and TARGETS[target] >= (9, 0): shared -= 1024  # the system's own, see below
-    instructions = _instructions(found["sass"])
     make_ptx = partial(_compiled, kernel, signature, target, ptx=True)
-    return MachineCode(kernel.py_func.__name__, target, usage["REG"], shared, usage["STACK"],
-                       instructions, _main_loop(instructions), make_ptx)
+    return _read(found, kernel.py_func.__name__, target, make_ptx)
 
 # %% ../nbs/library/compiler.ipynb #30f8226f
 @dataclass
