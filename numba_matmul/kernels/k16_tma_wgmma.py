@@ -75,7 +75,7 @@ def short_host(kernel):
         g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
         launch = with_shared_memory(kernel, (g.n // BN, g.m // BM), THREADS, g.stream,
                                     STAGES * (STAGE_BYTES + 8) + 1024)
-        launch(map_of(g.a, BM, g.stream), map_of(g.b, BK, g.stream), g.c, np.int64(g.k))
+        launch(map_of(g.a, BM), map_of(g.b, BK), g.c, np.int64(g.k))
         return g.result
     return bf16_gemm_short
 
