@@ -109,6 +109,42 @@ def test_a_prepared_launch_has_what_numba_packs_and_the_addresses_of_this_call(f
     assert [got[4] for got in launches] == [0, 0, 0, 1]  # attributes: only blocks that wait for each other have one
 
 
+def maps_of_calls():
+    "In a child: where the tensor maps of prepared launches are, what they say, and what the driver is told of them."
+    import numba_matmul.gemm.launch as launch
+    moved, launches = [], []
+
+    def move(at, address):
+        moved.append((at % 64, address))
+        ctypes.cast(at, ctypes.POINTER(ctypes.c_uint64))[0] = address
+        return 0
+
+    def note(config, function, pointers, _):
+        fields = ctypes.cast(pointers, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
+        launches.append([fields[i][0] for i in range(6 + 3 * 16 + 2 * 9 + 1)])
+        return 0
+
+    launch._launch, launch._move_map = note, move
+    launch._map_words = lambda x, rows: np.arange(16, dtype=np.uint64) + np.uint64(100 * rows)
+    compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=77)))
+    a, b, c = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2)
+    maps, of = launch.TensorMapWords((a, 1), (b, 2), (c, 3)), ((A, A + 4096), (B, B + 4096), (C, C + 4096))
+    for pieces in None, (0, 1, 2, 0, 1):
+        one = launch.PreparedLaunch(of, compiled, (1, 1, 1), (1, 1, 1), 0, False, (maps, (a, b), np.uint32(5)), pieces=pieces)
+        one((A, B, C), 0)
+        one((A, B + 64, C), 0)
+    return moved, launches
+
+
+def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
+    moved, launches = in_child(maps_of_calls, simulator=False)
+    assert moved == 2 * [(0, A), (0, B), (0, C), (0, B + 64)]
+    for got, b in zip(launches, 2 * (B, B + 64)):
+        words = [[first, *range(100 * rows + 1, 100 * rows + 16)] for first, rows in ((A, 1), (b, 2), (C, 3))]
+        assert got[:6] == 6 * [0] and got[6:54] == sum(words, [])
+        assert got[54:] == [0, 0, 32, 4, A, 4, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 5]
+
+
 def test_every_host_function_is_prepared_and_launches_in_one_way():
     for kernel in KERNELS.values():
         module = inspect.getmodule(kernel.fn)
