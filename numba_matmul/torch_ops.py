@@ -60,13 +60,14 @@ def check_operands(
 FEW_ROWS = 64  # up to here a transposed B is multiplied as (Bᵀ·Aᵀ)ᵀ
 LEAST_RESULTS, LONG_SUM = 2**19, 2048  # fewer results of longer sums leave most of the GPU idle: kernel 18 cuts the sums
 
-def _can_17(a, b, others=()):
-    "Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?"
+def _can_17(a, b, others=(), short=False):
+    """Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?
+    `short`: will float32 become bfloat16?"""
     (m, k), n, rows_a, rows_b = a.shape, b.shape[1], a.is_contiguous(), b.is_contiguous()
-    return all((a.dtype == torch.bfloat16, b.dtype == torch.bfloat16, rows_a or a.t().is_contiguous(),
-                rows_b or m > FEW_ROWS and b.t().is_contiguous(), a.numel() > 0, b.numel() > 0,
+    return all((*(z.dtype == torch.bfloat16 or short and z.dtype == torch.float32 for z in (a, b, *others)),
+                rows_a or a.t().is_contiguous(), rows_b or m > FEW_ROWS and b.t().is_contiguous(), a.numel() > 0, b.numel() > 0,
                 (k if rows_a else m) % 8 == 0, (n if rows_b else k) % 8 == 0, n % 8 == 0,
-                m * n >= LEAST_RESULTS or k < LONG_SUM, *(z.dtype == torch.bfloat16 for z in others)))
+                m * n >= LEAST_RESULTS or k < LONG_SUM))
 
 @cache
 def _capability(number): return torch.cuda.get_device_capability(number)
@@ -250,8 +251,22 @@ def _layer_fake(x, w, bias, activation, residual):
     check_layer(x, w.t(), bias, activation, residual)
     return x.new_empty(x.shape[0], w.shape[1])
 
+def _keep(ctx, inputs, output):
+    x, w, _, ctx.activation, residual = inputs
+    if ctx.activation == "gelu" or ctx.activation and residual is not None:
+        raise NotImplementedError("a gradient of this layer needs what went into its activation: call linear")
+    ctx.save_for_backward(x, w, output if ctx.activation else None)
+
+def _layer_gradients(ctx, dy):
+    x, w, y = ctx.saved_tensors
+    dz, (of_x, of_w, of_bias, _, of_residual) = dy if y is None else dy * (y > 0), ctx.needs_input_grad
+    return (_OP(dz, w.t(), _columns(x)) if of_x else None, _OP(x.t(), dz, _columns(w)) if of_w else None,
+            dz.sum(0) if of_bias else None, None, dy if of_residual else None)
+
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::layer", _layer_fake, lib=LIBRARY)
+torch.library.register_autograd("numba_matmul::layer", _layer_gradients, setup_context=_keep, lib=LIBRARY)
+for _device in "cuda", "cpu": torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
 _LAYER = torch.ops.numba_matmul.layer.default
 
 def linear(
@@ -261,15 +276,16 @@ def linear(
     activation=None,  # "relu", "gelu" (the form with tanh), or None
     residual=None,    # (…, n) tensor, added last
 ):                    # (…, n) tensor
-    """act(x·Wᵀ + bias) + residual; in one kernel where that is possible and no gradient is wanted. `TypeError`
-    or `ValueError`."""
+    """act(x·Wᵀ + bias) + residual; in one kernel where that is possible. `TypeError` or `ValueError`."""
     check_layer(x, w, bias, activation, residual)
     rows, columns = x.flatten(0, -2) if x.dim() > 1 else x[None], w.t()
     if residual is not None: residual = residual.flatten(0, -2) if residual.dim() > 1 else residual[None]
     others = [z for z in (bias, residual) if z is not None]
     wanted = torch.is_grad_enabled() and any(z.requires_grad for z in (x, w, *others))
     more = len(others) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
-    if more and not wanted and _can_17(rows, columns, others): y = _LAYER(rows, columns, bias, activation, residual)
+    told = not wanted or activation is None or activation == "relu" and residual is None  # can gradients be?
+    short = torch.is_autocast_enabled(x.device.type) and (residual is None or residual.dtype == torch.bfloat16)
+    if more and told and _can_17(rows, columns, others, short): y = _LAYER(rows, columns, bias, activation, residual)
     else: y = _layer_by_steps(rows, columns, bias, activation, residual)
     return y.reshape(*x.shape[:-1], w.shape[0])
 

@@ -263,6 +263,42 @@ def test_many_rows_by_a_transposed_matrix_need_no_copy(launches, monkeypatch):
 
 
 @CAN_FUSE
+@pytest.mark.parametrize("activation", (None, "relu"))
+def test_a_layer_in_one_kernel_has_gradients(activation, launches):
+    x, w, bias = tensor(72, 40, dtype=BF16, grad=True), tensor(136, 40, dtype=BF16, grad=True), tensor(136, dtype=BF16, grad=True)
+    residual = tensor(72, 136, dtype=BF16, grad=True) if activation is None else None
+    given = [z for z in (x, w, bias, residual) if z is not None]
+    y, dy = linear(x, w, bias, activation, residual), tensor(72, 136, dtype=BF16)
+    assert len(launches) == 1, "one kernel, though a gradient is wanted"
+    exact = [z.detach().double().requires_grad_() for z in given]
+    right = ACTIVATIONS[activation](torch.nn.functional.linear(*exact[:3])) + (exact[3] if residual is not None else 0)
+    close(y, right, BF16)
+    for ours, one, z in zip(torch.autograd.grad(y, given, dy), torch.autograd.grad(right, exact, dy.double()), given):
+        assert ours.dtype == BF16 and ours.stride() == z.stride()
+        assert_close(ours.double(), one, rtol=2e-2, atol=0.2)
+    torch.library.opcheck(torch.ops.numba_matmul.layer.default, (x, w.t(), bias, activation, residual), rtol=2e-2, atol=2e-2)
+
+
+@CAN_FUSE
+def test_autocast_takes_a_layer_of_float32_to_one_kernel(launches):
+    layer, x = Linear(40, 136, activation="relu", device=DEVICE), tensor(72, 40, grad=True)
+    with torch.autocast(DEVICE, BF16): y = layer(x)
+    assert y.dtype == BF16 and len(launches) == 1
+    y.float().sum().backward()
+    exact = torch.nn.functional.linear(*(z.detach().double() for z in (x, layer.weight, layer.bias))).relu()
+    assert_close(y.double(), exact, rtol=2e-2, atol=2e-2)
+    assert x.grad.dtype == layer.weight.grad.dtype == layer.bias.grad.dtype == F32
+    assert_close(layer.bias.grad, (exact > 0).sum(0).float(), rtol=2e-2, atol=1)
+    with torch.autocast(DEVICE, BF16): assert layer(x, tensor(72, 136)).dtype == F32 and len(launches) == 3  # a wider residual
+
+
+def test_a_layer_whose_gradient_nobody_can_tell_is_refused():
+    for arguments in ("gelu", None), ("relu", tensor(4, 16, dtype=BF16)):
+        with pytest.raises(NotImplementedError, match="call linear"):
+            torch.ops.numba_matmul.layer(tensor(4, 8, dtype=BF16, grad=True), tensor(8, 16, dtype=BF16), None, *arguments)
+
+
+@CAN_FUSE
 def test_two_transposed_views_need_no_copy_either(launches, monkeypatch):
     x, w = tensor(40, 72, dtype=BF16).t(), tensor(136, 40, dtype=BF16).t()
     monkeypatch.setattr(torch.Tensor, "contiguous", lambda x: x if x.is_contiguous() else pytest.fail("a copy"))
