@@ -15,7 +15,7 @@ import numpy as np
 from numba import cuda, float32, uint16, uint32, uint64
 
 from numba_matmul.arrays import to_d, to_h
-from numba_matmul.gemm.launch import map_of
+from numba_matmul.gemm.launch import TensorMapWords, map_of
 from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, ldmatrix,
     mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, unpack_bf16)
@@ -26,7 +26,8 @@ from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async,
     fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init,
-    mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, wgmma_mma_async, wgmma_wait_group)
+    mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, tensor_map_address,
+    wgmma_mma_async, wgmma_wait_group)
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")  # compute capability that the instructions ask for
 LANES, SHOWN = np.arange(32), 5       # SHOWN: different results in a message
@@ -53,6 +54,12 @@ class Map:
     "A tensor map, of boxes of so many rows and 64 columns."
     of: object  # a matrix of uint16, or an `Out`
     rows: int
+
+
+@dataclass
+class Maps:
+    "Tensor maps among a kernel's parameters."
+    maps: tuple  # of `Map`
 
 
 @dataclass
@@ -95,6 +102,7 @@ def run(key, seed):
 
     def on_device(arg):
         if isinstance(arg, Map): return map_of(on_device(arg.of), arg.rows)
+        if isinstance(arg, Maps): return TensorMapWords(*((on_device(x.of), x.rows) for x in arg.maps)).words
         if not isinstance(arg, (Out, np.ndarray)): return arg
         array = to_d(arg.array if isinstance(arg, Out) else arg)
         kept.append(array)  # what a tensor map describes must stay
@@ -777,6 +785,32 @@ def loaded_boxes(rng):
                   + [(rng.integers(-40, shape[0] + 40), 8 * rng.integers(-11, shape[1] // 8 + 11))])
     return (load_boxes_kernel, 32, (Map(matrix, 16), at.astype(np.int32).view(np.uint32), Out(3072, np.uint16)),
             [np.concatenate([swizzled(covered(matrix, *place, 16)) for place in at.tolist()])])
+
+
+@cuda.jit
+def parameter_maps_kernel(maps, out):
+    memory = cuda.shared.array(3136, uint16, alignment=1024)
+    start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(3072))
+    t = uint32(cuda.threadIdx.x)
+    if t == 0:
+        mbarrier_init(barrier, uint32(1))
+        fence_mbarrier_init()
+        mbarrier_arrive_expect_tx(barrier, uint32(6144))
+        zero = uint32(0)
+        cp_async_bulk_tensor_2d_global_to_shared(start, tensor_map_address(maps, 0), barrier, zero, zero)
+        cp_async_bulk_tensor_2d_global_to_shared(uint32(start + 2048), tensor_map_address(maps, 1), barrier, zero, zero)
+        cp_async_bulk_tensor_2d_global_to_shared(uint32(start + 4096), tensor_map_address(maps, 2), barrier, zero, zero)
+    cuda.syncthreads()
+    mbarrier_try_wait(barrier, uint32(0))
+    for i in range(96): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+
+
+@case("tensor_map_address", needs=HOPPER)
+def boxes_by_parameters(rng):
+    "A box of 16×64 of each of three matrices, whose maps are parameters."
+    matrices = [words(rng, 16, 64, dtype=np.uint16) for _ in range(3)]
+    return (parameter_maps_kernel, 32, (Maps(tuple(Map(x, 16) for x in matrices)), Out(3072, np.uint16)),
+            [np.concatenate([swizzled(x) for x in matrices])])
 
 
 @cuda.jit

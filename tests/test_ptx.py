@@ -26,10 +26,11 @@ from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, global_address, load2, load4, load_fours_at, shared_address, store2, store4,
     store_fours, store_relaxed, to_array)
 from numba_matmul.ptx.hopper import (
-    bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
+    MAP_WORDS, WORDS_BEFORE, bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async,
     fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init,
-    mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, wgmma_mma_async, wgmma_wait_group)
+    mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, tensor_map_address,
+    wgmma_mma_async, wgmma_wait_group)
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim import typing
 from numba_matmul.sim.scheduler import SimulatorError
@@ -439,7 +440,7 @@ def sorted_factors(text):
 
 
 def test_every_instruction_has_a_form_and_a_case():
-    assert bound() == FORMS.keys() == {name for case in CASES.values() for name in case.instructions}
+    assert bound() == FORMS.keys() | {"tensor_map_address"} == {name for case in CASES.values() for name in case.instructions}
     assert len(bound()) > 40
 
 
@@ -456,9 +457,24 @@ def test_instructions_have_the_form_that_the_ptx_isa_gives_them():
             assert line.endswith(" convergent") == wanted.convergent, line
 
 
+def maps_kernel(maps, out):
+    out[0], out[1], out[2] = tensor_map_address(maps, 0), tensor_map_address(maps, 1), tensor_map_address(maps, 2)
+
+
+def test_tensor_maps_among_the_parameters_begin_at_multiples_of_64():
+    """No instruction, but the address of a parameter, of the kernel that asks. The machine code tells where parameters
+    begin: the pointer in the array behind the maps is 58 words on."""
+    code = machine_code(cuda.jit(maps_kernel), f"void(UniTuple(uint64, {WORDS_BEFORE + 3 * MAP_WORDS}), uint64[::1])", "sm_90")
+    operands, start = " ".join(x.operands for x in code.instructions), 0x210
+    assert f"c[0x0][{start + 8 * (WORDS_BEFORE + 3 * MAP_WORDS + 4):#x}]" in operands
+    assert all((start + 8 * (WORDS_BEFORE + MAP_WORDS * i)) % 64 == 0 for i in range(3))
+    generic = [int(x, 16) for x in re.findall(r"UP?\d?,? ?UR\d+, (0x[0-9a-f]+), URZ", operands)]
+    assert generic and all((b - a) % (8 * MAP_WORDS) == 0 for a, b in zip(generic, generic[1:]))
+
+
 def test_cases_ask_for_a_gpu_that_has_their_instructions():
     for case in CASES.values():
-        newest = max((FORMS[name].since for name in case.instructions), key=TARGETS.index)
+        newest = max((FORMS[name].since for name in case.instructions if name in FORMS), key=TARGETS.index, default="sm_90a")
         assert case.needs >= {"sm_75": (0, 0), "sm_80": (8, 0)}.get(newest, (9, 0, "a")), case.name
 
 
@@ -533,11 +549,13 @@ WRONG = [
     ("mbarrier_arrive", nothing),
     ("mbarrier_try_wait", lambda barrier, parity: mbarrier_try_wait(barrier, 1 - parity)),
     ("fence_proxy_tensormap", nothing),
+    ("tensor_map_address", lambda maps, number: tensor_map_address(maps, 2 - number)),
     ("cp_async_bulk_tensor_2d_global_to_shared", lambda to, tensor_map, barrier, column, row:
         cp_async_bulk_tensor_2d_global_to_shared(to, tensor_map, barrier, row, column)),
     ("wgmma_mma_async", lambda *args: wgmma_mma_async(*args[:-1], 0)),
     ("wgmma_mma_async", lambda acc, a, b, step_a, step_b, *others: wgmma_mma_async(acc, a, b, step_b, step_b, *others)),
-    ("wgmma_mma_async", lambda *args: wgmma_mma_async(*args[:6], 1 - args[6], *args[7:])),
+    ("wgmma_mma_async", lambda *args: wgmma_mma_async(*args[:6], args[6] ^ 1, *args[7:])),
+    ("wgmma_mma_async", lambda *args: wgmma_mma_async(*args[:6], args[6] ^ 2, *args[7:])),
     ("wgmma_wait_group", lambda acc: acc),
     ("stmatrix", lambda address, swizzle, *others: stmatrix(address, 0, *others)),
     ("stmatrix", lambda address, swizzle, packed, first, count: stmatrix(address, swizzle, packed[::-1], first, count)),
