@@ -118,7 +118,10 @@ def launch_kernel(
     shared_bytes=0,  # of dynamic shared memory; more than 48 KB, too
     together=False,  # may blocks wait for each other?
 ):
-    "Launch a kernel for the matrices of a call."
+    "Launch a kernel for the matrices of a call. `TypeError` for tensor maps behind other arguments."
+    if any(isinstance(arg, TensorMapWords) for arg in args[1:]):
+        raise TypeError("tensor maps are the second argument or a later one; expected them as the first: "
+                        "kernels look for them at the beginning of their parameters")
     given = [arg() if arg is launch_number else getattr(arg, "words", arg) for arg in args]
     launch = (with_shared_memory(kernel, blocks, threads, g.stream, shared_bytes) if shared_bytes
               else kernel[blocks, threads, g.stream])
