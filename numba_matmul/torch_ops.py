@@ -88,6 +88,7 @@ def _words(x):
     words = x.detach().contiguous().view(-1).view(torch.uint32)
     return to_d(words.numpy()) if config.ENABLE_CUDASIM else cuda.as_cuda_array(words, sync=False)
 
+# %% ../nbs/library/torch_ops.ipynb #0a7a9a51
 _PLANS, _LOCK = {}, Lock()  # launches that are prepared, by what they depend on
 
 def _launch_17(x, w, bias=None, activation=None, residual=None):
@@ -269,6 +270,7 @@ torch.library.register_autograd("numba_matmul::layer", _layer_gradients, setup_c
 for _device in "cuda", "cpu": torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
 _LAYER = torch.ops.numba_matmul.layer.default
 
+# %% ../nbs/library/torch_ops.ipynb #2a824ef9
 def linear(
     x,                # (…, k) tensor of float32 or bfloat16
     w,                # (n, k) tensor of the same type

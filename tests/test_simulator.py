@@ -788,7 +788,6 @@ K16, K17 = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized"
 @pytest.mark.parametrize("number,module,name,function,match", [
     (16, K16, "consumer_wait", nothing, "is multiplied while an asynchronous copy into it"),
     (16, K16, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
-    (16, K16, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
     (16, K16, "mbarrier_arrive_expect_tx", nothing, "At an mbarrier 0 of 1 have arrived"),
     (16, K16, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
     (16, K16, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
@@ -801,8 +800,6 @@ K16, K17 = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized"
     (17, "gemm.epilogue", "cp_async_bulk_wait_group_read", nothing, "is written while a store may still read it"),
     (17, K17, "cp_async_bulk_wait_group_read", nothing, "its stores may still read shared memory"),
     (17, K17, "fence_mbarrier_init", nothing, "fence_mbarrier_init"),
-    (17, K17, "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
-    (17, "gemm.epilogue", "fence_proxy_tensormap", nothing, "has not fenced it: fence_proxy_tensormap"),
 ], ids=lambda x: x if isinstance(x, (int, str)) else "")
 def test_what_a_kernel_of_tma_and_wgmma_lacks_is_found(number, module, name, function, match):
     with pytest.raises((SimulatorError, ChildError), match=match):

@@ -71,6 +71,7 @@ def fence_proxy_tensormap_release():
     """Let the copies of others see a tensor map that this thread has written, once they have fenced it.
     PTX ISA, fence.proxy.tensormap."""
 
+# %% ../../nbs/library/ptx_hopper.ipynb #a2111d8b
 MAP_WORDS = 16  # of 8 bytes: a tensor map
 WORDS_BEFORE = 6  # and what comes before the first one, see `tensor_map_address`
 

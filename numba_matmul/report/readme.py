@@ -98,6 +98,7 @@ def readme_speed() -> str:
     return "\n".join([*lines, "", "(Short runs have a rest between them. *Without a pause* one product follows the other for seconds, "
                       "until the power limit lowers the clock, for cuBLAS as for us.)"])
 
+# %% ../../nbs/library/report_readme.ipynb #c0a11709
 def readme_calls() -> str:
     "The generated part of the README that says what a call costs in a program that calls without a pause."
     lines = []
@@ -109,6 +110,7 @@ def readme_calls() -> str:
             lines.append(f"| {card['gpu']}, {KERNELS[number_of(name)].dtype} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", "(By the wall clock, 1,000 calls in a queue, square matrices: what a program sees, the host's work included.)"])
 
+# %% ../../nbs/library/report_readme.ipynb #c0a11710
 def readme_colab() -> str:
     "The generated part of the README on Colab: a first cell, for a copy of the repository."
     url, clone = _git_url(), ""
