@@ -18,6 +18,9 @@ def code_cells(path):
     return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
+pytestmark = pytest.mark.xdist_group("website")  # one process builds it, once
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     "The website of a copy of the project, page by page."
