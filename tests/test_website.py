@@ -21,7 +21,7 @@ def code_cells(path):
 pytestmark = pytest.mark.xdist_group("website")  # one process builds it, once
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # tests of other modules may come between
 def pages(tmp_path_factory):
     "The website of a copy of the project, page by page."
     copy = tmp_path_factory.mktemp("website")/"matmul"
