@@ -53,7 +53,7 @@ ladder: setup
 	@$(PY) -m numba_matmul.ladder
 
 test: setup
-	$(PY) -m pytest -q -n logical --dist loadgroup tests
+	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests
 
 grade: setup
 	@$(PY) -m numba_matmul.exercise $(ARGS)

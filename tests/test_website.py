@@ -1,14 +1,18 @@
 """The website: every page is built without a warning, shows what a reader should see, and folds what is optional."""
 import json
+import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from bs4 import BeautifulSoup
 from conftest import ROOT, environment
+
+from numba_matmul.cards import write_whole
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if re.match(r"\d\d_", path.name) and path.parent.name == "nbs"]
@@ -18,20 +22,34 @@ def code_cells(path):
     return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
 
 
-pytestmark = pytest.mark.xdist_group("website")  # one process builds it, once
-
-
-@pytest.fixture(scope="session")  # tests of other modules may come between
-def pages(tmp_path_factory):
-    "The website of a copy of the project, page by page."
-    copy = tmp_path_factory.mktemp("website")/"matmul"
+def build(copy):
+    "Build the website of a copy of the project; what is wrong with it, as text."
     for name in "nbs", "numba_matmul", "website":
         shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     for name in "settings.ini", "README.md", "CONTRIBUTING.md", "LICENSE": shutil.copy(ROOT/name, copy)
     done = subprocess.run([sys.executable, "website/build.py"], cwd=copy, env=environment(), capture_output=True, text=True)
-    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
-    assert {path.name for path in copy.iterdir()} == {"nbs", "numba_matmul", "website", "settings.ini", "README.md",
+    there = {path.name for path in copy.iterdir()} - {"nbs", "numba_matmul", "website", "settings.ini", "README.md",
                                                       "CONTRIBUTING.md", "LICENSE", "_docs", "build"}
+    return done.stderr + done.stdout * bool(done.returncode) + f"left behind: {there}" * bool(there)
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory):
+    "The website, page by page. One process of a test run builds it, the others wait."
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ: folder = folder.parent
+    copy, said = folder/"website"/"matmul", folder/"website.txt"
+    try: copy.mkdir(parents=True)
+    except FileExistsError:
+        started = time.monotonic()
+        while not said.exists():
+            assert time.monotonic() - started < 300, "it is not built"
+            time.sleep(0.2)
+    else:
+        text = "the build was interrupted"
+        try: text = build(copy)
+        finally: write_whole(said, text)
+    assert not (text := said.read_text(encoding="utf-8")), text
     out = copy/"_docs"
     return {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in out.rglob("*.html")}
 
