@@ -28,6 +28,7 @@ html_theme = "sphinx_book_theme"
 html_title = project
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_favicon = "static/icon.svg"  # a tile of C
 html_show_sphinx = False
 html_context = dict(default_mode="auto")
 html_theme_options = dict(show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, use_fullscreen_button=False, navbar_persistent=[],
