@@ -17,7 +17,7 @@ import torch
 from .arrays import cdiv, current_gpu, to_d, to_h
 from .gemm.epilogue import fused_name
 from .gemm.args import span
-from .gemm.launch import PreparedLaunch, TensorMapWords, capable, launch_kernel, sm_count, stream_of
+from .gemm.launch import MAX_PLANS, PreparedLaunch, TensorMapWords, capable, launch_kernel, sm_count, stream_of
 from .gemm.tiles import BK
 from .kernels import k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
 from .registry import KERNELS
@@ -119,6 +119,7 @@ def _first_launch_17(key, pieces, epilogue):
                   TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64)), words, np.int64(m),
                   np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0), shared_bytes=k17.shared_bytes(tile))
     if config.ENABLE_CUDASIM: return torch.from_numpy(to_h(y)).view(torch.bfloat16)
+    if len(_PLANS) >= MAX_PLANS: _PLANS.clear()
     _PLANS[key] = PreparedLaunch([span(z) for z in (x, w, y, *words)], *g.launches[0], pieces=range(len(pieces)))
     return pieces[2]
 
