@@ -155,14 +155,19 @@ def _in_simulator(kernels, others, shapes):
             print(f"No speed was recorded at {m}×{n}×{k}.")
     return rows, card and card["gpu"]
 
+# %% ../nbs/90_ladder.ipynb #e8e909bb
+def _need_card(option):
+    "Nothing is measured where it could not be kept."
+    if config.ENABLE_CUDASIM: _refuse(f"{option} needs a GPU; kernels run in the simulator here")
+    if not gpu_card():
+        _refuse(f"{option.split()[0]} keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
+
 def _tune(text, budget):
     "Search for the best tiles, print the five fastest of each kernel, and keep the searches."
     searched = {str(n): kernel for n, kernel in KERNELS.items() if kernel.tiles and kernel.tiles.space}
     if text != "all" and text not in searched:
         _refuse(f"--tune {text}: the kernels with a space to search are {', '.join(searched)}, or all")
-    if config.ENABLE_CUDASIM: _refuse(f"--tune {text} needs a GPU; kernels run in the simulator here")
-    if not gpu_card():
-        _refuse("--tune keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
+    _need_card(f"--tune {text}")
     for kernel in searched.values() if text == "all" else [searched[text]]:
         tiles, in_use = kernel.tiles, tuned_tile(kernel.name, kernel.tiles.tile)._asdict()
         try:
@@ -175,9 +180,7 @@ def _tune(text, budget):
 
 def _calls():
     "Measure what calls cost, print it, and keep it."
-    if config.ENABLE_CUDASIM: _refuse("--calls needs a GPU; kernels run in the simulator here")
-    if not gpu_card():
-        _refuse("--calls keeps what it finds on this GPU's card: make gpu STAGE=ladder comes first")
+    _need_card("--calls")
     rows = measure_calls(_able(list(KERNELS.values()), current_gpu().compute_capability))
     measured = dict(gpu=gpu_card()["gpu"], calls=dict(date=date.today().isoformat(), rows=rows))
     print(call_costs(measured)._repr_markdown_())

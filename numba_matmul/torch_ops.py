@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from .arrays import cdiv, current_gpu, to_d, to_h
 from .gemm.epilogue import fused_name
-from .gemm.args import span
+from .gemm.args import launch_stream, span
 from .gemm.launch import MAX_PLANS, PreparedLaunch, TensorMapWords, capable, launch_kernel, sm_count, stream_of
 from .gemm.tiles import BK
 from .kernels import k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
@@ -105,7 +105,7 @@ def _launch_17(x, w, bias=None, activation=None, residual=None):
 
 def _first_launch_17(key, pieces, epilogue):
     "The same without a plan, and on a GPU one for the next time."
-    device, m, n, k, m_major, k_major, *_ = key
+    _, m, n, k, m_major, k_major, *_ = key
     tile = min(k18.CYCLES, key=lambda tile: k18.estimate(m, n, k, sm_count(), tile))
     work = cdiv(m, tile.bm) * cdiv(n, tile.bn)
     predicated, tile = bool(m % tile.bm or n % tile.bn), tile._replace(k_major_b=int(k_major), m_major_a=int(m_major))
@@ -113,8 +113,7 @@ def _first_launch_17(key, pieces, epilogue):
     x, w, y, *words = pieces
     x, w, y = map(_array, (x.t() if m_major else x, w.t() if k_major else w, y))
     words = tuple(map(_words, words))
-    handle = 0 if config.ENABLE_CUDASIM else stream_of(device)
-    g = SimpleNamespace(stream=cuda.external_stream(handle) if handle else 0, launches=[])
+    g = SimpleNamespace(stream=launch_stream(not config.ENABLE_CUDASIM), launches=[])
     launch_kernel(g, kernel, cdiv(work, cdiv(work, sm_count())), k17.with_producer(tile),
                   TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64)), words, np.int64(m),
                   np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0), shared_bytes=k17.shared_bytes(tile))

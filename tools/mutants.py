@@ -71,7 +71,7 @@ def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
 # Not mutated: searches, estimates of time, what runs on a GPU alone, and texts of errors.
-LEFT_OUT = set("""_view _external _stream _room span _Memory _allow_shared_memory _cooperative _ask _map_words TensorMapWords
+LEFT_OUT = set("""_view _external launch_stream _room span _Memory _allow_shared_memory _cooperative _ask _map_words TensorMapWords
     PreparedLaunch _of_driver _launch _move_map _Plan _Plans _first_call prepared configurations candidates Tuning device_timer spilling autotune
     write_tuning recorded_tuning estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles tuned_tile launch_bounds capable
     need_capability all_at_once refuse""".split())

@@ -210,7 +210,7 @@ class TensorMapWords:
 def map_of(
     x,         # (rows, cols), a device array that `gemm_args` has made
     box_rows,  # of the box that a copy moves, 64 columns wide
-):             # (16,) uint64 on the GPU
+):             # (16,) uint64, device array
     "The tensor map of a matrix in an array of its own, which a kernel has to fence."
     return cuda.to_device(_map_words(x, box_rows))
 

@@ -111,7 +111,8 @@ _PARAMETERS = {}  # words → the same in memory
 def parameter_map(words):
     "The address of a tensor map that has come among the parameters, where a launch has put it for all to see."
     words = tuple(map(int, words))
-    address = _PARAMETERS.setdefault(words, np.array(words, np.uint64)).ctypes.data
+    if words not in _PARAMETERS: _PARAMETERS[words] = np.array(words, np.uint64)
+    address = _PARAMETERS[words].ctypes.data
     getcurrent().maps.add(address)
     return np.uint64(address)
 
