@@ -375,7 +375,7 @@ def prepared(
             if type(a) in _TENSORS:
                 at_a, at_b, device, stream = a.data_ptr(), b.data_ptr(), a.get_device(), stream_of
                 key = (a.shape, a.dtype, a.is_contiguous(), b.shape, b.dtype, b.is_contiguous(), b.get_device(),
-                       sys.modules["torch"].cuda.current_device())
+                       sys.modules["torch"]._C._cuda_getDevice())  # current_device() without its check
                 if c is None: at_c = 0
                 else:
                     at_c = c.data_ptr()
