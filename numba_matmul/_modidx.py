@@ -1995,6 +1995,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                         'numba_matmul.torch_ops._matmul': ('library/torch_ops.html#_matmul', 'numba_matmul/torch_ops.py'),
                                         'numba_matmul.torch_ops._matmul_fake': ( 'library/torch_ops.html#_matmul_fake',
                                                                                  'numba_matmul/torch_ops.py'),
+                                        'numba_matmul.torch_ops._no_tangents': ( 'library/torch_ops.html#_no_tangents',
+                                                                                 'numba_matmul/torch_ops.py'),
                                         'numba_matmul.torch_ops._on_its_gpu': ( 'library/torch_ops.html#_on_its_gpu',
                                                                                 'numba_matmul/torch_ops.py'),
                                         'numba_matmul.torch_ops._product': ('library/torch_ops.html#_product', 'numba_matmul/torch_ops.py'),

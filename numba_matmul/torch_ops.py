@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 from .arrays import cdiv, current_gpu, to_d, to_h
 from .gemm.epilogue import fused_name
 from .gemm.args import launch_stream, span
@@ -198,12 +199,19 @@ _OP = torch.ops.numba_matmul.matmul.default
 for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::matmul", _device, torch.bfloat16, lib=LIBRARY)
 
+def _no_tangents(*tensors):
+    "`NotImplementedError` in forward mode."
+    if not torch.compiler.is_compiling() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise NotImplementedError("these operators have no derivatives in forward mode: call backward()")
+
 def matmul(
     a,             # (m, k) tensor of float32 or bfloat16
     b,             # (k, n) tensor of the same type
     columns=None,  # should the result be a transposed view? None: what needs fewer copies
 ):                 # (m, n) tensor
-    "A·B by the last kernel of the course, differentiable any number of times. `TypeError` or `ValueError`."
+    """A·B by the last kernel of the course, differentiable any number of times. `TypeError`, `ValueError`, or
+    `NotImplementedError` in forward mode."""
+    _no_tangents(a, b)
     return _OP(a, b, columns)
 
 # %% ../nbs/library/torch_ops.ipynb #1006fcdd
@@ -278,7 +286,7 @@ def linear(
     activation=None,  # "relu", "gelu" (the form with tanh), or None
     residual=None,    # (…, n) tensor, added last
 ):                    # (…, n) tensor
-    """act(x·Wᵀ + bias) + residual; in one kernel where that is possible. `TypeError` or `ValueError`."""
+    """act(x·Wᵀ + bias) + residual; in one kernel where that is possible. Raises as `matmul` does."""
     check_layer(x, w, bias, activation, residual)
     rows, columns = x.flatten(0, -2) if x.dim() > 1 else x[None], w.t()
     if residual is not None: residual = residual.flatten(0, -2) if residual.dim() > 1 else residual[None]
@@ -287,7 +295,9 @@ def linear(
     more = len(others) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
     told = not wanted or activation is None or activation == "relu" and residual is None  # can gradients be?
     short = torch.is_autocast_enabled(x.device.type) and (residual is None or residual.dtype == torch.bfloat16)
-    if more and told and _can_17(rows, columns, others, short): y = _LAYER(rows, columns, bias, activation, residual)
+    if more and told and _can_17(rows, columns, others, short):
+        _no_tangents(rows, columns, *others)
+        y = _LAYER(rows, columns, bias, activation, residual)
     else: y = _layer_by_steps(rows, columns, bias, activation, residual)
     return y.reshape(*x.shape[:-1], w.shape[0])
 

@@ -362,6 +362,15 @@ def test_what_is_wrong_is_refused_with_the_reason(text):
     assert str(e.value).startswith(text)
 
 
+@pytest.mark.parametrize("call", (matmul, lambda a, b: matmul(b, a), lambda a, b: linear(a, b.t()),
+                                  lambda a, b: linear(a, b, a[0], "gelu"),
+                                  lambda a, b: linear(b.repeat(9, 1), b, a[0])))
+def test_forward_mode_is_refused(call):
+    "PyTorch itself would drop the tangent without a word."
+    a, b = tensor(8, 8, dtype=BF16), tensor(8, 8, dtype=BF16)
+    with pytest.raises(NotImplementedError, match="forward mode"): torch.func.jvp(lambda a: call(a, b), (a,), (a,))
+
+
 def test_other_devices():
     a, b = torch.empty(2, 3, device="meta"), torch.empty(4, 3, device="meta").t()
     assert matmul(a, b).shape == (2, 4)  # it knows shapes
