@@ -348,8 +348,7 @@ def test_predictions_agree_with_what_was_counted():
     cards = load_cards("ncu")
     for card in cards:
         timed = {kernel.name for kernel in KERNELS.values() if card_row(card, kernel.name, 4096)}
-        new = timed - card["profiles"].keys()  # timed since; the next STAGE=ncu counts them
-        assert len(new) <= 2 and {row["kernel"] for row in card["ncu"]} >= timed - new
+        assert timed == card["profiles"].keys() and timed <= {row["kernel"] for row in card["ncu"]}
     rows = [row for card in cards for row in card["ncu"]]
     assert rows
     for row in rows:
