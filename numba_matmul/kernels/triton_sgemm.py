@@ -18,7 +18,7 @@ from numba import config
 @cache
 def short_triton_kernel():
     "A product of matrices that fit the tile. Raises `ImportError` where Triton is not installed."
-    global tl  # the interpreter wants it among the module's names
+    global tl  # for Triton's interpreter
     import triton
     import triton.language as tl
 
@@ -30,7 +30,7 @@ def short_triton_kernel():
         for k0 in range(0, k, bk):
             x = tl.load(a + rows * k + k0 + tl.arange(0, bk)[None, :])
             y = tl.load(b + (k0 + tl.arange(0, bk)[:, None]) * n + cols)
-            acc = tl.dot(x, y, acc, input_precision="ieee")  # not rounded to TF32
+            acc = tl.dot(x, y, acc, input_precision="ieee")  # acc + x·y, not rounded to TF32
         tl.store(c + rows * n + cols, acc)
     return short_triton
 
