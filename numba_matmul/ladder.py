@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import date
 from importlib.util import find_spec
-from itertools import product
+from itertools import groupby, product
+from operator import itemgetter
 from pathlib import Path
 
 from fastcore.script import Param, call_parse
@@ -83,19 +84,21 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
     kernels = _able(kernels, current_gpu().compute_capability)
     if find_spec("triton"): kernels += others
     elif others: print("sgemm_triton is left out: Triton is not installed")
-    card, before = machine(), clocks()
+    card, before, rows, path = machine(), clocks(), [], None
     jobs = [(kernel, shape) for shape in shapes for kernel in kernels if _fits(kernel, shape)]
-    rows = [measure(kernel, shape, runs) for kernel, shape in progress(jobs, "kernels")]
+    for _, at_size in groupby(progress(jobs, "kernels"), itemgetter(1)):
+        rows += [measure(kernel, shape, runs) for kernel, shape in at_size]
+        if card_path and all(row["passed"] for row in rows):  # size by size: what has ended stays if the rest is interrupted
+            kept = _rows_beside(rows, card) if card_path == "card" else []
+            measured = dict(clocks=dict(before=before, after=clocks()), speed=rows + kept)
+            path = write_card(card | measured, None if card_path == "card" else card_path)
     print(f"{card['gpu']}, driver {card['driver']}, CUDA {card['cuda']}\n{table(rows)}")
     for row in rows:
         if not row["passed"]:
             print(f"{row['name']} {row['m']}×{row['n']}×{row['k']}: {row['message']}")
-    if card_path and not all(row["passed"] for row in rows): print("No card: a check failed.")
-    elif card_path:
-        kept = _rows_beside(rows, card) if card_path == "card" else []
-        measured = dict(clocks=dict(before=before, after=clocks()), speed=rows + kept)
-        path = write_card(card | measured, None if card_path == "card" else card_path)
-        print(f"Written: {path}")
+    if path: print(f"Written: {path}")
+    if card_path and not all(row["passed"] for row in rows):
+        print("A check failed: sizes from there on are not written.")
     return rows, card["gpu"]
 
 def _rows_beside(rows, card):
@@ -222,7 +225,7 @@ def _one_line():
     try:
         yield
         sys.stdout.flush()
-    except KeyboardInterrupt: sys.exit("Interrupted: nothing was written.")
+    except KeyboardInterrupt: sys.exit("Interrupted: only what had ended is kept.")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
         sys.exit(1)

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -211,6 +212,26 @@ def test_readme_without_a_card_is_refused(results, capsys):
     assert "make gpu STAGE=ladder comes first" in capsys.readouterr().err
     keep(results, minimal_card(size=512))
     with pytest.raises(SystemExit): ladder.main(readme=True)
+
+
+@without_gpu
+def test_a_ladder_that_is_interrupted_keeps_the_sizes_that_had_ended(results, monkeypatch):
+    "Without a GPU: what it measures is made up."
+    kernels, smaller, larger = list(ladder.KERNELS.values())[:2], (256,) * 3, (512,) * 3
+    earlier = minimal_card()
+    keep(results, earlier)
+    monkeypatch.setenv("MATMUL_GPU", earlier["gpu"])
+    def measure(kernel, shape, runs):
+        if shape == larger and kernel is kernels[1]: raise KeyboardInterrupt
+        return earlier["speed"][0] | dict(zip("mnk", shape), name=kernel.name, runs=runs)
+    made_up = dict(measure=measure, machine=lambda: {name: value for name, value in earlier.items() if name != "speed"},
+                   clocks=lambda: earlier.get("clocks", {}).get("before", {}), _check_memory=lambda shapes: None,
+                   current_gpu=lambda: SimpleNamespace(compute_capability=(9, 0)))
+    for name, value in made_up.items(): monkeypatch.setattr(ladder, name, value)
+    with pytest.raises(KeyboardInterrupt): ladder._on_gpu(kernels, [], [smaller, larger], 7, "card")
+    kept = {(row["name"], row["m"]): row["runs"] for row in cards.load_cards()[0]["speed"]}
+    for row in earlier["speed"]: assert (row["name"], row["m"]) in kept
+    assert [kept.get((kernel.name, size)) for size in (256, 512) for kernel in kernels] == [7, 7, None, None]
 
 
 def test_without_a_card_the_ladder_says_so(results, capsys):

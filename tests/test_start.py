@@ -242,7 +242,7 @@ def test_ctrl_c_is_answered_in_one_line():
     code = ("import os, signal, numba_matmul\nfrom numba_matmul import ladder\n"
             "ladder.in_child = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\nladder.main()")
     done = python(code)
-    assert done.returncode == 1 and done.stderr == "Interrupted: nothing was written.\n"
+    assert done.returncode == 1 and done.stderr == "Interrupted: only what had ended is kept.\n"
 
 
 def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):

@@ -318,10 +318,11 @@ PARTS = dict(instructions=instructions_part, random=random_part, repeated=repeat
 
 
 def what_is_checked():
-    "The GPU and the code: parts that were checked before count only if these are the same."
+    "The GPU and the code that is loaded here: parts that were checked before count only if these are the same."
     code = hashlib.sha256()
-    sources = sorted((ROOT/"numba_matmul").rglob("*.py"))
-    for path in (*sources, *(Path(module.__file__) for module in (instructions, tricky))): code.update(path.read_bytes())
+    loaded = sorted(Path(module.__file__) for name, module in sys.modules.items()
+                    if name.startswith("numba_matmul") or module in (instructions, tricky))
+    for path in loaded: code.update(path.read_bytes())
     return f"{gpu_name()} {code.hexdigest()}"
 
 
