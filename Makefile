@@ -1,7 +1,7 @@
 # make ladder            every kernel, checked and beside cuBLAS (without a GPU: in the simulator, with recorded speeds)
 # make test              all that CI checks; needs no GPU
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
-# make grade            every exercise's solutions, correct and wrong, before its judge (ARGS="02 03": these)
+# make grade            tests the judges of the exercises: known solutions must pass, known mistakes fail (ARGS="02 03": these)
 # make profile KERNEL=05 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",

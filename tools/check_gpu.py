@@ -6,6 +6,7 @@ addresses, guard bands around C that must stay untouched; many launches of the k
 pace; launches that overlap, in streams, threads and graphs; matrices of more than 2³² elements; and compute-sanitizer,
 also of small kernels that are right or wrong in ways hard to see. Each of these parts takes a few minutes and is kept
 when it has passed, so a check that was interrupted goes on where it was. The counts go to the result card."""
+import ast
 import hashlib
 import json
 import os
@@ -317,12 +318,20 @@ PARTS = dict(instructions=instructions_part, random=random_part, repeated=repeat
              large=large_part, sanitizer=sanitizer_part, tricky=tricky_part)
 
 
+def code_in(path):
+    "What a module does, as text: its syntax tree without docstrings."
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None: del node.body[0]
+    return ast.dump(tree)
+
+
 def what_is_checked():
     "The GPU and the code that is loaded here: parts that were checked before count only if these are the same."
     code = hashlib.sha256()
     loaded = sorted(Path(module.__file__) for name, module in sys.modules.items()
                     if name.startswith("numba_matmul") or module in (instructions, tricky))
-    for path in loaded: code.update(path.read_bytes())
+    for path in loaded: code.update(code_in(path).encode())
     return f"{gpu_name()} {code.hexdigest()}"
 
 

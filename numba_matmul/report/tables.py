@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['BESIDE', 'table', 'kernels_of', 'size_text', 'by_size', 'cublas_tile', 'cublas_chose', 'kept', 'losing', 'lost',
-           'tile_at', 'intensities', 'profiled', 'in_bytes', 'without_pause', 'pivot', 'wall_clock', 'call_costs']
+           'tile_at', 'intensities', 'profiled', 'in_bytes', 'without_pause', 'by_chance', 'pivot', 'wall_clock',
+           'call_costs']
 
 # %% ../../nbs/library/report_tables.ipynb #0a69485f
 import inspect
@@ -195,6 +196,18 @@ def without_pause(
             found[kernel.dtype, size] = dict(gflops=2 * size**3 / ms / 1e6, cublas_gflops=2 * size**3 / cublas_ms / 1e6,
                                              percent=100 * cublas_ms / ms) | (dict(mhz=cycles / ms / 1e3) if cycles else {})
     return found
+
+# %% ../../nbs/library/report_tables.ipynb #213ccc38
+def by_chance(
+    values,  # "dtype: m×n×k" → % of cuBLAS
+) -> dict:   # (dtype, are m, n and k multiples of 64?) → a list of %
+    "Speeds at shapes that chance chose, in two kinds: where sizes fit no tile cuBLAS may fall back on slower kernels."
+    found = {}
+    for label, percent in values.items():
+        dtype, size = label.split(": ")
+        found.setdefault((dtype, all(int(x) % 64 == 0 for x in size.split("×"))), []).append(percent)
+    return found
+
 
 # %% ../../nbs/library/report_tables.ipynb #d89ebbb2
 def pivot(
