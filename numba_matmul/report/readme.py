@@ -84,9 +84,9 @@ def readme_ladder() -> str:
 # %% ../../nbs/library/report_readme.ipynb #4aacb568
 def readme_speed() -> str:
     "The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a program."
-    head = ("last kernels, % of cuBLAS's speed", "4096", "8192", "4096, without a pause", "random shapes, multiples of 64",
-            "other random shapes", "a call at 1024 (`torch.mm`), µs", "first → last kernel at 4096, GFLOP/s")
-    lines = [f"| {' | '.join(head)} |", "|---|" + "--:|" * (len(head) - 1)]
+    head, columns = ["the last kernels, in % of cuBLAS's speed"], []
+    labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause", "random shapes of multiples of 64 (the worst)",
+              "other random shapes (the worst)", "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel", "last kernel"]
     def percent(row): return f"{row['percent']:.1f}" if row else "–"
     for card in load_cards():
         steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
@@ -95,13 +95,14 @@ def readme_speed() -> str:
             first, last = rows[0], [row for row in rows if number_of(row["name"])][-1]
             shapes, call = [chance.get((dtype, fits)) for fits in (True, False)], calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
-            cells = [percent(last), percent(card_row(card, last["name"], 8192)), percent(steady.get((dtype, 4096))),
-                     *(f"{statistics.geometric_mean(found):.0f}, at worst {min(found):.0f}" if found else "–" for found in shapes),
-                     f"{us[0]} ({us[1]})" if us else "–", f"{first['gflops']:,.0f} → **{last['gflops']:,.0f}**"]
-            lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
+            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}")
+            columns.append([percent(last), percent(card_row(card, last["name"], 8192)), percent(steady.get((dtype, 4096))),
+                            *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–" for found in shapes),
+                            f"{us[0]} ({us[1]})" if us else "–", f"{first['gflops']:,.0f}", f"**{last['gflops']:,.0f}**"])
+    lines = [f"| {' | '.join(line)} |" for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
     versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}" for card in load_cards()))
     return "\n".join([*lines, "", f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: {_lessons(kernels_of('float32'))}, bfloat16: "
-                      f"{_lessons(kernels_of('bfloat16'))}. Random shapes: geometric mean. –: not measured.)"])
+                      f"{_lessons(kernels_of('bfloat16'))}. Of random shapes the geometric mean. –: not measured.)"])
 
 
 # %% ../../nbs/library/report_readme.ipynb #c0a11709
