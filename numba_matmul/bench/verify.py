@@ -132,7 +132,8 @@ def _take(kernel, path):
     views = [x[skip:].reshape(y.shape) if y.size else to_d(y) for x, skip, y in zip(flat, path.skips, given)]
     kept = [to_h(x).tobytes() for x in flat]
     if path.returned: views[2] = None
-    with _meanwhile(kernel, path.constants): result = kernel(*views, path.alpha, path.beta, **path.options)
+    mixed = simulated.interleaved(int(random.integers(2**32)))  # blocks come in any order on a GPU
+    with _meanwhile(kernel, path.constants), mixed: result = kernel(*views, path.alpha, path.beta, **path.options)
     if not path.returned: assert result is views[2], "the host function returns another array than c"
     ends = [None, None, path.skips[2] * c.itemsize]  # of C what lies before it
     for name, x, before, end in zip("abc", flat, kept, ends):

@@ -229,6 +229,8 @@ VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, strea
 TURNS = [dict(tile=tile) | variant for tile, variant in zip(PATH_TILES + PATH_TILES, VARIANTS)]
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (
     Path("blocks with nothing to do", (16, 32, 24), 0.5, -1.5, TURNS[0] | dict(blocks=7)),
+    Path("whole tiles for all blocks", (32, 64, 24), 0.5, -1.5, TURNS[0] | dict(blocks=2)),
+    Path("one more column, and step", (16, 33, 25), 0.5, 0.0, TURNS[0] | dict(blocks=3)),
     Path("its own tile", (37, 41, 11), 0.5, -1.5))
 KERNEL = Kernel(14, "sgemm_stream_k", "Stream-K", "float32", sgemm_stream_k,
                 sgemm_stream_k_kernel, capability=(8, 0),
