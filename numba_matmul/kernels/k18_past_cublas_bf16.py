@@ -187,7 +187,7 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False)
          + (Path("its own tile", (37, 48, 24), 0.5, -1.5), Path("padded", (37, 41, 19), 0.5, -1.5),
             Path("padded, C not read", (20, 265, 19)),
             Path("parts of one k tile", (64, 128, 320), -0.75, 0.0, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=1)),
-            Path("parts of several", (70, 136, 296), 0.5, -1.5, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=2))))
+            Path("parts of several", (136, 72, 296), 0.5, -1.5, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=2))))
 KERNEL = Kernel(18, "bf16_gemm_past_cublas", "Past cuBLAS in bfloat16", "bfloat16", bf16_gemm_past_cublas,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 pads=True, fallback=k15_tensor_cores.KERNEL,
