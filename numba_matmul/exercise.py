@@ -148,6 +148,7 @@ class Case:
     shared_bytes: int = 0   # of dynamic shared memory
     call: Callable = None   # in the simulator: (configured kernel, arguments); passes them on as they are if None
     signature: str = None   # types of the kernel's arguments, where they are not those of these
+    own: bool = False       # with the constants of the page, not with those of the exercise
 
 @dataclass(frozen=True)
 class Goal:
@@ -213,13 +214,14 @@ def matmul_case(
     k,      # columns of A, rows of B
     block,  # threads
     grid,   # blocks: enough of them both ways, so that columns along y are no missing block
+    own=False,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B, and NaN in C."
     def make(random):
         a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
         expected = a.astype(np.float64) @ b
         return (a, b, np.full((m, n), np.nan, np.float32)), {2: expected}
-    return Case(f"{m}×{n}×{k}", block, grid, make)
+    return Case(f"{m}×{n}×{k}", block, grid, make, own=own)
 
 def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64"))
 
@@ -229,10 +231,14 @@ NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 i
 # %% ../nbs/library/exercise.ipynb #ex000016
 VERDICTS = {  # name → the hint, where an exercise has no better one
     "written": "replace the dots by your own lines",
+    "compiles: shape": "give the number a name above the kernel",
     "compiles": "the message names the line; only a part of Python is known on a GPU",
     "ends": "does the loop's counter change in every turn, and by a positive step?",
     "in bounds": "compare the index with the shape of the array before you use it",
+    "aligned": "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by alignment=16",
     "all written": "who writes this element, and is there a barrier between that and the read?",
+    "no races: with no flag": "two blocks use this element: is the index that of the block's own row0 and col0?",
+    "no races: and is written by": "two threads write this element: does the index belong to one of them alone?",
     "no races": "two threads use one element: put a barrier between the write and the other access",
     "one writer": "two threads compute the same element: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
@@ -247,7 +253,8 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("fences", "fence_mbarrier_init", "fence_proxy"),
          ("ends", "ends while copies", "has not waited for its products"),
          ("correct", "descriptors", "only the 128-byte swizzle"),
-         ("in bounds", "out of bounds", "is negative", "which is not a multiple of"))
+         ("aligned", "which is not a multiple of", "which is declared for"),
+         ("in bounds", "out of bounds", "is negative"))
 
 # %% ../nbs/library/exercise.ipynb #a16fe001
 def _has_hole(tree):
@@ -316,14 +323,34 @@ def _signature(args):
         return f"{x.dtype}[{', '.join([':'] * (x.ndim - 1) + ['::1'])}]"
     return f"void({', '.join(map(kind, args))})"
 
+_ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Tuple, ast.Store, ast.Load)
+
+def _computed(fn, scope):
+    "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew."
+    try: cell = ast.parse("".join(linecache.getlines(fn.__code__.co_filename)))
+    except SyntaxError: return {}
+    scope, found = dict(scope), {}
+    for line in cell.body:
+        if getattr(line, "name", None) == fn.__name__: break
+        if not isinstance(line, ast.Assign) or any(not isinstance(node, _ARITHMETIC) for node in ast.walk(line) if node is not line): continue
+        if not any(isinstance(node, ast.Name) for node in ast.walk(line.value)): continue
+        made = {}
+        try: exec(compile(ast.Module([line], []), "<constants>", "exec"), scope, made)
+        except Exception: continue
+        scope |= made
+        found |= made
+    return found
+
 def with_constants(
     kernel,     # a kernel
     constants,  # dict: name → value
 ):
-    "The same kernel, with different values for global names that it uses."
+    "The same kernel, with different values for global names that it uses, and what is computed from them above it."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
-    copy = FunctionType(fn.__code__, fn.__globals__ | constants, fn.__name__, fn.__defaults__, fn.__closure__)
+    scope = fn.__globals__ | constants
+    scope |= {name: value for name, value in _computed(fn, scope).items() if name not in constants}
+    copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**options)(copy)
 
 # %% ../nbs/library/exercise.ipynb #71826a08
@@ -341,13 +368,14 @@ def judge_kernel(
         yield Verdict("written", False, "not written yet")
         return
     yield Verdict("written", True)
-    kernel, random = with_constants(kernel, exercise.constants), np.random.default_rng()
+    own, random = kernel, np.random.default_rng()
+    kernel = with_constants(kernel, exercise.constants)
     made = [case.make(random) for case in exercise.cases]
     try: all_arguments(parts[0], made[0][0])
     except TypeError as e:
         yield Verdict("compiles", False, str(e))
         return
-    launches = [(kernel[case.grid, case.block, 0, case.shared_bytes], args, case.call)
+    launches = [((own if case.own else kernel)[case.grid, case.block, 0, case.shared_bytes], args, case.call)
                 for case, (args, _) in zip(exercise.cases, made)]
     try: number, result = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
     except ChildError as e:
@@ -367,8 +395,9 @@ def judge_kernel(
     yield Verdict("in bounds", True)
     yield Verdict("no races", True, "every element written before it is read, all barriers reached")
     small = ", ".join(f"{name} = {value}" for name, value in exercise.constants.items() if isinstance(value, int))
-    yield Verdict("correct", True, "; ".join(case.name for case in exercise.cases) + "; random data"
-                  + f", with {small}" * bool(small))
+    yield Verdict("correct", True, "; ".join(case.name for case in exercise.cases if not case.own) + "; random data"
+                  + f", with {small}" * bool(small)
+                  + "".join(f"; {case.name} with the page's own constants" for case in exercise.cases if case.own))
     yield from _judge_goals(exercise, kernel, launches[0][0], made[0][0])
 
 # %% ../nbs/library/exercise.ipynb #2aac2043
@@ -394,9 +423,13 @@ def verdicts(
     found = list((exercise.judge or judge_kernel)(exercise, subject))
     for verdict in found:
         if verdict.ok: continue
-        hints = [hint for key, hint in exercise.hints.items()
-                 for name, _, word in [key.partition(": ")] if name == verdict.name and word in verdict.found]
-        verdict.hint = next(iter(hints), "") or verdict.hint or VERDICTS.get(verdict.name, "")
+        def hinted(hints, for_words):
+            "The hint to this verdict alone, or to words in it."
+            return next((hint for key, hint in hints.items() for name, _, word in [key.partition(": ")]
+                         if name == verdict.name and bool(word) == for_words and word in verdict.found), "")
+        of = exercise.hints
+        verdict.hint = (hinted(of, True) or hinted(VERDICTS, True) or hinted(of, False) or verdict.hint
+                        or hinted(VERDICTS, False))
     return found
 
 # %% ../nbs/library/exercise.ipynb #ex000018

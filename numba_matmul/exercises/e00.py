@@ -114,7 +114,8 @@ SCALE_ROWS = Exercise(
     "00b", "my_scale_rows",
     cases=(rows_case((5, 7), (4, 8), (3, 2)), rows_case((33, 6), (8, 4), (5, 9)), rows_case((6, 35), (8, 4), (5, 9))),
     goals=(ONE_EACH,),
-    hints={"in bounds": "more threads run than there are elements, both ways: compare i and j with the shape",
+    hints={"in bounds": "more threads run than there are elements, both ways: i counts rows and stays below x.shape[0], j below "
+                     "x.shape[1]; factors has one number for each row",
            "no races": "two threads write to one element; each has a pair of its own, from cuda.grid(2)",
            "correct": "out[i, j] = factors[i] · x[i, j]: which thread has the first wrong element, and what is its i?"},
     solutions={"reference": """@cuda.jit

@@ -23,6 +23,8 @@ EXERCISES = (Exercise(
     goals=(ONE_STORE, NO_FLOAT64),
     hints={"in bounds": "compare each index with the axis that the message names: row with c.shape[0], col with "
                         "c.shape[1]; and i stays below a.shape[1]",
+           "correct: never written": "which thread stores this element? And C is full of NaN before the launch, so that "
+                                     "c[row, col] += … stays NaN",
            "correct": "C[row, col] is the sum over i of A[row, i] · B[i, col]; who computes each row of C, "
                       "and over which i?"},
     solutions={"reference": """@cuda.jit

@@ -17,13 +17,13 @@ EXERCISES = (Exercise(
     "02", "my_coalesced",
     cases=(matmul_case(10, 64, 9, (32, 4), (2, 16)), matmul_case(33, 6, 24, (32, 4), (2, 9))),
     goals=(Goal("sectors of A", load_of("a"), most=1, unit="sectors a request",
-                hint="your 32 threads read A from 32 rows: which of x and y runs fastest within a warp?"),
+                hint="your 32 threads read A from different rows: which of x and y runs fastest within a warp?"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors a request",
                 hint="neighbouring threads should read neighbouring numbers of a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors a request",
                 hint="neighbouring threads should store neighbouring numbers of a row of C"),
            ONE_STORE, NO_FLOAT64),
-    hints={"in bounds": "the guard has to follow the names: row against c.shape[0], col against c.shape[1]",
+    hints={"in bounds": "the guard has to follow the names, and so do all three index pairs: row against c.shape[0], col against c.shape[1]",
            "correct": "only the mapping changes: C[row, col] is still the sum over i of A[row, i] · B[i, col]"},
     solutions={"reference": """@cuda.jit
 def my_coalesced(a, b, c):

@@ -31,9 +31,12 @@ EXERCISES = (Exercise(
            Goal("wavefronts", costliest("shared"), most=1, unit="wavefronts a request",
                 hint="the threads of a warp want numbers of one bank: let threadIdx.x run along a row of the tile"),
            NO_FLOAT64),
-    hints={"all written": "a thread reads what its neighbours copy: they must have finished before",
-           "no races": "before the next tile is copied, all threads must be through with this one",
-           "correct": "which column of A, which row of B does the tile at k0 begin with?"},
+    hints={"in bounds": "no guard is needed, since all sizes fit: tx and ty count within a tile; row, col and k0 belong to A, B and C",
+           "all written": "a thread reads what its neighbours copy: they must have finished before",
+           "no races": "is the read of this turn's tile, then a barrier that all threads reach is missing after the copies; is it "
+                       "of the last turn's, then one after the products",
+           "correct": "which column of A, which row of B does the tile at k0 begin with? And which row of a_tile, which column "
+                      "of b_tile belong to c[row, col]?"},
     solutions={"reference": """@cuda.jit
 def my_smem(a, b, c):
     a_tile = cuda.shared.array((TILE, TILE), float32)

@@ -141,12 +141,17 @@ EXERCISES = (Exercise(
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
            NO_FLOAT64,
            Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", compiled=True,
-                hint="range(BK) around range(TM) is too much for the compiler to unroll: write the outer loop with while")),
-    hints={"all written": "set acc to zero before the first tile; a barrier must stand between filling the tiles "
+                hint="with range around range(TM) this compiler unrolls two steps and loads A number by number: write the loop over the "
+                     "steps with while")),
+    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile; row0, col0 and k0 belong to A, "
+                        "B and C",
+           "all written": "set acc to zero before the first tile; a barrier must stand between filling the tiles "
                           "and reading them",
            "no races: race: c[": "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high",
            "no races": "before the tiles are filled anew, all threads must have read them",
-           "correct": "take TM = 1 in your head: then it is lesson 3. Which names need an i?"},
+           "correct: never written": "a row of threads is TM rows of C high: in which row does the next one begin?",
+           "correct": "take TM = 1 in your head: then it is lesson 3. Which names need an i? And acc is added to in every step, "
+                      "and set to zero once"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 64, m // 64), 512)),)

@@ -125,7 +125,9 @@ EXERCISES = (Exercise(
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
                 hint="loop over acc with range(TM) and range(TN), so that every index is a constant once unrolled"),
            NO_FLOAT64),
-    hints={"all written": "acc needs zeros before the first tile, and reg_m and reg_n all their numbers before the "
+    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile; row0, col0 and k0 belong to A, "
+                        "B and C",
+           "all written": "acc needs zeros before the first tile, and reg_m and reg_n all their numbers before the "
                           "products",
            "no races: race: c[": "each element of C belongs to one thread: are the threads BN / TN to a row?",
            "no races": "before the tiles are filled anew, all threads must have read them",

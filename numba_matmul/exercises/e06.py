@@ -4,9 +4,12 @@
 
 # %% auto #0
 __all__ = ['REFERENCE', 'PLACES', 'COPY_A', 'COPY_B', 'ROW', 'COLUMN', 'SOLUTIONS', 'BARRIER', 'A_ROW', 'A_COL', 'B_ROW', 'B_COL',
-           'IN_A', 'IN_B', 'MUTANTS', 'EXERCISES', 'sectors', 'width']
+           'IN_A', 'IN_B', 'MUTANTS', 'PASSES_A', 'PASSES_B', 'IN_PASSES', 'PASS_SOLUTIONS', 'PASS_MUTANTS',
+           'VECTORIZED', 'EXERCISES', 'sectors', 'width']
 
 # %% ../../nbs/exercises/e06.ipynb #e0600004
+from dataclasses import replace
+
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from .e04 import replaced
 
@@ -112,13 +115,13 @@ B_ROW, B_COL = "b_row, b_col = thread // (BN // 4)", "thread % (BN // 4) * 4"
 IN_A, IN_B = "load4(a, (row0 + a_row, k0 + a_col))", "load4(b, (k0 + b_row, col0 + b_col))"
 MUTANTS = (
     Mutant("the hole left in", COPY_B, "        ...\n", "written"),
-    Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "in bounds"),
-    Mutant("columns of B not times four", B_COL, "thread % (BN // 4)", "in bounds"),
-    Mutant("a thread for each column of A", A_COL, "thread % BK", "in bounds"),
-    Mutant("A read from its next column", IN_A, IN_A.replace("a_col", "a_col + 1"), "in bounds"),
-    Mutant("B stored one column to the right", "(b_row, b_col), *", "(b_row, b_col + 1), *", "in bounds"),
-    Mutant("rows of B's tile padded by one", "array((BK, BN)", "array((BK, 33)", "in bounds"),
-    Mutant("C stored from its next column", "col0 + col + j),", "col0 + col + j + 1),", "in bounds"),
+    Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
+    Mutant("columns of B not times four", B_COL, "thread % (BN // 4)", "aligned"),
+    Mutant("a thread for each column of A", A_COL, "thread % BK", "aligned"),
+    Mutant("A read from its next column", IN_A, IN_A.replace("a_col", "a_col + 1"), "aligned"),
+    Mutant("B stored one column to the right", "(b_row, b_col), *", "(b_row, b_col + 1), *", "aligned"),
+    Mutant("rows of B's tile padded by one", "array((BK, BN)", "array((BK, 33)", "aligned"),
+    Mutant("C stored from its next column", "col0 + col + j),", "col0 + col + j + 1),", "aligned"),
     Mutant("threads in a row of A as in one of floats", A_ROW, "a_row, a_col = thread // BK", "all written"),
     Mutant("threads in a row of B as in one of floats", B_ROW, "b_row, b_col = thread // BN", "all written"),
     Mutant("A's tile not transposed", "a_tile[a_col + q, a_row]", "a_tile[a_row, a_col + q]", "in bounds"),
@@ -153,8 +156,55 @@ MUTANTS = (
            "acc[(i + thread) % TM, j] += reg_m[(i + thread) % TM]", "spills"),
 )
 
+# %% ../../nbs/exercises/e06.ipynb #e0600016
+PASSES_A = """        for s in range(0, BM, THREADS // (BK // 4)):
+            x = load4(a, (row0 + a_row + s, k0 + a_col))
+            for q in range(4): a_tile[a_col + q, a_row + s] = x[q]
+"""
+PASSES_B = """        for s in range(0, BK, THREADS // (BN // 4)):
+            store4(b_tile, (b_row + s, b_col), *load4(b, (k0 + b_row + s, col0 + b_col)))
+"""
+IN_PASSES = replaced(REFERENCE, (COPY_A, PASSES_A), (COPY_B, PASSES_B))
+PASS_SOLUTIONS = {
+    "reference": IN_PASSES,
+    "from one number to the next": SOLUTIONS["passes, for any number of threads"],
+    "with while": replaced(IN_PASSES, (PASSES_A, """        s = 0
+        while s < BM:
+            x = load4(a, (row0 + a_row + s, k0 + a_col))
+            for q in range(4): a_tile[a_col + q, a_row + s] = x[q]
+            s += THREADS // (BK // 4)
+""")),
+    "columns of A in passes": replaced(IN_PASSES, (PASSES_A, """        for s in range(0, BK, THREADS // BM * 4):
+            x = load4(a, (row0 + thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))
+            for q in range(4): a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]
+"""))}
+PASS_MUTANTS = (
+    Mutant("not written", PASSES_B, "        ...\n", "written"),
+    Mutant("one pass for A", "range(0, BM, THREADS // (BK // 4))", "range(1)", "all written"),
+    Mutant("one pass for B", "range(0, BK, THREADS // (BN // 4))", "range(1)", "all written"),
+    Mutant("A's passes a row apart", "range(0, BM, THREADS // (BK // 4))", "range(BM)", "in bounds"),
+    Mutant("B's passes a row apart", "range(0, BK, THREADS // (BN // 4))", "range(BK)", "in bounds"),
+    Mutant("A's passes as far apart as B's", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, THREADS // (BN // 4))", "in bounds"),
+    Mutant("B's passes as far apart as A's", "range(0, BK, THREADS // (BN // 4))", "range(0, BK, THREADS // (BK // 4))", "all written"),
+    Mutant("the same rows of A in each pass", "row0 + a_row + s", "row0 + a_row", "correct"),
+    Mutant("the same rows of B in each pass", "k0 + b_row + s", "k0 + b_row", "correct"),
+    Mutant("A's passes into the same place", "a_tile[a_col + q, a_row + s]", "a_tile[a_col + q, a_row]", "all written"),
+    Mutant("B's passes into the same place", "(b_row + s, b_col), *", "(b_row, b_col), *", "all written"),
+    Mutant("A's passes along its columns", "(row0 + a_row + s, k0 + a_col)", "(row0 + a_row, k0 + a_col + s)", "in bounds"),
+    Mutant("B's passes along its columns", "(k0 + b_row + s, col0 + b_col)", "(k0 + b_row, col0 + b_col + s)", "in bounds"),
+    Mutant("A's tile not transposed", "a_tile[a_col + q, a_row + s]", "a_tile[a_row + s, a_col + q]", "in bounds"),
+    Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
+    Mutant("A without the block's row", "row0 + a_row + s", "a_row + s", "correct"),
+    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
+    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
+    Mutant("B's tile not aligned", "(BK, BN), float32, alignment=16)", "(BK, BN), float32)", "aligned"),
+    Mutant("A read one by one", "            x = load4(a, (row0 + a_row + s, k0 + a_col))\n            for q in range(4): "
+           "a_tile[a_col + q, a_row + s] = x[q]\n", "            for q in range(4): a_tile[a_col + q, a_row + s] = "
+           "a[row0 + a_row + s, k0 + a_col + q]\n", "width"))
+
+
 # %% ../../nbs/exercises/e06.ipynb #e0600012
-EXERCISES = (Exercise(
+VECTORIZED = Exercise(
     key="06",
     name="my_vectorized",
     constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),
@@ -168,12 +218,14 @@ EXERCISES = (Exercise(
            Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", compiled=True,
                 hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
-    hints={"in bounds: not a multiple": "a wide access begins at a multiple of four floats",
-           "in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
+    hints={           "in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
            "all written": "64 threads with four numbers each fill a tile of 256 exactly: which four are yours? And a "
                           "barrier stands between filling a tile and reading it",
            "no races": "each place of a tile belongs to one thread, and a tile is filled anew only when all have read it",
            "correct": "follow one number: which row and column of A is it, and which of a_tile?"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
-    launch=lambda m, n: ((n // 128, m // 128), 256)),)
+    launch=lambda m, n: ((n // 128, m // 128), 256))
+EXERCISES = (VECTORIZED, replace(
+    VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16), solutions=PASS_SOLUTIONS, mutants=PASS_MUTANTS,
+    cases=(matmul_case(64, 64, 32, block=64, grid=(2, 2)),)))

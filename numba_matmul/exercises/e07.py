@@ -98,6 +98,10 @@ WIDE = with_order(
     *WIDE_ORDER, WIDE_READ.replace("(dot, col + j)", "(dot, j // 4, col // 2)"))
 SOLUTIONS = {
     "reference": REFERENCE,
+    "wide loads of A": REFERENCE.replace("            for i in range(TM): reg_m[i] = a_tile[dot, row + i]\n", """            for i in range(0, TM, 4):
+                x = load4(a_tile, (dot, row + i))
+                for q in range(4): reg_m[i + q] = x[q]
+"""),
     "flat, the place by a formula": "FLAT = BK * BN\n" + with_order(
         "cuda.shared.array(FLAT, float32)",
         """        for q in range(4):
@@ -127,14 +131,19 @@ def other_order(name, shape, fill, read, verdict):
 
 MUTANTS = (
     Mutant("not written", READ, "            ...\n", "written"),
-    Mutant("row and place swapped in the store", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) // TN, (b_col + q) % TN", "correct"),
-    Mutant("row and place swapped in the load", "dot, j, col // TN", "dot, col // TN, j", "correct"),
+    Mutant("row and place swapped in the store", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) // TN, (b_col + q) % TN", "in bounds"),
+    Mutant("row and place swapped in the load", "dot, j, col // TN", "dot, col // TN, j", "in bounds"),
     Mutant("one place for all four", "(b_col + q) % TN, (b_col + q) // TN", "b_col % TN, b_col // TN", "all written"),
     Mutant("the fourth number left out", FILL, FILL.replace("range(4)", "range(3)"), "all written"),
     Mutant("all rows of B in one", "b_tile[b_row, (b_col", "b_tile[0, (b_col", "no races"),
     Mutant("the first row in each step", "b_tile[dot, j,", "b_tile[0, j,", "correct"),
     Mutant("a thread's column, not its number", "j, col // TN]", "j, col]", "in bounds"),
     Mutant("the thread's row of results", "j, col // TN]", "j, thread // ACROSS]", "in bounds"),
+    Mutant("threads and columns swapped where it is filled", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) % ACROSS, (b_col + q) // ACROSS", "in bounds"),
+    Mutant("threads and columns swapped in the shape", "(BK, TN, ACROSS)", "(BK, ACROSS, TN)", "in bounds"),
+    Mutant("the thread's number by TN", "j, col // TN]", "j, thread % TN]", "correct"),
+    Mutant("A's tile not aligned", "cuda.shared.array((BK, BM), float32, alignment=16)", "cuda.shared.array((BK, BM), float32)", "aligned",
+           of="wide loads of A"),
     Mutant("one number for all columns", "b_tile[dot, j, col // TN]", "b_tile[dot, 0, col // TN]", "correct"),
     Mutant("each thread reads number 0's place", "b_tile[dot, j, col // TN]", "b_tile[dot, j, 0]", "correct"),
     Mutant("a tile with too few rows", "(BK, TN, ACROSS)", "(4, TN, ACROSS)", "in bounds"),
@@ -144,7 +153,7 @@ MUTANTS = (
     Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
     Mutant("the first block's columns", "(k0 + b_row, col0 + b_col)", "(k0 + b_row, b_col)", "correct"),
     Mutant("a load that starts anywhere", "b_col = thread // (BN // 4), thread % (BN // 4) * 4",
-           "b_col = thread // (BN // 4), thread % (BN // 4)", "in bounds"),
+           "b_col = thread // (BN // 4), thread % (BN // 4)", "aligned"),
     Mutant("never ends", "            dot += 1\n", "", "ends"),
     Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
            "float64"),
@@ -202,17 +211,19 @@ WIDE_MUTANTS = (
     Mutant("halves swapped in the load", "(dot, j // 4, col // 2)", "(dot, 1 - j // 4, col // 2)", "correct"),
     Mutant("always the first half", "(dot, j // 4, col // 2)", "(dot, 0, col // 2)", "correct"),
     Mutant("j, not the half", "(dot, j // 4, col // 2)", "(dot, j, col // 2)", "in bounds"),
-    Mutant("a thread's number, not its words", "(dot, j // 4, col // 2)", "(dot, j // 4, col // TN)", "in bounds"),
+    Mutant("a thread's number, not its words", "(dot, j // 4, col // 2)", "(dot, j // 4, col // TN)", "aligned"),
     Mutant("the first column, not the first word", "(dot, j // 4, col // 2)", "(dot, j // 4, col)", "all written"),
     Mutant("the first row in each step", "(dot, j // 4, col // 2)", "(0, j // 4, col // 2)", "correct"),
     Mutant("all rows of B in one", "(b_row, b_col // 4 % 2,", "(0, b_col // 4 % 2,", "no races"),
-    Mutant("stored at a group's number", "b_col // 8 * 4)", "b_col // 8)", "in bounds"),
+    Mutant("stored at a group's number", "b_col // 8 * 4)", "b_col // 8)", "aligned"),
     Mutant("left and right half of the tile", "b_col // 4 % 2, b_col // 8 * 4", "b_col // (BN // 2), b_col % (BN // 2)", "correct"),
     Mutant("both halves in one", "b_col // 4 % 2, b_col // 8 * 4", "0, b_col // 8 * 4", "no races"),
-    Mutant("rows of 81 words", "HALF = BN // 2 + 16", "HALF = BN // 2 + 17", "in bounds"),
+    Mutant("rows of 81 words", "HALF = BN // 2 + 16", "HALF = BN // 2 + 17", "aligned"),
     Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
     Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
     Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
+    Mutant("a tile that is not aligned", "HALF), float32, alignment=16)", "HALF), float32)", "aligned"),
+    Mutant("a number in place of the name, right for one tile", "HALF = BN // 2 + 16", "HALF = 48", "in bounds"),
     Mutant("no padding between the halves", "HALF = BN // 2 + 16", "HALF = BN // 2", "stores of B"),
     Mutant("8 words of padding", "HALF = BN // 2 + 16", "HALF = BN // 2 + 8", "stores of B"),
     other_wide_order("kernel 6's order", *PLAIN, WIDE_READ, "loads of B"),
@@ -220,7 +231,8 @@ WIDE_MUTANTS = (
     Mutant("a thread's columns far apart", WIDE_SOLUTIONS["reference"], FAR.replace("my_linearized", "my_wide"), "loads a step"))
 
 # %% ../../nbs/exercises/e07.ipynb #e0700015
-CASES = matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2))
+CASES = matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2)), matmul_case(
+    128, 128, 8, (256,), (1, 1), own=True)
 HINTS = {"correct": "follow one number: B[k, x] goes where? Which thread reads that place, and as which of its columns?",
          "in bounds": "how many numbers of B does a row of the tile have, and how many threads are side by side?",
          "all written": "a thread brings four numbers of B: each needs a place of its own, and a barrier before others read it"}

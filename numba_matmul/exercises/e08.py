@@ -109,6 +109,10 @@ MUTANTS = (
     Mutant("the first row in each step", "a_tile[dot, row + i]", "a_tile[0, row + i]", "correct"),
     Mutant("the first group twice", "col + j // 4 * GAP + j % 4", "col + j % 4", "correct"),
     Mutant("a thread's column of results", "a_tile[dot, row + i]", "a_tile[dot, col + i]", "correct"),
+    Mutant("threads in a row by TN", "thread // (BN // TN) * TM, thread % (BN // TN) * 4", "thread // TN * TM, thread % TN * 4", "all written"),
+    Mutant("A's tile not aligned", "cuda.shared.array((BK, WIDE), float32, alignment=16)", "cuda.shared.array((BK, WIDE), float32)", "aligned",
+           of="rows 4 to 7 in another order, no padding"),
+    Mutant("B's tile not aligned", "cuda.shared.array((BK, BN), float32, alignment=16)", "cuda.shared.array((BK, BN), float32)", "aligned"),
     Mutant("one word of padding", "WIDE = BM + 4", "WIDE = BM + 1", "stores of A"),
     Mutant("two words", "WIDE = BM + 4", "WIDE = BM + 2", "stores of A"),
     Mutant("five words", "WIDE = BM + 4", "WIDE = BM + 5", "stores of A"),
@@ -118,7 +122,7 @@ MUTANTS = (
     Mutant("the same columns of A for each tile", "(row0 + a_row, k0 + a_col)", "(row0 + a_row, a_col)", "correct"),
     Mutant("the first block's rows", "(row0 + a_row, k0 + a_col)", "(a_row, k0 + a_col)", "correct"),
     Mutant("a load that starts anywhere", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
-           "a_col = thread // (BK // 4), thread % (BK // 4)", "in bounds"),
+           "a_col = thread // (BK // 4), thread % (BK // 4)", "aligned"),
     Mutant("never ends", "        k0 += BK\n", "", "ends"),
     Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
            "float64"),
@@ -152,7 +156,8 @@ LONGER = "which threads store to the same bank, and how many rows of the tile li
 
 EXERCISES = (Exercise(
     "08", "my_padded",
-    cases=(matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2))),
+    cases=(matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2)),
+           matmul_case(128, 128, 8, (256,), (1, 1), own=True)),
     constants=dict(BM=64, BN=64, BK=8, TM=4, TN=8, GAP=32), preamble=PREAMBLE,
     goals=(Goal("stores of A", stores_of("a_tile"), most=4, unit="wavefronts a warp and tile", hint=LONGER),
            Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors a request",
@@ -160,9 +165,11 @@ EXERCISES = (Exercise(
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts a step of a warp",
                 hint="eight threads side by side want four neighbours each: do these 32 words lie in 32 banks?"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop", compiled=True,
-                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be neighbours in it"),
+                hint="a row of a tile must begin at a multiple of 16 bytes, a thread's numbers be neighbours in it, and the "
+                     "compiler must see both: else use load4"),
            NO_FLOAT64),
     hints={"all written": "a number that is stored in column x of the tile must be read from column x",
-           "correct": "A[r, k] belongs into row k, column r of the tile: follow one number to where it is read"},
+           "correct": "A[r, k] belongs into row k, column r of the tile: follow one number to where it is read. And B: "
+                      "which columns are a thread's second group?"},
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

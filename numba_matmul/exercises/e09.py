@@ -205,7 +205,7 @@ EXERCISES = (Exercise(
     "09", "my_rule", judge=judge,
     hints={"runs": "return None where the tile works, and a text where it can't; a tile has bm, bn, bk, tm, tn, pad_a",
            "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
-           "my_tile": "try TILE._replace(…): which number moves B's columns apart, which one A's rows?",
+           "my_tile": "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one A's rows?",
            "my_tile works": "the library's own rules refuse it, so the kernel does, too",
            "wavefronts": "lesson 8: groups of four neighbours for the loads of B, padding for the stores of A",
            "warps": "more than 64 results for each thread leave room for one block only"},

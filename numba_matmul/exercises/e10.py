@@ -108,7 +108,7 @@ EXERCISES = (Exercise(
         Mutant("WM and WN exchanged", "warp // (BN // WN) * WM + lane", "warp // (BN // WN) * WN + lane", "all written"),
         Mutant("the step between warps across is WM", "warp % (BN // WN) * WN", "warp % (BN // WN) * WM", "correct"),
         Mutant("lanes one result apart, down", "lane // (WN // TN) * TM", "lane // (WN // TN)", "correct"),
-        Mutant("lanes one result apart, across", "lane % (WN // TN) * TN", "lane % (WN // TN)", "in bounds"),
+        Mutant("lanes one result apart, across", "lane % (WN // TN) * TN", "lane % (WN // TN)", "aligned"),
         Mutant("counted in numbers, not in lanes", "lane // (WN // TN) * TM", "lane // WN * TM", "correct"),
         Mutant("lanes across counted by rows", "lane % (WN // TN) * TN", "lane % (WM // TM) * TN", "correct"),
         Mutant("lanes down counted by rows", "lane // (WN // TN) * TM", "lane // (WM // TM) * TM", "all written"),

@@ -214,6 +214,8 @@ MUTANTS = (
     Mutant("the sum begins anew", "        now = 1 - now\n", "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
     Mutant("number by number", LOADS, LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))", "(b[k0 + b_row, col0 + b_col], "
            "b[k0 + b_row, col0 + b_col + 1], b[k0 + b_row, col0 + b_col + 2], b[k0 + b_row, col0 + b_col + 3])"), "wide loads"),
+    Mutant("B's tile not aligned", "b_tile = cuda.shared.array((2, BK, BN), float32, alignment=16)",
+           "b_tile = cuda.shared.array((2, BK, BN), float32)", "aligned"),
     Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,", "shared memory"),
     Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
            "barriers a tile"))
@@ -230,7 +232,7 @@ EXERCISES = (Exercise(
            "no races": "one tile is read while the other is stored: which is which, and what keeps a fast warp "
                        "from storing where a slow one still reads?",
            "all written": "a tile is complete when every thread has stored its part: is there a barrier between "
-                          "the stores and the first read?",
+                          "the stores and the first read? And is the last k tile stored at all?",
            "correct": "which k tile do x and y hold, and in which of the two places does it end up?"},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",
     solutions=SOLUTIONS, mutants=MUTANTS, judge=judge,

@@ -178,7 +178,8 @@ EXERCISES = (Exercise(
     "13", "my_main_loop",
     cases=(matmul_case(128, 64, 48, (128,), (1, 1)), matmul_case(128, 128, 16, (128,), (2, 1)),
            matmul_case(128, 64, 8, (128,), (1, 1))),
-    hints={"all written": "when is the next k tile read for the first time? Before that each thread has to wait for its own "
+    hints={"all written": "is each piece copied once, into `free`, before the group is closed? And when is the next k tile read for the first time? "
+                          "Before that each thread has to wait for its own "
                           "groups, counted from the youngest, and to meet the others at a barrier",
            "no races": "the free stage is that of the k tile before. Which barrier tells you that nobody reads it any more?",
            "correct": "which k tile is copied, into which stage, and is each piece of it?",

@@ -21,13 +21,14 @@ def bf16_case(
     m, n, k,  # of A, B and C
     block,    # threads
     grid,     # blocks
+    own=False,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B in bfloat16, and NaN in C, which is float32."
     def make(random):
         a, b = (to_bf16(random.standard_normal(shape)) for shape in ((m, k), (k, n)))
         expected = from_bf16(a).astype(np.float64) @ from_bf16(b)
         return (a, b, np.full((m, n), np.nan, np.float32)), {2: expected}
-    return Case(f"{m}×{n}×{k}", block, grid, make)
+    return Case(f"{m}×{n}×{k}", block, grid, make, own=own)
 
 def wavefronts_a_step(view):
     "Wavefronts of a warp's loads from shared memory, for 16 columns of A: a block has 2 warps, and 4 tiles of 4 steps."
@@ -228,7 +229,8 @@ MUTANTS = (*FRAGMENTS,
         r, s = row + q // 16 * 16 + q % 4 // 2 * 8 + lane // 4, col + q % 16 // 4 * 8 + lane % 4 * 2 + q % 2
         c[row0 + r, col0 + s] = sums[q]
 """, "local memory"),
-    Mutant("a fourth stage", "a_ring = cuda.shared.array(A_RING,", "a_ring = cuda.shared.array(8192,", "shared memory"))
+    loop("the warp's rows of A left out", STEPS, STEPS.replace("row + here", "here").replace("row + 16", "16"), "correct"),
+    Mutant("a fourth stage", "a_ring = cuda.shared.array(A_RING,", "a_ring = cuda.shared.array(12288,", "shared memory"))
 
 # %% ../../nbs/exercises/e15.ipynb #e1500009
 RING = dict(BM=32, BN=64, BK=64, WM=32, WN=32, STAGES=3, THREADS=64, A_TILE=32 * 64, B_TILE=64 * 64,
@@ -236,7 +238,7 @@ RING = dict(BM=32, BN=64, BK=64, WM=32, WN=32, STAGES=3, THREADS=64, A_TILE=32 *
 EXERCISES = (Exercise(
     "15", "my_tensor_cores",
     cases=(bf16_case(32, 64, 256, (64,), (1, 1)), bf16_case(64, 64, 64, (64,), (1, 2)),
-           bf16_case(32, 128, 128, (64,), (2, 1))),
+           bf16_case(32, 128, 128, (64,), (2, 1)), bf16_case(64, 64, 64, (128,), (1, 1), own=True)),
     goals=(Goal("wavefronts a step", wavefronts_a_step, most=16,
                 hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A, two for B, eight neighbouring "
                      "rows to each matrix"),
@@ -247,8 +249,8 @@ EXERCISES = (Exercise(
                 compiled=True, hint="a ring of STAGES tiles is enough")),
     hints={"correct: never written": "a lane has four sums of each 16×8 matrix: two neighbours of a row, and two of "
                                      "the row eight further down. Has each of its 32 sums a place of its own?",
-           "correct": "is it the factors or the places? Let every number of A be 1: then a row of C has the same "
-                      "sums whatever the rows of A are, and if C is still wrong, look at B",
+           "correct": "is it the factors or the places? Let every number of A be 1: then all rows of C are equal. If they are "
+                      "still wrong, look at B or at the places in C, else at A: the block's tile has two rows of warps",
            "all written": "a copy has landed for all threads once each of them has waited for its own groups, and "
                           "then met the others at a barrier",
            "no races: race: c[": "two lanes write one element of C: which rows and columns has a lane in each 16×8 "
@@ -258,6 +260,7 @@ EXERCISES = (Exercise(
                         "nothing to copy"},
     constants=RING | dict(start_copies=with_constants(start_copies, RING), ZEROS=ZEROS, place=place,
                           ldmatrix_x4=ldmatrix_x4, ldmatrix_x4_trans=ldmatrix_x4_trans),
-    preamble="from numba import uint16\nfrom numba_matmul.ptx.ampere import (cp_async_commit_group, cp_async_wait_group, "
+    preamble="from numba_matmul.kernels.k15_tensor_cores import (A_RING, A_TILE, B_RING, B_TILE, BK, BM, BN, STAGES, THREADS, WM, WN,\n"
+             "                                                    start_copies)\nfrom numba import uint16\nfrom numba_matmul.ptx.ampere import (cp_async_commit_group, cp_async_wait_group, "
              "cvt_rn_bf16x2_f32,\n                                     mma_m16n8k16, unpack_bf16)\n",
     solutions=SOLUTIONS, mutants=MUTANTS, judge=judge),)

@@ -327,10 +327,12 @@ EXERCISES = (Exercise(
                        "stage is that right after the barrier?",
            "barriers: mbarrier": "a phase ends when one thread has arrived and just the announced bytes have come, both tiles "
                                  "of them. Count them for one stage. And who makes the mbarriers, and when do others know?",
+           "in bounds": "wgmma reads past shared memory: are both descriptors in units of 16 bytes, and do B's rows lie along n?",
            "fences": "the thread that orders copies has to fence what it has made, the mbarriers, and what it uses, both tensor maps",
            "ends: copies": "past the last k tile there is nothing to order; and each k tile that was ordered is waited for",
            "ends: products": "after the loop one call may still be at work",
-           "correct": "which rows of A's tile are this warpgroup's, where does B's tile begin, and how far is it to the next 16 of k?"},
+           "correct": "which rows of A's tile are this warpgroup's, where does B's tile begin, and how far is it to the next 16 of k? Do the sums go "
+                      "on (scale_d), and which k tile is ordered?"},
     constants=SMALL,
     preamble="""from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from numba_matmul.gemm.tiles import BK, BOX, ROW

@@ -264,7 +264,7 @@ EXERCISES = (Exercise(
     "17", "my_warp_specialized", judge=judge, constants=ring_of(TILE),
     hints={"ends": "who waits for whom here? Follow k tile 0, then 1, then 2: which arrival does each wait need, and who makes it?",
            "arrivals": "each phase of an mbarrier wants exactly the arrivals that it was made for: one of the producer, "
-                       "or one of each consumer warp. Who arrives too often, or too early?",
+                       "or one of each consumer warp. Who arrives too often, or too early? (32 lanes that all arrive are too many.)",
            "stages": "a stage is full when its mbarrier's phase has ended: wait for that, with the phase of this time round. "
                      "And it is empty when no product reads it: when mma returns, the products of the call before are complete",
            "results": "what threads have written becomes visible to the TMA by fence_proxy_async, in each thread that wrote, "

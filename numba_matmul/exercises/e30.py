@@ -255,7 +255,7 @@ WRONG_EPILOGUES = (
 # %% ../../nbs/exercises/e30.ipynb #b4855993
 EXERCISES = (Exercise(
     "30", "my_backward", judge=judge,
-    hints={"runs": "write the shapes of dC, A and B down: which two can be multiplied to the shape of A?",
+    hints={"runs": "write the shapes of dC, A and B down: which two can be multiplied to the shape of A, and which to that of B?",
            "row-major": "a transposed view, or a dC that autograd made, has its numbers in another order: .contiguous() copies it",
            "products": "one call of the given matmul for each gradient that is needed, and no other product",
            "what is needed": "needs says of A and of B whether anybody wants the gradient; None is the answer if not",
@@ -269,5 +269,6 @@ EXERCISES = (Exercise(
     "30b", "my_epilogue", cases=(epilogue_case(32, 24), epilogue_case(16, 8)),
     hints={"in bounds": "the bias belongs to a column, the residual to a row and a column",
            "no races": "two threads write the same element: which rows and columns does a lane have? draw lanes 0, 1 and 4",
-           "correct": "act(sum + bias) + residual, each of the place where the sum belongs"},
+           "correct": "act(sum + bias) + residual, each of the place where the sum belongs: of four sums, 0 and 1 are neighbours in a row, and "
+                      "2 and 3 lie eight rows below"},
     solutions=EPILOGUES, mutants=WRONG_EPILOGUES))

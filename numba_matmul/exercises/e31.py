@@ -152,8 +152,9 @@ EXERCISES = (Exercise(
     hints={"no races": "this one may be the original's own: who still reads the tiles when they are overwritten?",
            "all written": "every thread writes its element of both tiles, a zero where the matrix has ended, before the first barrier",
            "barriers": "no thread may return before it has reached every barrier: guard the loads and the store instead",
-           "in bounds": "sizes are no multiples of TILE: three guards, of A's element, of B's and of C's",
-           "correct": "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here?",
+           "in bounds": "sizes are not multiples of TILE: three guards, of A's element, of B's and of C's. And is a 32 left where TILE belongs?",
+           "correct": "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here? And "
+                      "where does B's tile begin?",
            "compiles": "C++ divides integers by /, Python by //"},
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((m // 32, n // 32), 32 * 32, 0, 2 * 32 * 32 * 4)),)

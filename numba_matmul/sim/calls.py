@@ -118,7 +118,7 @@ class Calls(Operators):
             if letter == "n" and not value.literal and value.type is not None:
                 text = ast.unparse(plain.func).strip("<>'")
                 self.refuse(f"{text} takes a number here that the compiler knows before it computes anything: "
-                            "write 2, or a name for it that stands above the kernel, and no expression")
+                            "write a plain number, or a name that stands above the kernel, and no expression")
         if result is None: return Value(plain, NONE)
         try:
             if not isinstance(result, types.Type):

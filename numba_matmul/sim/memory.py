@@ -42,6 +42,9 @@ recorder = None  # function (space, operation, array, index, count, frame, byte 
 def _neighbours(array, index, count):
     "The indices of `count` neighbours from `index` on, if that is an aligned address."
     size = count * array.dtype.itemsize
+    if size > array.promised:
+        raise SimulatorError(f"an access of {size} bytes to {array.name}, which is declared for {array.promised}: "
+                             f"cuda.shared.array(…, alignment={size})")
     if array.byte(index) % size:
         raise SimulatorError(f"an access of {size} bytes at {array.name}[{_text(index)}], "
                              f"which is not a multiple of {size} bytes from its start")
@@ -54,9 +57,10 @@ def _text(index): return ", ".join(str(i) for i in index) if type(index) is tupl
 # %% ../../nbs/library/sim_memory.ipynb #7125edd7
 class SharedArray:
     "A shared array, or a view of one: `elements[ids[i]]` is the note on `data[i]`."
-    def __init__(self, name, data, ids, elements, base, unit):
+    def __init__(self, name, data, ids, elements, base, unit, promised):
         self.name, self.data, self.ids, self.elements = name, data, ids, elements
         self.base, self.unit = base, unit  # element i starts at byte base + ids[i] * unit
+        self.promised = promised  # bytes: the array begins at a multiple of so many
         self.step = data.itemsize // unit  # numbers of the notes from one element to the next
 
     shape = property(lambda self: self.data.shape)
@@ -70,7 +74,7 @@ class SharedArray:
         value = self.data[index]
         if isinstance(value, np.ndarray):
             return SharedArray(self.name, value, self.ids[index], self.elements,
-                               self.base, self.unit)
+                               self.base, self.unit, self.promised)
         self.note_read(index, Access(sys._getframe(1)))
         if recorder: recorder("shared", "load", self, index, 1, sys._getframe(1))
         return value
@@ -261,10 +265,10 @@ class SharedMemory:
             if shape == 0: self.arrays[key] = self._dynamic(dtype)
             else:
                 made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
-                self.arrays[key] = self._static(_name(frame.f_code, frame.f_lineno, made), shape, dtype)
+                self.arrays[key] = self._static(_name(frame.f_code, frame.f_lineno, made), shape, dtype, alignment)
         return self.arrays[key]
 
-    def _static(self, name, shape, dtype):
+    def _static(self, name, shape, dtype, alignment):
         data, base = _poisoned(shape, dtype), -(-self.static_bytes // 16) * 16
         self.static_bytes = base + data.nbytes
         if self.static_bytes > STATIC_SHARED_LIMIT:
@@ -277,7 +281,7 @@ class SharedMemory:
         ids = np.arange(data.size).reshape(data.shape)
         elements = Elements()
         elements.divide(1)
-        return SharedArray(name, data, ids, elements, base, data.itemsize)
+        return SharedArray(name, data, ids, elements, base, data.itemsize, alignment or data.itemsize)
 
     def _dynamic(self, dtype):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
@@ -285,7 +289,7 @@ class SharedMemory:
         self.dynamic_elements.divide(size)
         data = self.dynamic[:len(self.dynamic) // size * size].view(_poisoned(0, dtype).dtype)
         ids = np.arange(data.size) * size
-        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements, 0, 1)
+        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements, 0, 1, 16)
 
 # %% ../../nbs/library/sim_memory.ipynb #3d376980
 def _name(code, line, made=0):
@@ -303,6 +307,8 @@ class Watch:
 # %% ../../nbs/library/sim_memory.ipynb #d1ffe33e
 class GlobalArray(FakeWithinKernelCUDAArray):
     "A device array as a kernel sees it, or a view of one."
+    promised = 16  # bytes; its address is known
+
     def __init__(self, item, name, first_byte=None, watch=None):
         super().__init__(item)
         array = whole = item._ary

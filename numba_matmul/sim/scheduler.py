@@ -41,6 +41,13 @@ def _line(code, number):
         _lines[place] = code, f"line {number} of {code.co_name}" + (f": {text}" if text else "")
     return _lines[place][1]
 
+def _failed_array(error):
+    "The name of the array on whose index numpy raised an error, and a colon."
+    traceback = error.__traceback__
+    while traceback.tb_next: traceback = traceback.tb_next
+    name = getattr(traceback.tb_frame.f_locals.get("self"), "name", None)
+    return f"{name}: " if isinstance(error, IndexError) and isinstance(name, str) else ""
+
 def _last_user_line(traceback):
     "The line of the kernel, or of a device function it calls, at which `traceback` ends."
     found = None
@@ -208,7 +215,7 @@ class Block:
         try: thread.switch()
         except Again: raise
         except Exception as e:
-            kind = "" if isinstance(e, (SimulatorError, IndexError)) else f"{type(e).__name__}: "
+            kind = _failed_array(e) if isinstance(e, (SimulatorError, IndexError)) else f"{type(e).__name__}: "
             where = f"{thread} of {self}, {_last_user_line(e.__traceback__)}"
             text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", f"{kind}{e}").replace("FakeShape", "tuple")
             raise SimulatorError(f"{text}, in {where}") from None
