@@ -27,7 +27,7 @@ from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from numba_matmul.gemm.tiles import BOX
-from numba_matmul.ptx.core import bind, shared_address, to_array
+from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.sim.launch import StrictKernel, diagnose, launch_of, simulate
@@ -254,10 +254,25 @@ def test_dynamic_shared_memory():
     refused(k[1, 16, 0, 300_000], X[:16], X[:16].copy(), match="232448")
 
 
+def test_a_wide_access_needs_a_shared_array_that_is_declared_for_it():
+    def kernel(alignment):
+        @cuda.jit
+        def k(x, out):
+            tile = cuda.shared.array(8, float32, alignment=alignment)
+            store4(tile, 4 * cuda.threadIdx.x, *load4(x, 4 * cuda.threadIdx.x))
+            cuda.syncthreads()
+            out[cuda.threadIdx.x] = tile[7 * cuda.threadIdx.x]
+        return k[1, 2]
+    for alignment in 16, 32: assert np.array_equal(simulate(kernel(alignment), X[:8], np.zeros(2, np.float32))[1], X[[0, 7]])
+    for alignment in None, 4, 8:
+        with pytest.raises(SimulatorError, match=r"16 bytes to tile, which is declared for [48]: .*alignment=16"):
+            simulate(kernel(alignment), X[:8], np.zeros(2, np.float32))
+
+
 def test_asynchronous_copies_land_at_their_wait():
     @cuda.jit
     def k(x, out, commit, wait, barrier):
-        tile = cuda.shared.array(8, float32)
+        tile = cuda.shared.array(8, float32, alignment=16)
         i = cuda.threadIdx.x
         if i < 2: cp_async(tile, 4 * i, x, 4 * i, 4)
         if commit: cp_async_commit_group()

@@ -198,6 +198,13 @@ PASS_MUTANTS = (
     Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
     Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
     Mutant("B's tile not aligned", "(BK, BN), float32, alignment=16)", "(BK, BN), float32)", "aligned"),
+    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
+           "float64"),
+    Mutant("each thread begins at a different row", "acc[i, j] += reg_m[i]",
+           "acc[(i + thread) % TM, j] += reg_m[(i + thread) % TM]", "spills"),
+    Mutant("a warp down the rows of A", "thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))\n            for q in range(4): "
+           "a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]", "thread % BM, k0 + thread // BM * 4 + s))\n"
+           "            for q in range(4): a_tile[thread // BM * 4 + s + q, thread % BM] = x[q]", "sectors", of="columns of A in passes"),
     Mutant("A read one by one", "            x = load4(a, (row0 + a_row + s, k0 + a_col))\n            for q in range(4): "
            "a_tile[a_col + q, a_row + s] = x[q]\n", "            for q in range(4): a_tile[a_col + q, a_row + s] = "
            "a[row0 + a_row + s, k0 + a_col + q]\n", "width"))
