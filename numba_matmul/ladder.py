@@ -84,10 +84,12 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
     kernels = _able(kernels, current_gpu().compute_capability)
     if find_spec("triton"): kernels += others
     elif others: print("sgemm_triton is left out: Triton is not installed")
-    card, before, rows, path = machine(), clocks(), [], None
+    wrong, card, before, rows, path = _wrong(kernels), machine(), clocks(), [], None
     jobs = [(kernel, shape) for shape in shapes for kernel in kernels if _fits(kernel, shape)]
     for _, at_size in groupby(progress(jobs, "kernels"), itemgetter(1)):
-        rows += [measure(kernel, shape, runs) for kernel, shape in at_size]
+        for kernel, shape in at_size:
+            row = dict(zip(("name", *"mnk"), (kernel.name, *shape)), passed=False, message=wrong.get(kernel))
+            rows.append(row if kernel in wrong else measure(kernel, shape, runs))
         if card_path and all(row["passed"] for row in rows):  # size by size: what has ended stays if the rest is interrupted
             kept = _rows_beside(rows, card) if card_path == "card" else []
             measured = dict(clocks=dict(before=before, after=clocks()), speed=rows + kept)
@@ -130,7 +132,7 @@ def _wrong(kernels):
     "Take every path of kernels, in children on all cores: kernel → what is wrong with it."
     wrong, pool = {}, ThreadPoolExecutor(os.cpu_count())
     def take(kernel, paths):
-        try: in_child(check_paths, kernel, paths, simulator=True, keep=True, timeout=120)
+        try: in_child(check_paths, kernel, paths, simulator=config.ENABLE_CUDASIM, keep=True, timeout=120)
         except (AssertionError, ChildError) as e: wrong.setdefault(kernel, str(e).removeprefix("AssertionError: "))
     try:  # a kernel goes to few children, for each of them types it anew
         jobs = [pool.submit(take, kernel, kernel.paths[part::3]) for kernel in reversed(kernels) for part in range(3)]

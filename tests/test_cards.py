@@ -224,7 +224,7 @@ def test_a_ladder_that_is_interrupted_keeps_the_sizes_that_had_ended(results, mo
     def measure(kernel, shape, runs):
         if shape == larger and kernel is kernels[1]: raise KeyboardInterrupt
         return earlier["speed"][0] | dict(zip("mnk", shape), name=kernel.name, runs=runs)
-    made_up = dict(measure=measure, machine=lambda: {name: value for name, value in earlier.items() if name != "speed"},
+    made_up = dict(measure=measure, _wrong=lambda kernels: {}, machine=lambda: {name: value for name, value in earlier.items() if name != "speed"},
                    clocks=lambda: earlier.get("clocks", {}).get("before", {}), _check_memory=lambda shapes: None,
                    current_gpu=lambda: SimpleNamespace(compute_capability=(9, 0)))
     for name, value in made_up.items(): monkeypatch.setattr(ladder, name, value)
