@@ -918,6 +918,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                      'numba_matmul.ladder._need_card': ('ladder.html#_need_card', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._on_gpu': ('ladder.html#_on_gpu', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._one_line': ('ladder.html#_one_line', 'numba_matmul/ladder.py'),
+                                     'numba_matmul.ladder._place': ('ladder.html#_place', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._refuse': ('ladder.html#_refuse', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._rows_beside': ('ladder.html#_rows_beside', 'numba_matmul/ladder.py'),
                                      'numba_matmul.ladder._run': ('ladder.html#_run', 'numba_matmul/ladder.py'),

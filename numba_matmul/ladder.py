@@ -27,7 +27,7 @@ from .bench.record import clocks, machine, measure, measure_calls
 from .bench.timing import progress
 from .bench.verify import check_paths
 from .kernels.k09_autotuning import autotune, candidates, spilling, write_tuning
-from .registry import KERNELS, OTHERS
+from .registry import KERNELS, OTHERS, number_of
 from .report.plots import by_dtype, draw_panels, rows_at
 from .report.readme import write_readme
 from .report.tables import call_costs, table
@@ -92,7 +92,7 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
             rows.append(row if kernel in wrong else measure(kernel, shape, runs))
         if card_path and all(row["passed"] for row in rows):  # size by size: what has ended stays if the rest is interrupted
             kept = _rows_beside(rows, card) if card_path == "card" else []
-            measured = dict(clocks=dict(before=before, after=clocks()), speed=rows + kept)
+            measured = dict(clocks=dict(before=before, after=clocks()), speed=sorted(rows + kept, key=_place))
             path = write_card(card | measured, None if card_path == "card" else card_path)
     print(f"{card['gpu']}, driver {card['driver']}, CUDA {card['cuda']}\n{table(rows)}")
     for row in rows:
@@ -110,6 +110,11 @@ def _rows_beside(rows, card):
     if any(earlier.get(name) != card[name] for name in ("driver", "versions")): return []
     older = {} if earlier["date"] == card["date"] else dict(date=earlier["date"])
     return [older | row for row in earlier["speed"] if run(row) not in new]
+
+def _place(row):
+    "Where a row stands on a card: by size, squares first, and then by kernel, those of other tools last."
+    m, n, k = shape = row["m"], row["n"], row["k"]
+    return len(set(shape)) > 1, m * n * k, shape, number_of(row["name"]) or float("inf")
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."

@@ -232,6 +232,8 @@ def test_a_ladder_that_is_interrupted_keeps_the_sizes_that_had_ended(results, mo
     kept = {(row["name"], row["m"]): row["runs"] for row in cards.load_cards()[0]["speed"]}
     for row in earlier["speed"]: assert (row["name"], row["m"]) in kept
     assert [kept.get((kernel.name, size)) for size in (256, 512) for kernel in kernels] == [7, 7, None, None]
+    ladder._on_gpu(kernels[1:], [], [(384,) * 3], 7, "card")
+    assert [row["m"] for row in cards.load_cards()[0]["speed"]][:3] == [256, 256, 384]  # by size, not by day
 
 
 def test_without_a_card_the_ladder_says_so(results, capsys):
