@@ -83,8 +83,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                 'numba_matmul/bench/verify.py'),
                                            'numba_matmul.bench.verify.assert_matmul_correct': ( 'library/bench_verify.html#assert_matmul_correct',
                                                                                                 'numba_matmul/bench/verify.py'),
-                                           'numba_matmul.bench.verify.check': ( 'library/bench_verify.html#check',
-                                                                                'numba_matmul/bench/verify.py'),
                                            'numba_matmul.bench.verify.check_matmul': ( 'library/bench_verify.html#check_matmul',
                                                                                        'numba_matmul/bench/verify.py'),
                                            'numba_matmul.bench.verify.check_path': ( 'library/bench_verify.html#check_path',

@@ -45,7 +45,7 @@ class Kernel:
     pads: bool = False    # … or it multiplies padded copies whose k and n are …
     fallback: object = None  # … or this `Kernel` does the work
     tiles: Tiles = None   # if there are several
-    paths: tuple = ()     # of `Path`: calls that run all of its code, see `check`
+    paths: tuple = ()     # of `Path`: calls that run all of its code, see `check_paths`
     rival: object = cublas  # function (a, b, out) that it is timed alternately with
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
