@@ -301,11 +301,12 @@ def _first(message):
 # %% ../nbs/library/exercise.ipynb #ex000017
 def reached(
     goal,   # a `Goal`
-    value,  # what was counted: a number, or a `Site`
+    value,  # what was counted: a number, or a `Site`, or a number and the line that it is of
 ) -> Verdict:
     "Is a goal reached?"
     where = ""
     if isinstance(value, Site): where, value = f"; line {value.line}: {value.text}", value.cost
+    elif isinstance(value, tuple): value, where = value[0], f"; line {value[1]}"
     ok = not (goal.most is not None and value > goal.most + 1e-9
               or goal.least is not None and value < goal.least - 1e-9)
     limit = " and ".join(f"{word} {x:g}" for word, x in (("at least", goal.least), ("at most", goal.most))
@@ -351,7 +352,7 @@ def with_constants(
     scope = fn.__globals__ | constants
     scope |= {name: value for name, value in _computed(fn, scope).items() if name not in constants}
     copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
-    return cuda.jit(**options)(copy)
+    return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(copy)  # verdicts name lines
 
 # %% ../nbs/library/exercise.ipynb #71826a08
 def judge_kernel(

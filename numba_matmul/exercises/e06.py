@@ -20,9 +20,9 @@ def sectors(view):
     return max(loads, key=lambda site: site.cost)
 
 def width(code):
-    "Bits of the narrowest access to global memory."
-    kinds = [x.kind.split() for x in code.instructions]
-    return min((int(kind[1]) for kind in kinds if kind[0] in ("LDG", "STG")), default=0)
+    "Bits of the narrowest access to global memory, and its line."
+    kinds = [(x.kind.split(), x.line) for x in code.instructions]
+    return min(((int(kind[1]), line) for kind, line in kinds if kind[0] in ("LDG", "STG")), default=0)
 
 # %% ../../nbs/exercises/e06.ipynb #e0600008
 REFERENCE = """@cuda.jit

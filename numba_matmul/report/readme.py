@@ -108,14 +108,22 @@ def readme_speed() -> str:
 # %% ../../nbs/library/report_readme.ipynb #c0a11709
 def readme_calls() -> str:
     "The generated part of the README that says what a call costs in a program that calls without a pause."
-    lines = []
+    lines, paced = [], {}  # paced: dtype → sizes at which a call takes much longer than the GPU
     for card in load_cards("calls"):
         for name, rows in wall_clock(card).items():
+            dtype = KERNELS[number_of(name)].dtype
+            for size, row in rows.items():
+                on_gpu = card_row(card, name, size)
+                if on_gpu and statistics.median(row["us"]) > 1.25 * 1000 * on_gpu["ms"]:
+                    paced.setdefault(dtype, {})[size] = None
             if not lines:
                 lines = [f"| µs of a call, ours / `torch.mm(out=)` | {' | '.join(map(str, rows))} |", "|---|" + "--:|" * len(rows)]
             cells = [" / ".join(number_text(statistics.median(row[us])) for us in ("us", "torch_us")) for row in rows.values()]
-            lines.append(f"| {card['gpu']}, {KERNELS[number_of(name)].dtype} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "(By the wall clock, 1,000 calls one after the other, square matrices, less is better: what a program sees, the host's work included. In bfloat16 at 512 and 1024 the host sets the pace; at 4096 the GPU reaches its power limit, and lowers its clock.)"])
+            lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
+    where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
+    host = f" Where it takes much longer than the GPU the host sets the pace: {where}." if where else ""
+    return "\n".join([*lines, "", "(By the wall clock, 1,000 calls one after the other, square matrices, less is better: what a program "
+                      f"sees, the host's work included.{host})"])
 
 # %% ../../nbs/library/report_readme.ipynb #c0a11710
 def readme_colab() -> str:
