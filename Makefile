@@ -62,8 +62,10 @@ mutants: setup
 	@$(PY) tools/mutants.py $(ARGS)
 
 # The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
+# In a container one is often root, and Jupyter wants to be told that this is meant.
 lab: setup
-	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb $(ARGS)
+	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb \
+	   $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 site: setup
 	@$(PY) website/build.py

@@ -361,7 +361,7 @@ class Occupancy:
 
     def __repr__(self):
         return (f"{self.blocks} block{'s' * (self.blocks != 1)}, "
-                f"{self.warps} warps = {self.percent:.0f} %, "
+                f"{self.warps} warp{'s' * (self.warps != 1)} = {self.percent:.0f} %, "
                 f"limited by {self.limiter}")
 
 def occupancy(

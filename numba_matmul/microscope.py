@@ -402,16 +402,22 @@ class _Clock:
     "The time of one warp, under the model."
     def __init__(self):
         self.now, self.arrives, self.stores, self.copies, self.spans, self.flying = 0, 0, 0, [[]], [], []
+        self.asks = False  # is a group of loads just being asked for?
     def spend(self, kind, until):
+        self.asks = self.asks and kind == "issue"
         if until > self.now: self.spans.append((kind, self.now, until))
         self.now = max(self.now, until)
     def step(self, kind, number, latency):
         if kind in ("global load", "copy"):
             self.spend("issue", self.now + 1)
-            self.flying.append((self.now, self.now + latency))
+            start = self.flying.pop()[0] if self.asks else self.now
+            self.flying.append((start, self.now + latency))
+            self.asks = True
             if kind == "copy": self.copies[-1].append(self.now + latency)
             else: self.arrives = self.now + latency
-        elif kind == "commit": self.copies.append([])
+        elif kind == "commit":
+            self.copies.append([])
+            self.asks = False
         elif kind == "wait":
             landed = self.copies[:max(0, len(self.copies) - 1 - number)]
             self.copies = self.copies[len(landed):]
@@ -424,6 +430,15 @@ class _Clock:
         if self.stores: self.spend("wait for loads", self.arrives)
         self.spend("store", self.now + self.stores)
         self.stores = 0
+
+def _levels(flying):
+    "Those that are on their way at the same time, on different levels: (level, start, end)."
+    free, found = [], []  # from when on each level is free
+    for start, end in flying:
+        level = next((i for i, since in enumerate(free) if since <= start), len(free))
+        free[level:level + 1] = [end]
+        found.append((level, start, end))
+    return found
 
 def _replay(events, latency):
     "The clocks of all warps: from barrier to barrier each for itself."
@@ -462,15 +477,17 @@ def time_line(
     for row, clock in enumerate(clocks.values()):
         for kind, start, end in clock.spans:
             if kind != "line": ax.barh(row, end - start, left=start, height=0.5, color=TIME_COLORS[kind])
-        for start, end in clock.flying: ax.plot((start, end), (row - 0.38,) * 2, color=TIME_COLORS["issue"], lw=1.5)
+        for level, start, end in _levels(clock.flying):  # a dot where they begin
+            ax.plot((start, end), (row - 0.36 - 0.11 * level,) * 2, ".-", markevery=[0], markersize=5,
+                    color=TIME_COLORS["issue"], lw=1.3)
     for kind, start, _ in next(iter(clocks.values())).spans:
         if kind == "line": ax.axvline(start, color=TIME_COLORS["barrier"], lw=0.8)
     ax.set(yticks=range(len(clocks)), yticklabels=[f"warp {warp}" for warp in clocks], xlim=(0, until),
            xlabel="time, in accesses of shared memory", title=title)
     ax.invert_yaxis()
     ax.spines[["top", "right"]].set_visible(False)
-    names = {"issue": "ask (thin line: on the way)", "wait for loads": "wait for loads", "store": "store",
-             "compute": "read shared memory, multiply, add", "barrier": "wait at a barrier"}
+    names = {"issue": "ask (thin line: on its way)", "wait for loads": "wait for loads", "store": "store",
+             "compute": "read shared memory, multiply, add", "barrier": "barrier"}
     fig.legend([plt.Rectangle((0, 0), 1, 1, color=color) for color in TIME_COLORS.values()],
                [names[kind] for kind in TIME_COLORS], loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     plt.close(fig)

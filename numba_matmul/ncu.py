@@ -222,23 +222,28 @@ MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")  # number of the colour
 def stalls(
     *names,    # of host functions
 ):
-    """What the warps of each kernel wait for, from the first card, on one scale for all kernels; waits
-    below its start are left out. Returns the figure."""
+    """What the warps of each kernel wait for, from the first card, from the first power of ten to the last that the
+    waits need; those below 0.1 are left out. Returns the figure."""
     import matplotlib.pyplot as plt
-    found, (start, end) = _profiled()["profiles"], (0.1, 300)
+    found, least = _profiled()["profiles"], 0.1
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
-    shown = [reason for reason in STALLS if any(row.get(reason, 0) >= start for row in rows.values())]
-    fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.4), layout="constrained")
+    shown = [reason for reason in STALLS if any(row.get(reason, 0) >= least for row in rows.values())]
+    every = [row[reason] for row in rows.values() for reason in shown if row.get(reason, 0) >= least] or [1]
+    first, last = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
+    last = max(first + 1, last)
+    fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.55), layout="constrained")
     for i, (name, row) in enumerate(rows.items()):
         color, marker = MARKS[(i - len(rows)) % len(MARKS)]
         waits = [row.get(reason, 0) for reason in shown]
-        ax.scatter([wait if wait >= start else math.nan for wait in waits], range(len(shown)), s=40,
+        ax.scatter([wait if wait >= least else math.nan for wait in waits], range(len(shown)), s=40,
                    color=COLORS[color], marker=marker, label=name, zorder=2, clip_on=False)
     ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
-    ax.set(xscale="log", xlim=(start, end), ylim=(len(shown) - 0.5, -0.5),
-           xlabel="cycles that a warp waits per instruction (left out: below 0.1)")
-    ax.set_xticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
-    ax.minorticks_off()
+    ax.set(xscale="log", xlim=(10**first, 10**last), ylim=(len(shown) - 0.5, -0.5))
+    ax.set_xlabel("cycles that a warp waits per instruction\n(each line ×10; left out: below 0.1)", fontsize=9)
+    ticks = [10**i for i in range(first, last + 1)]
+    between = [factor * tick for tick in ticks[:-1] for factor in (2, 5)]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.set_xticks(between, [f"{tick:g}" for tick in between], fontsize=7, minor=True)
     ax.grid(color="#DDDDDD", lw=0.6)
     fig.legend(loc="outside upper center", ncols=len(rows), fontsize=8, frameon=False)
     ax.spines[["top", "right"]].set_visible(False)

@@ -240,7 +240,6 @@ EXERCISES = (Exercise(
            "no races: with no flag": "the writer's side: numbers, fence, barrier, flag. The reader's side: flag, fence, barrier, "
                                      "numbers. And is it the flag of the block whose part is read?",
            "in bounds": "does that block have a part of this tile?",
-           "no races": "the writer's side: numbers, fence, barrier, flag. The reader's side: flag, fence, barrier, numbers",
            "correct": "which blocks have a part of this tile, where does each of them end, and where in the workspace does it lie?",
            "second launch": "the next launch must find all flags lowered, each exactly once",
            "flags": "who has seen a flag has to lower it"},

@@ -222,7 +222,7 @@ MUTANTS = (*FRAGMENTS,
     end("the block's row left out", "row0 + row", "row", "no races"),
     end("the block's column left out", "col0 + col", "col", "no races"),
     Mutant("the lower half is not written", END, "".join(END.splitlines(True)[:-1]), "correct"),
-    Mutant("each lane begins with another sum", END, """    sums = cuda.local.array(32, float32)
+    Mutant("each lane begins with a different sum", END, """    sums = cuda.local.array(32, float32)
     for q in range(32): sums[q] = acc[q]
     for v in range(32):
         q = (v + lane) % 32

@@ -283,7 +283,7 @@ MUTANTS = (
     changed("B is not transposed", "4, 1, 1, 1)", "4, 0, 1, 1)", "in bounds"),
     changed("steps of A and B exchanged", "NEXT_A, NEXT_B", "NEXT_B, NEXT_A", "correct"),
     changed("B's step is A's", "NEXT_A, NEXT_B", "NEXT_A, NEXT_A", "correct"),
-    changed("another swizzle in A's descriptor", "a = OF_A |", "a = OF_A ^ uint64(3) << uint64(62) |", "correct"),
+    changed("a different swizzle in A's descriptor", "a = OF_A |", "a = OF_A ^ uint64(3) << uint64(62) |", "correct"),
     changed("both warpgroups take the first rows", "(here + BOX * warpgroup)", "here", "correct"),
     changed("each warp takes rows of its own", "BOX * warpgroup", "16 * ROW * (thread // 32)", "correct"),
     changed("B's tile is A's", "(here + BYTES_A) // 16", "here // 16", "correct"),
