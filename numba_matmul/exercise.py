@@ -298,7 +298,6 @@ def _first(message):
     first, *more = message.splitlines() or [""]
     return first + (f" (and {len(more)} more)" if more else "")
 
-# %% ../nbs/library/exercise.ipynb #ex000017
 ONE = {"copies": "copy", "k tiles are": "k tile is", "k tiles": "k tile", "loads and stores": "load or store",
        "loads, stores and bytes": "load, store or byte"}
 
@@ -309,6 +308,7 @@ def _amount(value, unit):
         unit = ONE.get(many, many.removesuffix("s")) + unit[len(many):]
     return f"{number_text(value)} {unit}".rstrip()
 
+# %% ../nbs/library/exercise.ipynb #ex000017
 def reached(
     goal,   # a `Goal`
     value,  # what was counted: a number, or a `Site`, or a number and the line that it is of

@@ -431,15 +431,6 @@ class _Clock:
         self.spend("store", self.now + self.stores)
         self.stores = 0
 
-def _levels(flying):
-    "Those that are on their way at the same time, on different levels: (level, start, end)."
-    free, found = [], []  # from when on each level is free
-    for start, end in flying:
-        level = next((i for i, since in enumerate(free) if since <= start), len(free))
-        free[level:level + 1] = [end]
-        found.append((level, start, end))
-    return found
-
 def _replay(events, latency):
     "The clocks of all warps: from barrier to barrier each for itself."
     clocks = {warp: _Clock() for warp in events}
@@ -460,6 +451,15 @@ TIME_COLORS = {"issue": "#CC79A7", "wait for loads": "#F3DDEA", "store": COLORS[
                "barrier": COLORS[6]}
 
 # %% ../nbs/library/microscope.ipynb #83956702
+def _levels(flying):
+    "Those that are on their way at the same time, on different levels: (level, start, end)."
+    free, found = [], []  # from when on each level is free
+    for start, end in flying:
+        level = next((i for i, since in enumerate(free) if since <= start), len(free))
+        free[level:level + 1] = [end]
+        found.append((level, start, end))
+    return found
+
 def time_line(
     configured,     # kernel[grid, block]
     *args,          # its arguments
