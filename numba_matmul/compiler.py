@@ -233,9 +233,9 @@ def compare(
     names = names or [f"`{code.name}` {code.target}" for code in codes]
     kinds = sorted({kind for code in codes for kind in code.mix},
                    key=lambda kind: -max(code.mix.get(kind, 0) for code in codes))
-    rows = [("registers a thread", *(code.registers for code in codes)),
-            ("shared memory, bytes a block", *(code.shared_bytes for code in codes)),
-            ("stack, bytes a thread", *(code.stack_bytes for code in codes)),
+    rows = [("registers per thread", *(code.registers for code in codes)),
+            ("shared memory, bytes per block", *(code.shared_bytes for code in codes)),
+            ("stack, bytes per thread", *(code.stack_bytes for code in codes)),
             ("loads and stores of local memory (spills)", *(code.spills for code in codes)),
             ("**main loop**, instructions", *(len(code.main_loop) for code in codes)),
             *((f"· {kind}", *(code.mix.get(kind, 0) for code in codes)) for kind in kinds)]

@@ -302,7 +302,7 @@ ONE = {"copies": "copy", "k tiles are": "k tile is", "k tiles": "k tile", "loads
        "loads, stores and bytes": "load, store or byte"}
 
 def _amount(value, unit):
-    "A number with its unit: `36,864 bytes`, `1 sector a request`."
+    "A number with its unit: `36,864 bytes`, `1 sector per request`."
     if value == 1:
         many = next((words for words in ONE if unit.startswith(words)), unit.split(" ")[0])
         unit = ONE.get(many, many.removesuffix("s")) + unit[len(many):]

@@ -17,7 +17,7 @@ LIT, DARK, LINE = COLORS[7], "#F4F4F4", "#666666"
 def machine_facts(card):
     "What the drawing says of each part, from a result card."
     capability, clock, number = (card[x] for x in ("compute_capability", "clock_mhz", "multiprocessors"))
-    shared_tb_s = 128 * clock * number / 1e6  # 128 bytes a cycle, from every multiprocessor
+    shared_tb_s = 128 * clock * number / 1e6  # 128 bytes per cycle, from every multiprocessor
     l2 = f"{card['l2_mb']:.0f} MB" if "l2_mb" in card else ""
     l1 = f"{L1_KB[capability]} KB\n" if capability in L1_KB else ""
     return dict(dram=f"{card['memory_gb']:.0f} GB\n{card['copy_gb_s'] / 1000:.1f} TB/s", l2=l2,

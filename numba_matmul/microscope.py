@@ -37,7 +37,7 @@ def wavefronts(
     return sum(_busiest(part.values(), size) for part in _parts(starts, size))
 
 def _copy_parts(starts, sources):
-    """An asynchronous copy of 4 bytes a lane, wavefront by wavefront.
+    """An asynchronous copy of 4 bytes per lane, wavefront by wavefront.
     `sources`: lane → byte, or nothing if zeros land."""
     parts, lines, free = defaultdict(dict), {}, Counter()
     for lane, start in starts.items():
@@ -50,7 +50,7 @@ def _copy_parts(starts, sources):
     return list(parts.values())
 
 def _wide_copy_parts(starts, sources):
-    "The same with 16 bytes a lane."
+    "The same with 16 bytes per lane."
     parts = defaultdict(dict)
     def lines(lane): return sources[lane] // LINE, starts[lane] // LINE
     def split(one, other):  # from one sector to two, or from two to one
@@ -102,7 +102,7 @@ class Site:
     space: str      # "global" or "shared"
     operation: str  # "load", "store", or "copy" for the shared side of an asynchronous copy
     array: str
-    size: int       # bytes a lane
+    size: int       # bytes per lane
     line: int
     at: int         # place of the instruction in the code of its function
     text: str       # the source line
@@ -111,11 +111,11 @@ class Site:
     wanted: int = 0   # different bytes in all
     sample: dict = field(default_factory=dict, repr=False)  # of the first request: lane →
                                                 # first byte, index, byte it was copied from
-    count: int = 1    # elements a lane
+    count: int = 1    # elements per lane
 
     @property
     def cost(self):
-        "Sectors or wavefronts a request."
+        "Sectors or wavefronts per request."
         return self.passes / self.requests
     @property
     def used(self):
@@ -214,13 +214,13 @@ class View:
                    f"{s.requests:,}", f"{s.cost:.4g} {unit}", used)
 
     def __repr__(self):
-        rows = [("line", "", "array", "bits", "requests", "a request", "used"), *self._rows()]
+        rows = [("line", "", "array", "bits", "requests", "per request", "used"), *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows)]
         return "\n".join("  ".join(f"{cell:{side}{width}}" for cell, side, width in
                                    zip(row, "><<>>>>", widths)).rstrip() for row in rows)
 
     def _repr_markdown_(self):
-        head = ("| line | | array | bits | requests | a request | used |\n"
+        head = ("| line | | array | bits | requests | per request | used |\n"
                 "|--:|---|---|--:|--:|--:|--:|\n")
         return head + "\n".join(f"| {line} | {what} | `{array}` | " + " | ".join(rest) + " |"
                                 for line, what, array, *rest in self._rows())

@@ -197,7 +197,7 @@ def _profiled(card=None):
 def shared_memory_bound(
     *names,     # of host functions
 ) -> Markdown:  # a row for each
-    """How much of the peak can a kernel reach, if shared memory serves one wavefront a cycle while
+    """How much of the peak can a kernel reach, if shared memory serves one wavefront per cycle while
     the four schedulers issue an `FFMA` each? From the first card's counters, at `PROFILED`."""
     card = _profiled()
     ffmas, rows = PROFILED**3 / 32, []

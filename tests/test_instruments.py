@@ -265,7 +265,7 @@ def test_a_view_is_printed_as_the_table_that_a_notebook_shows():
     words = [line.replace("|", " ").replace("`", "").split() for line in (table[0], *table[2:])]
     assert [line.split() for line in printed] == words
     assert [line.split("  ", 2)[-1].lstrip() for line in printed] == [
-        "array  bits  requests    a request  used", "x        32         1    8 sectors   50%",
+        "array  bits  requests  per request  used", "x        32         1    8 sectors   50%",
         "tile     32         1  1 wavefront"]
 
 

@@ -807,7 +807,7 @@ K16, K17 = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized"
     (16, K16, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
     (16, K16, "wgmma_wait_group", lambda acc: acc, "has not waited for its products"),
     (17, K17, "consumer_wait", nothing, "is multiplied"),
-    (17, K17, "producer_acquire", nothing, "more than 1 arrivals at an mbarrier"),
+    (17, K17, "producer_acquire", nothing, "more than 1 arrival at an mbarrier"),
     (17, K17, "consumer_release", nothing, "At an mbarrier 0 of 1 have arrived"),
     (17, K16, "wgmma_mma_async", waits_less, "overwritten after the product was started"),
     (17, "gemm.epilogue", "fence_proxy_async", nothing, "may not be seen yet: fence_proxy_async"),

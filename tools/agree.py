@@ -96,7 +96,7 @@ def broadcast_kernel(width):
 
 
 def copy_kernel(lines, width, row):
-    """A warp copies asynchronously, `width` words a lane, from as many `lines` of global memory, and turns what it
+    """A warp copies asynchronously, `width` words per lane, from as many `lines` of global memory, and turns what it
     copies over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
     across, name = uint32(32 // lines), f"copy_{width}_words_{lines}_lines_{row}"
     def kernel(x, out):

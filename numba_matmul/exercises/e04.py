@@ -135,7 +135,7 @@ EXERCISES = (Exercise(
     cases=(matmul_case(64, 64, 16, block=(512,), grid=(1, 1)), matmul_case(128, 128, 8, block=(512,), grid=(2, 2))),
     goals=(Goal("shared reads", shared_reads, most=1 + 1 / 8, unit="per multiply-add",
                 hint="read the number of B once, before the loop over the results"),
-           Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors a request",
+           Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
                 hint="neighbouring threads should have neighbouring columns of C"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),

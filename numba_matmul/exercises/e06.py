@@ -15,7 +15,7 @@ from .e04 import replaced
 
 # %% ../../nbs/exercises/e06.ipynb #e0600006
 def sectors(view):
-    "The load from global memory that touches most sectors a request."
+    "The load from global memory that touches most sectors per request."
     loads = [site for site in view.merged() if (site.space, site.operation) == ("global", "load")]
     return max(loads, key=lambda site: site.cost)
 
@@ -213,7 +213,7 @@ VECTORIZED = Exercise(
     constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),
     preamble="from numba_matmul.ptx.core import load4, store4\n",
     cases=(matmul_case(64, 64, 16, block=64, grid=(2, 2)), matmul_case(32, 64, 24, block=64, grid=(2, 1))),
-    goals=(Goal("sectors", sectors, most=16, unit="sectors a request",
+    goals=(Goal("sectors", sectors, most=16, unit="sectors per request",
                 hint="two threads side by side should read neighbours: together they fill a sector of 32 bytes"),
            Goal("width", width, least=128, unit="bits", compiled=True,
                 hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to global "

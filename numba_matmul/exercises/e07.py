@@ -228,7 +228,7 @@ WIDE_MUTANTS = (
     Mutant("8 words of padding", "HALF = BN // 2 + 16", "HALF = BN // 2 + 8", "stores of B"),
     other_wide_order("kernel 6's order", *PLAIN, WIDE_READ, "loads of B"),
     other_wide_order("kernel 7's order", SHAPE, FILL, READ, "stores of B"),
-    Mutant("a thread's columns far apart", WIDE_SOLUTIONS["reference"], FAR.replace("my_linearized", "my_wide"), "loads a step"))
+    Mutant("a thread's columns far apart", WIDE_SOLUTIONS["reference"], FAR.replace("my_linearized", "my_wide"), "loads per step"))
 
 # %% ../../nbs/exercises/e07.ipynb #e0700015
 CASES = matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2)), matmul_case(
@@ -239,7 +239,7 @@ HINTS = {"correct": "follow one number: B[k, x] goes where? Which thread reads t
 
 EXERCISES = (Exercise(
     "07", "my_linearized", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
-    goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts a step of a warp",
+    goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="which words do threads 0, 1, 2 … want at the same time? Put those side by side"),
            NO_FLOAT64,
            Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", compiled=True,
@@ -248,11 +248,11 @@ EXERCISES = (Exercise(
     launch=lambda m, n: ((n // 128, m // 128), 256)),
     Exercise(
     "07b", "my_wide", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
-    goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts a step of a warp",
+    goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 banks"),
-           Goal("loads a step", loads_a_step, most=3, unit="instructions, of A and of B", compiled=True,
+           Goal("loads per step", loads_a_step, most=3, unit="instructions, of A and of B", compiled=True,
                 hint="a load of 128 bits needs four neighbours: which four columns of a thread stay together?"),
-           Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts a warp and tile",
+           Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",
                 hint="eight neighbouring threads store 32 neighbours of B: where does every second group of four go, "
                      "and what would move that place by 16 banks?")),
     solutions=WIDE_SOLUTIONS, mutants=WIDE_MUTANTS,

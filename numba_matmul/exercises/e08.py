@@ -159,10 +159,10 @@ EXERCISES = (Exercise(
     cases=(matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2)),
            matmul_case(128, 128, 8, (256,), (1, 1), own=True)),
     constants=dict(BM=64, BN=64, BK=8, TM=4, TN=8, GAP=32), preamble=PREAMBLE,
-    goals=(Goal("stores of A", stores_of("a_tile"), most=4, unit="wavefronts a warp and tile", hint=LONGER),
-           Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors a request",
+    goals=(Goal("stores of A", stores_of("a_tile"), most=4, unit="wavefronts per warp and tile", hint=LONGER),
+           Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors per request",
                 hint="two neighbouring threads should read eight neighbours of A, which is a whole sector"),
-           Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts a step of a warp",
+           Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="eight threads side by side want four neighbours each: do these 32 words lie in 32 banks?"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop", compiled=True,
                 hint="a row of a tile must begin at a multiple of 16 bytes, a thread's numbers be neighbours in it, and the "

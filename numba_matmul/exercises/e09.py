@@ -196,7 +196,7 @@ MUTANTS = (
     Mutant("groups of four rows, of eight columns", TILE_TEXT, "TILE._replace(tm=4, pad_a=4)", "wavefronts"),
     Mutant("groups of four, not padded", TILE_TEXT, "TILE._replace(tm=4, tn=4)", "wavefronts"),
     Mutant("unrolled only", TILE_TEXT, "TILE._replace(unroll=16)", "wavefronts"),
-    Mutant("few results a thread", TILE_TEXT, "GroupTile(64, 64, 16, 4, 4, pad_a=4)", "wavefronts"),
+    Mutant("few results per thread", TILE_TEXT, "GroupTile(64, 64, 16, 4, 4, pad_a=4)", "wavefronts"),
     Mutant("few warps", TILE_TEXT, "GroupTile(256, 128, 8, 4, 4, pad_a=4)", "warps"),
     Mutant("few warps, the other way", TILE_TEXT, "GroupTile(128, 256, 8, 8, 4)", "warps"))
 

@@ -55,7 +55,7 @@ def narrowest(view):
 ORDER = (
     Goal("early loads", overlap, least=0.5, unit="of a tile is multiplied while the next one is on its way",
          hint="ask for the next tile before you multiply this one; store it after"),
-    Goal("barriers a tile", barriers, most=1, hint="with two tiles, nobody stores where others still read"))
+    Goal("barriers per tile", barriers, most=1, hint="with two tiles, nobody stores where others still read"))
 
 def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
 
@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant("no barrier in the loop", "        cuda.syncthreads()\n" + TAIL, TAIL, "all written"),
     Mutant("no barrier before the loop", "    cuda.syncthreads()\n    k0, now", "    k0, now", "all written"),
     Mutant("the barrier before the stores", MULTIPLY + "        now = 1 - now\n",
-           MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n", "barriers a tile"),
+           MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n", "barriers per tile"),
     Mutant("the barrier before the stores, and none after them", BETWEEN + STORES + "        cuda.syncthreads()\n",
            MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n        if k0 < a.shape[1]:\n" + STORES, "all written"),
     Mutant("each half of the block has its own barrier", "        cuda.syncthreads()\n" + TAIL,
@@ -218,7 +218,7 @@ MUTANTS = (
            "b_tile = cuda.shared.array((2, BK, BN), float32)", "aligned"),
     Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,", "shared memory"),
     Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
-           "barriers a tile"))
+           "barriers per tile"))
 
 # %% ../../nbs/exercises/e11.ipynb #e1100010
 EXERCISES = (Exercise(

@@ -31,7 +31,7 @@ ORDER = (
     Goal("time for a copy", time_for_a_copy, least=3, unit="k tiles are multiplied meanwhile",
          hint="start the copy before you multiply, and wait only for the group that you need: how many "
               "groups are younger?"),
-    Goal("barriers a tile", barriers, most=1,
+    Goal("barriers per tile", barriers, most=1,
          hint="one barrier can do both: all threads have waited, and all have left the stage before"))
 
 def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
@@ -135,7 +135,7 @@ MUTANTS = (
     loop("a barrier for one warp", LOOP.replace("cuda.syncthreads()", "if thread < 32: cuda.syncthreads()"), "no races"),
     loop("each warp has its own barrier", LOOP.replace("        cuda.syncthreads()\n", "        if thread < 32: cuda.syncthreads()\n"
          "        else: cuda.syncthreads()\n"), "barriers"),
-    loop("two barriers", LOOP.replace(ON, "        cuda.syncthreads()\n" + ON), "barriers a tile"),
+    loop("two barriers", LOOP.replace(ON, "        cuda.syncthreads()\n" + ON), "barriers per tile"),
     loop("the copy before the barrier", BEGIN + "        cp_async_wait_group(2)\n" + AHEAD + "        cuda.syncthreads()\n"
          + MULTIPLY + ON, "all written"),
     loop("the copy before the wait", BEGIN + AHEAD + WAIT.replace("2", "3") + MULTIPLY + ON, "all written"),

@@ -46,7 +46,7 @@ ORDER = (
     Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles are multiplied meanwhile",
          hint="start the copies soon after the barrier, and wait only for the group that you need: how many "
               "groups are younger?"),
-    Goal("barriers a tile", barriers, most=1,
+    Goal("barriers per tile", barriers, most=1,
          hint="one barrier can do both: all threads have waited, and all have left the stage before"))
 
 # %% ../../nbs/exercises/e13.ipynb #e1300006
@@ -148,7 +148,7 @@ MUTANTS = (
     wrong("no barrier", "all written", (SYNC, "")),
     wrong("the barrier before the wait", "all written", (BARRIER, SYNC + WAIT)),
     wrong("a barrier for one warp", "no races", (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
-    wrong("two barriers", "barriers a tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
+    wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
     wrong("the barrier before the last step", "slack", end=BARRIER + PIECES[0] + PIECES[1] + PIECES[2] + COMMIT),
     wrong("the barrier two steps before the end", "slack", step6=BARRIER + PIECES[0], step7=PIECES[1], end=PIECES[2] + COMMIT),
     wrong("all copies at once", "copies in a row", step3=BARRIER + "".join(PIECES) + COMMIT),

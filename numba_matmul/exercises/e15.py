@@ -39,7 +39,7 @@ ORDER = (
     Goal("time for a copy", time_for_a_copy, least=2, unit="k tiles are multiplied meanwhile",
          hint="start the copy before you multiply, and wait only for the group that you need: how many "
               "groups are younger?"),
-    Goal("barriers a tile", barriers, most=1,
+    Goal("barriers per tile", barriers, most=1,
          hint="one barrier can do both: all threads have waited, and all have left the stage before"))
 
 def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
@@ -192,11 +192,11 @@ FRAGMENTS = (
          "mma_m16n8k16(unpack_bf16(cvt_rn_bf16x2_f32(acc[0], acc[1])) + acc[2:], x, y)", "correct"),
     loop("always the first stage", "            x = (ldmatrix_x4(a_ring, now * A_TILE +", "            x = (ldmatrix_x4(a_ring,", "all written"),
     Mutant("odd and even rows, to where they belong", STEPS + ON + END, ODD_EVEN + ON + END.replace(
-        "row0 + row + 16 * i + lane // 4", "row0 + row + i + lane // 4 * 2").replace("r + 8", "r + 16"), "wavefronts a step"),
+        "row0 + row + 16 * i + lane // 4", "row0 + row + i + lane // 4 * 2").replace("r + 8", "r + 16"), "wavefronts per step"),
     loop("A loaded for each half of B", "            acc = mma_m16n8k16(acc, x, y)\n",
          "            acc = mma_m16n8k16(acc, x, y)\n" + X.replace("x =", "z =")
-         + "            if z[0] == uint32(0x7F817F81): acc = ZEROS\n", "wavefronts a step"),
-    loop("B pair by pair", Y, PAIRS, "wavefronts a step"))
+         + "            if z[0] == uint32(0x7F817F81): acc = ZEROS\n", "wavefronts per step"),
+    loop("B pair by pair", Y, PAIRS, "wavefronts per step"))
 
 # %% ../../nbs/exercises/e15.ipynb #e1500012
 MUTANTS = (*FRAGMENTS,
@@ -204,7 +204,7 @@ MUTANTS = (*FRAGMENTS,
     loop("no group may be in flight", "group(1)", "group(0)", "time for a copy"),
     loop("no barrier", "        cuda.syncthreads()\n", "", "no races"),
     loop("the barrier before the wait", WAIT, "        cuda.syncthreads()\n        cp_async_wait_group(1)\n", "no races"),
-    loop("two barriers", ON, "        cuda.syncthreads()\n" + ON, "barriers a tile"),
+    loop("two barriers", ON, "        cuda.syncthreads()\n" + ON, "barriers per tile"),
     loop("the copy after the multiplication", AHEAD + STEPS, STEPS + AHEAD, "time for a copy"),
     loop("the copy before the barrier", WAIT + AHEAD, "        cp_async_wait_group(1)\n" + AHEAD + "        cuda.syncthreads()\n", "no races"),
     loop("no test for the last tiles", "if ahead < a.shape[1]:", "if True:", "in bounds"),
@@ -239,7 +239,7 @@ EXERCISES = (Exercise(
     "15", "my_tensor_cores",
     cases=(bf16_case(32, 64, 256, (64,), (1, 1)), bf16_case(64, 64, 64, (64,), (1, 2)),
            bf16_case(32, 128, 128, (64,), (2, 1)), bf16_case(64, 64, 64, (128,), (1, 1), own=True)),
-    goals=(Goal("wavefronts a step", wavefronts_a_step, most=16,
+    goals=(Goal("wavefronts per step", wavefronts_a_step, most=16,
                 hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A, two for B, eight neighbouring "
                      "rows to each matrix"),
            Goal("local memory", lambda code: code.stack_bytes, most=0, unit="bytes", compiled=True,

@@ -115,7 +115,7 @@ ORDER = (
     Goal("products at work", products_at_work, least=1, unit="left to themselves at the wait for the next k tile",
          hint="with pending = 1 the products of this k tile stay at work while you wait for the next one; "
               "those of the k tile before are complete"),
-    Goal("barriers a tile", barriers, most=1, hint="the ring has one stage more than k tiles are on their way"))
+    Goal("barriers per tile", barriers, most=1, hint="the ring has one stage more than k tiles are on their way"))
 
 def judge(exercise, kernel):
     "The usual verdicts, then goals that are measured on the events of a run."
@@ -277,7 +277,7 @@ MUTANTS = (
     changed("two calls may be at work", "4, 1, 1, 1)", "4, 1, 2, 1)", "no races"),
     changed("no call may be at work", "4, 1, 1, 1)", "4, 1, 0, 1)", "products at work"),
     changed("each product is waited for", MEET, "        acc = wgmma_wait_group(acc)\n" + MEET, "products at work"),
-    changed("two barriers", "        free, stage =", "        cuda.syncthreads()\n        free, stage =", "barriers a tile"),
+    changed("two barriers", "        free, stage =", "        cuda.syncthreads()\n        free, stage =", "barriers per tile"),
     changed("each k tile begins at zero", "4, 1, 1, 1)", "4, 1, 1, 0)", "correct"),
     changed("a quarter of the k tile", "NEXT_B, 4,", "NEXT_B, 1,", "correct"),
     changed("B is not transposed", "4, 1, 1, 1)", "4, 0, 1, 1)", "in bounds"),

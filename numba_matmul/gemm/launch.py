@@ -60,7 +60,7 @@ def with_shared_memory(
     blocks,   # of the grid
     threads,  # of a block
     stream,   # to launch on
-    size,     # bytes a block; more than 48 KB, too
+    size,     # bytes per block; more than 48 KB, too
 ):
     "`kernel` with its configuration. `RuntimeError` if a block of this GPU can't have so much."
     if size > shared_memory_limit():

@@ -88,7 +88,7 @@ def tile_copiers(
     tile,        # a `Tile`
     predicated,  # see `four_reader`
     width,       # see `four_reader`
-    b_width=4,   # floats a store to B's tile: 1 where its rows are not aligned
+    b_width=4,   # floats per store to B's tile: 1 where its rows are not aligned
 ):
     "Two device functions: copy a block of A, turned over, and a block of B to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk

@@ -173,7 +173,7 @@ class SharedArray:
     def holds(self, index, value): return _same(self.data[index], value)
 
 # %% ../../nbs/library/sim_memory.ipynb #d548f5fe
-STATIC_SHARED_LIMIT = 48 * 1024    # bytes a block, on every target
+STATIC_SHARED_LIMIT = 48 * 1024    # bytes per block, on every target
 DYNAMIC_SHARED_LIMIT = 227 * 1024  # with dynamic shared memory, on an H100
 
 def _poisoned(shape, dtype):
