@@ -24,7 +24,7 @@ from numba_matmul.arrays import from_bf16, to_bf16
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
-from numba_matmul.process import ChildError, in_child
+from numba_matmul.process import ChildError, end_idle_children, in_child
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
@@ -50,6 +50,15 @@ def no_child(monkeypatch, new_children):
 
 def refused(launch, *args, match):
     with pytest.raises(SimulatorError, match=match): simulate(launch, *args)
+
+
+def test_children_that_stay_can_be_ended(new_children):
+    first, again = (in_child(os.getpid, simulator=True, keep=True) for _ in "ab")
+    end_idle_children(simulator=False)
+    assert first == again == in_child(os.getpid, simulator=True, keep=True)
+    end_idle_children(simulator=True)
+    with pytest.raises(ProcessLookupError): os.kill(first, 0)
+    assert in_child(os.getpid, simulator=True, keep=True) != first
 
 
 def test_warp_instructions():
