@@ -41,7 +41,7 @@ def descriptor(
     return np.uint64(leading >> 4 << 16 | stride >> 4 << 32 | swizzle_128 << 62)
 
 OF_A = descriptor(16, 8 * ROW)  # leading is not looked at
-OF_B = descriptor(BOX, 8 * ROW)
+OF_B = descriptor(BOX, 8 * ROW)  # BOX: the 8 KB of 64 rows of 128 bytes
 
 # %% ../../nbs/16_tma_wgmma.ipynb #a16f0021
 BM, BN, STAGES = 128, 256, 4

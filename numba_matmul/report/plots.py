@@ -185,7 +185,7 @@ def draw_roofline(
         low = peaks(card)[-1] * mhz / card["clock_mhz"]
         ax.plot([low / copy, 5000], [low, low], color="black", lw=1, ls=":")
         ax.text(0.03, low / 1.08, f"{low:,.0f} without a pause", fontsize=8, va="top")
-    ax.text(1, copy * 1.6, f"{copy:,.0f} GB/s", ha="right", fontsize=8)
+    ax.text(3.5, copy * 4.5, f"{copy:,.0f} GB/s", ha="right", fontsize=8)
     for kernel in reversed(profiled(card)):
         by_hand, asked, delivered = intensities(card, kernel)
         y, mark = card_row(card, kernel.name, 4096)["gflops"], "o" if kernel.dtype == "float32" else "s"
