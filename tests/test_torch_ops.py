@@ -8,6 +8,8 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import torch
 from conftest import ROOT, environment
 from numba_matmul import torch_ops
+from numba_matmul.gemm.epilogue import fused_epilogue
+from numba_matmul.kernels.k17_warp_specialized import KERNEL as WARP_SPECIALIZED
 from numba_matmul.torch_ops import ACTIVATIONS, DEVICE, Linear, by_columns, linear, matmul
 from torch.testing import assert_close
 
@@ -422,3 +424,10 @@ def test_in_a_cuda_graph(dtype):
         x.copy_(tensor(256, 512, dtype=dtype))
         graph.replay()
         for ours, right in zip(captured, step()): assert_close(ours, right)
+
+
+@pytest.mark.parametrize("option", ["read_c", "scaled"])
+def test_the_epilogue_of_a_layer_refuses_alpha_and_beta(option):
+    options = dict(predicated=False, read_c=False, scaled=False, bias=True, activation="relu", residual=False)
+    with pytest.raises(ValueError, match="a layer has no alpha and no beta"):
+        fused_epilogue(WARP_SPECIALIZED.tiles.tile, **options | {option: True})

@@ -299,7 +299,6 @@ ACTIVATIONS = {None: identity, "relu": relu, "gelu": gelu}
 @cache
 def pair_finisher(
     predicated,  # may the tile reach over the edge of C?
-    scaled,      # is alpha not 1?
     bias, activation, residual,  # see `fused_epilogue`
 ):
     "A device function: two neighbours of a row, from their sums to bfloat16."
@@ -313,7 +312,6 @@ def pair_finisher(
         low, high,  # their sums
     ):
         inside = not predicated or (row < to.rows and col < to.cols)
-        if scaled: low, high = to.alpha * low, to.alpha * high
         if bias and inside:
             left, right = unpack_bf16(to.array[0][of_bias])
             low, high = low + left, high + right
@@ -362,8 +360,9 @@ def fused_epilogue(
     residual,    # is one added last?
 ):
     "The epilogue of a layer: the overlapped one, with more done before results are rounded."
+    if read_c or scaled: raise ValueError("a layer has no alpha and no beta: its epilogue takes read_c=False, scaled=False")
     boxes, _, drain = overlapped_epilogue(tile, predicated, read_c, scaled)
-    finished = finished_pairs(0, tile.bn // 8, pair_finisher(predicated, scaled, bias, activation, residual))
+    finished = finished_pairs(0, tile.bn // 8, pair_finisher(predicated, bias, activation, residual))
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
