@@ -239,7 +239,7 @@ def stalls(
                    color=COLORS[color], marker=marker, label=name, zorder=2, clip_on=False)
     ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
     ax.set(xscale="log", xlim=(10**first, 10**last), ylim=(len(shown) - 0.5, -0.5))
-    ax.set_xlabel("cycles that a warp waits per instruction\n(each line ×10; left out: below 0.1)", fontsize=9)
+    ax.set_xlabel("cycles that a warp waits per instruction\n(logarithmic; a point below 0.1 is left out)", fontsize=9)
     ticks = [10**i for i in range(first, last + 1)]
     between = [factor * tick for tick in ticks[:-1] for factor in (2, 5) if last - first < 3]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
