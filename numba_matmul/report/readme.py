@@ -84,9 +84,9 @@ def readme_ladder() -> str:
 # %% ../../nbs/library/report_readme.ipynb #4aacb568
 def readme_speed() -> str:
     "The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a program."
-    head, columns = ["the last kernels, in % of cuBLAS's speed"], []
+    head, columns = ["the last kernels (% of cuBLAS's speed, unless named)"], []
     labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause", "random shapes of multiples of 64 (the worst)",
-              "other random shapes (the worst)", "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel", "last kernel"]
+              "other random shapes (the worst)", "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel", "GFLOP/s at 4096, last kernel"]
     def percent(row): return f"{row['percent']:.1f}" if row else "–"
     for card in load_cards():
         steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
@@ -121,7 +121,7 @@ def readme_calls() -> str:
             cells = [" / ".join(number_text(statistics.median(row[us])) for us in ("us", "torch_us")) for row in rows.values()]
             lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
     where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
-    host = f" Where it takes much longer than the GPU the host sets the pace: {where}." if where else ""
+    host = f" Where the host takes much longer than the GPU, it sets the pace: {where}." if where else ""
     return "\n".join([*lines, "", "(By the wall clock, 1,000 calls one after the other, square matrices, less is better: what a program "
                       f"sees, the host's work included.{host})"])
 
