@@ -66,5 +66,5 @@ void run_tiled(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
     m.def("naive", &run_naive, "C = A B, a thread for each element");
-    m.def("tiled", &run_tiled, "C = A B, 8 x 8 elements a thread");
+    m.def("tiled", &run_tiled, "C = A B, 8 x 8 elements per thread");
 }

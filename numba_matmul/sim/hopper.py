@@ -46,7 +46,7 @@ class MBarrier:
         self.arrived, self.expected = self.arrived + 1, self.expected + size
         self.clock = joined(self.clock, getcurrent().clock())
         if self.arrived > self.count:
-            raise SimulatorError(f"more than {self.count} arrival{'s' * (self.count != 1)} at an mbarrier in one phase")
+            raise SimulatorError(f"more than {self.count} arrival{'' if self.count == 1 else 's'} at an mbarrier in one phase")
         if not self.expected: self.land()
 
     def land(self):
