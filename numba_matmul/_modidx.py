@@ -1032,6 +1032,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                       'numba_matmul.process._rebuild': ('library/process.html#_rebuild', 'numba_matmul/process.py'),
                                       'numba_matmul.process._with_filename': ( 'library/process.html#_with_filename',
                                                                                'numba_matmul/process.py'),
+                                      'numba_matmul.process.children_at_once': ( 'library/process.html#children_at_once',
+                                                                                 'numba_matmul/process.py'),
                                       'numba_matmul.process.end_idle_children': ( 'library/process.html#end_idle_children',
                                                                                   'numba_matmul/process.py'),
                                       'numba_matmul.process.in_child': ('library/process.html#in_child', 'numba_matmul/process.py'),

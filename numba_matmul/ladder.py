@@ -20,7 +20,7 @@ from pathlib import Path
 from fastcore.script import Param, call_parse
 from .arrays import current_gpu
 from .cards import CHECKOUT, gpu_card, load_cards, write_card
-from .process import ChildError, end_idle_children, in_child
+from .process import ChildError, children_at_once, end_idle_children, in_child
 from .gemm.launch import capable
 from .gemm.tiles import tuned_tile
 from .bench.record import clocks, machine, measure, measure_calls
@@ -135,20 +135,17 @@ def _able(kernels, capability):
 # %% ../nbs/90_ladder.ipynb #e8e909ba
 def _wrong(kernels):
     "Take every path of kernels, in children on all cores: kernel → what is wrong with it."
-    wrong, on_gpu, workers = {}, not config.ENABLE_CUDASIM, os.cpu_count()
-    if on_gpu:
-        import torch
-        workers = max(1, min(workers, 16, torch.cuda.mem_get_info()[0] // 2**30))  # each takes some of the GPU's memory
-    pool = ThreadPoolExecutor(workers)
+    wrong, simulator = {}, config.ENABLE_CUDASIM
+    pool = ThreadPoolExecutor(children_at_once(simulator))
     def take(kernel, paths):
-        try: in_child(check_paths, kernel, paths, simulator=not on_gpu, keep=True, timeout=120)
+        try: in_child(check_paths, kernel, paths, simulator=simulator, keep=True, timeout=120)
         except (AssertionError, ChildError) as e: wrong.setdefault(kernel, str(e).removeprefix("AssertionError: "))
     try:  # a kernel goes to few children, for each of them types it anew
         jobs = [pool.submit(take, kernel, kernel.paths[part::3]) for kernel in reversed(kernels) for part in range(3)]
         for job in progress(jobs, "paths of kernels"): job.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        if on_gpu: end_idle_children(simulator=False)
+        if not simulator: end_idle_children(simulator)
     return {kernel: wrong[kernel] for kernel in kernels if kernel in wrong}
 
 def _in_simulator(kernels, others, shapes):

@@ -30,7 +30,7 @@ from numba_matmul.gemm import launch
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import progress
 from numba_matmul.bench.verify import assert_matmul_correct
-from numba_matmul.process import in_child
+from numba_matmul.process import ChildError, children_at_once, end_idle_children, in_child
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT/"tests"))
@@ -272,8 +272,22 @@ def instructions_part(kernels):
     return outcome(progress(runs, "instructions"))
 
 
+def random_cases(kernel, count, seed):
+    "Random products of one kernel."
+    random.seed(seed), torch.manual_seed(seed)
+    return outcome([(random_case, kernel, ())] * count)
+
+
 def random_part(kernels):
-    return outcome([(random_case, kernels[i % len(kernels)], ()) for i in progress(range(CASES), "cases")])
+    "Several kernels at the same time, each in a child, for most of the time is the compiler's."
+    def cases(kernel, seed):
+        try: return in_child(random_cases, kernel, -(-CASES // len(kernels)), seed, simulator=False, keep=True, timeout=CASES)
+        except ChildError as e: return dict(runs=0, failed=[f"{kernel.name}, random cases of seed {seed}: {e}"])
+    with ThreadPoolExecutor(children_at_once(simulator=False)) as pool:
+        seeds = [random.randrange(2**32) for _ in kernels]
+        found = list(progress(pool.map(cases, kernels, seeds), "kernels"))
+    end_idle_children(simulator=False)
+    return dict(runs=sum(part["runs"] for part in found), failed=[text for part in found for text in part["failed"]])
 
 
 def repeated_part(kernels):
@@ -297,7 +311,7 @@ def large_part(kernels):
 def sanitizer_part(kernels):
     if not shutil.which("compute-sanitizer"): return dict(runs=0, failed=[], errors={}, no_answer=[])
     runs, found, no_answer = list(product(kernels, SANITIZED)), {}, []
-    with ThreadPoolExecutor(max(1, min(8, os.cpu_count() // 2))) as pool:
+    with ThreadPoolExecutor(max(1, min(12, os.cpu_count() * 3 // 4))) as pool:
         for (kernel, shape), counts in zip(runs, progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer")):
             no_answer += [f"{tool} of {kernel.name} at {'×'.join(map(str, shape))}"
                           for tool, errors in counts.items() if errors is None]
