@@ -22,7 +22,7 @@ def describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
 def to_d(
     x,  # numpy array (any shape and dtype), or torch tensor
 ):
-    "Copy `x` to the device, row-major, as a Numba array (a tensor stays one on a GPU); `TypeError` if not numbers."
+    "Copy `x` to the device, row-major, as a Numba array (on a GPU a tensor stays a tensor); `TypeError` if not numbers, `ValueError` if rows differ in length."
     if is_torch(x):
         if not config.ENABLE_CUDASIM: return x.detach().cuda().contiguous()
         x = x.detach()
@@ -37,7 +37,7 @@ def to_d(
 def to_h(
     x,  # Numba device array, torch tensor or numpy array
 ):
-    "Copy `x` to the host, as a numpy array (bfloat16, which numpy does not have, becomes float32)."
+    "Copy `x` to the host, as a numpy array (a torch tensor of bfloat16 becomes float32; bits in uint16 stay bits, see `from_bf16`)."
     if is_torch(x):
         x = x.detach().cpu()
         return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
@@ -84,7 +84,7 @@ def rounded(
 
 # %% ../nbs/library/arrays.ipynb #690b9785
 def dtype_of(
-    matmul,  # host function, kernel, `ladder.Kernel`, a functools.partial of one, or its name
+    matmul,  # host function, kernel, `gemm.kernel.Kernel`, a functools.partial of one, or its name
 ) -> str:
     "The type of its matrices, by its name: `bf16_gemm_…` takes bfloat16, any other function float32."
     if hasattr(matmul, "dtype"): return matmul.dtype

@@ -108,7 +108,7 @@ def cycles_per_step(
     name,       # of the host function
     size=4096,  # m = n = k
 ) -> float:
-    "Cycles of a multiprocessor for each step (32 multiply-adds) of a warp that it finishes."
+    "Cycles of a multiprocessor per finished step (32 multiply-adds) of a warp; the card must hold the kernel at that size."
     cycles = card_row(card, name, size)["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
     return cycles / (size**3 / 32)
 

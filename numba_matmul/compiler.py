@@ -180,9 +180,9 @@ class MachineCode:
     "What the compiler made of a kernel."
     name: str
     target: str
-    registers: int     # a thread
-    shared_bytes: int  # a block, static
-    stack_bytes: int   # a thread; with spills and local arrays this is not 0
+    registers: int     # per thread
+    shared_bytes: int  # per block, static
+    stack_bytes: int   # per thread; with spills and local arrays this is not 0
     instructions: list
     main_loop: list    # part of `instructions`
     make_ptx: object   # function that returns the PTX
@@ -365,12 +365,12 @@ class Occupancy:
                 f"limited by {self.limiter}")
 
 def occupancy(
-    threads,         # a block
-    registers,       # a thread
-    shared_bytes=0,  # a block, static and dynamic
+    threads,         # per block
+    registers,       # per thread
+    shared_bytes=0,  # per block, static and dynamic
     target="sm_90",  # a key of `TARGETS`
 ) -> Occupancy:
-    "How many blocks of a kernel a multiprocessor holds at once."
+    "How many blocks of a kernel a multiprocessor holds at once, 0 if one does not fit. `ValueError` for an unknown target or too many threads."
     if target not in MULTIPROCESSORS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(MULTIPROCESSORS)}")
     if not 1 <= threads <= 1024: raise ValueError(f"a block has 1 to 1024 threads, not {threads}")

@@ -213,7 +213,7 @@ def matmul_case(
     n,      # columns of B
     k,      # columns of A, rows of B
     block,  # threads
-    grid,   # blocks: enough of them both ways, so that columns along y are no missing block
+    grid,   # blocks: enough to cover C whether its rows run along x or along y
     own=False,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B, and NaN in C."

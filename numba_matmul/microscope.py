@@ -468,7 +468,7 @@ def time_line(
     until=None,     # where the picture ends, in the same unit; at the end of the run if None
     title="",       # text above
 ):
-    "Loads, stores, sums and barriers of each warp of a block, from a run of the simulator. Returns the figure."
+    "What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator. Returns the figure."
     import matplotlib.pyplot as plt
     check_launch(configured, args)
     events = in_child(trace, configured, args, block, simulator=True, timeout=60, keep=True)

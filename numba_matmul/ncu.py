@@ -222,8 +222,8 @@ MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")  # number of the colour
 def stalls(
     *names,    # of host functions
 ):
-    """What the warps of each kernel wait for, from the first card, from the first power of ten to the last that the
-    waits need; those below 0.1 are left out. Returns the figure."""
+    """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with profiles; waits
+    below 0.1 are left out. Returns the figure."""
     import matplotlib.pyplot as plt
     found, least = _profiled()["profiles"], 0.1
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}

@@ -227,7 +227,7 @@ def in_child(
     timeout=60,       # seconds after which the child is ended
     keep=False,       # ask a child that stays, and has Numba ready, and not a fresh one?
 ):
-    "`fn(*args)`, called in another Python process. Raises `ChildError`, or an error that `travels`."
+    "`fn(*args)`, called in another Python process. Raises `ChildError` if it fails or does not answer in time; an error whose class has `travels = True` comes back as itself."
     task = pickle.dumps((sys.path, timeout, *Pickler.dumps((fn, args))))
     child, answered = _idle_child(simulator) if keep else _Child(simulator), False
     try:

@@ -282,9 +282,9 @@ _LAYER = torch.ops.numba_matmul.layer.default
 def linear(
     x,                # (…, k) tensor of float32 or bfloat16
     w,                # (n, k) tensor of the same type
-    bias=None,        # (n,) tensor
+    bias=None,        # (n,) tensor, converted to the type of the product
     activation=None,  # "relu", "gelu" (the form with tanh), or None
-    residual=None,    # (…, n) tensor, added last
+    residual=None,    # (…, n) tensor of the same type, added last
 ):                    # (…, n) tensor
     """act(x·Wᵀ + bias) + residual; in one kernel where that is possible. Raises as `matmul` does."""
     check_layer(x, w, bias, activation, residual)

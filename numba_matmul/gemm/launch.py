@@ -32,14 +32,14 @@ def capable(
     capability,  # of a GPU, major and minor number
     needs,       # major and minor number; with an "a" behind them: of no other GPU
 ) -> bool:
-    "Has the GPU what is needed? (9, 0, 'a') is what `sm_90a` means: 9.0 alone."
+    "Does the GPU have what is needed? (9, 0, 'a') is what `sm_90a` means: 9.0 alone."
     return tuple(capability) == needs[:2] if len(needs) > 2 else tuple(capability) >= needs
 
 def need_capability(
     needs,  # see `capable`
     what,   # what needs it
 ):
-    "`RuntimeError` on a GPU that has not the compute capability."
+    "`RuntimeError` on a GPU that lacks this compute capability."
     if not config.ENABLE_CUDASIM and not capable(current_gpu().compute_capability, needs):
         raise RuntimeError(f"{what} needs a GPU of compute capability {needs[0]}.{needs[1]}"
                            + " or higher" * (len(needs) == 2))
