@@ -88,8 +88,8 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
     jobs = [(kernel, shape) for shape in shapes for kernel in kernels if _fits(kernel, shape)]
     for _, at_size in groupby(progress(jobs, "kernels"), itemgetter(1)):
         for kernel, shape in at_size:
-            row = dict(zip(("name", *"mnk"), (kernel.name, *shape)), passed=False, message=wrong.get(kernel))
-            rows.append(row if kernel in wrong else measure(kernel, shape, runs))
+            if kernel not in wrong: rows.append(measure(kernel, shape, runs))
+            else: rows.append(dict(name=kernel.name, **dict(zip("mnk", shape)), passed=False, message=wrong[kernel]))
         if card_path and all(row["passed"] for row in rows):  # size by size: what has ended stays if the rest is interrupted
             kept = _rows_beside(rows, card) if card_path == "card" else []
             measured = dict(clocks=dict(before=before, after=clocks()), speed=sorted(rows + kept, key=_place))

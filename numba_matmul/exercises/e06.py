@@ -221,7 +221,7 @@ VECTORIZED = Exercise(
            Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", compiled=True,
                 hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
-    hints={           "in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
+    hints={"in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
            "all written": "64 threads with four numbers each fill a tile of 256 exactly: which four are yours? And a "
                           "barrier stands between filling a tile and reading it",
            "no races": "each place of a tile belongs to one thread, and a tile is filled anew only when all have read it",
