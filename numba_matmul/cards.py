@@ -13,6 +13,7 @@ import re
 import sys
 from functools import lru_cache
 from pathlib import Path
+from threading import get_ident
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .arrays import current_gpu, dtype_of
@@ -118,7 +119,7 @@ def write_whole(
     text,  # its new content
 ):
     "Write a text file whole or not at all: nobody reads half of it, and no failure leaves a part."
-    part = path.with_name(f"{path.name}.{os.getpid()}")
+    part = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}")
     try:
         part.write_text(text, encoding="utf-8")
         part.replace(path)

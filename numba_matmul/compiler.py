@@ -253,8 +253,9 @@ def _cache_file(task, *key):
         except PackageNotFoundError: return ""
     two_bodies = Path(numba_matmul.__file__).parent/"ptx"  # functions that are not sent by value
     named = [path.read_text(encoding="utf-8") for path in sorted(two_bodies.rglob("*.py"))]
-    text = repr((key, named, sys.version, [installed(package) for package in packages])).encode()
-    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home()/".cache"))/"numba_matmul"
+    settings = tuple(sorted(x for x in os.environ.items() if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
+    text = repr((key + settings, named, sys.version, [installed(package) for package in packages])).encode()
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
     return folder/f"{hashlib.sha256(task + text).hexdigest()[:32]}.json"
 
 def _compiled(kernel, signature, target, ptx=False):
@@ -324,8 +325,8 @@ def machine_code(
                         "is none: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
     path = _cache_file(Pickler.dumps(kernel)[0], signature, target)
-    if path.exists(): found = json.loads(path.read_text())
-    else:
+    try: found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # not there, or not whole
         found = _build(kernel, signature, target)
         with suppress(OSError):  # where nothing can be kept, it is compiled each time
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['NO_FLOAT64', 'VERDICTS', 'KINDS', 'TIMEOUT', 'Prediction', 'ask', 'source_of', 'Changes', 'changes', 'Verdict',
-           'Case', 'Goal', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'reached', 'with_constants',
-           'judge_kernel', 'verdicts', 'Scoreboard', 'exercises', 'grade', 'outcome', 'variants', 'table', 'main']
+           'Case', 'Goal', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'hollow', 'without_source', 'kind_of',
+           'reached', 'with_constants', 'judge_kernel', 'verdicts', 'Scoreboard', 'exercises', 'grade', 'outcome',
+           'variants', 'table', 'main']
 
 # %% ../nbs/library/exercise.ipynb #ex000004
 import ast
@@ -42,8 +43,8 @@ def _distance(said, found):
     if said == found: return "exactly"
     if said and found and (said > 0) == (found > 0):
         ratio = max(said / found, found / said)
-        return "close" if ratio < 1.005 else f"off by a factor of {ratio:.3g}"
-    return f"off by {abs(said - found):.4g}"
+        return "close" if ratio < 1.005 else f"off by a factor of {number_text(ratio)}"
+    return f"off by {number_text(abs(said - found))}"
 
 @dataclass
 class Prediction:
@@ -55,7 +56,7 @@ class Prediction:
         if all(value is ... for value in self.said.values()):
             return f"**{self.question}** Put your numbers in place of the dots."
         return f"**{self.question}** " + ", ".join(
-            f"{name} {value:g}".strip() for name, value in self.said.items() if value is not ...)
+            f"{name} {number_text(value)}".strip() for name, value in self.said.items() if value is not ...)
 
     def against(
         self,
@@ -231,13 +232,13 @@ NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 i
 # %% ../nbs/library/exercise.ipynb #ex000016
 VERDICTS = {  # name → the hint, where an exercise has no better one
     "written": "replace the dots by your own lines",
-    "compiles: shape": "give the number a name above the kernel",
+    "compiles: must be known to the compiler": "give the number a name above the kernel",
     "compiles": "the message names the line; only a part of Python is known on a GPU",
     "ends": "does the loop's counter change in every turn, and by a positive step?",
     "in bounds": "compare the index with the shape of the array before you use it",
     "aligned": "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by alignment=16",
     "all written": "who writes this element, and is there a barrier between that and the read?",
-    "no races: with no flag": "two blocks use this element: is the index that of the block's own row0 and col0?",
+    "no races: with no flag": "two blocks use this element: does the index say which block it is, by blockIdx?",
     "no races: and is written by": "two threads write this element: does the index belong to one of them alone?",
     "no races": "two threads use one element: put a barrier between the write and the other access",
     "one writer": "two threads compute the same element: give each element to one of them",
@@ -257,8 +258,9 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("in bounds", "out of bounds", "is negative"))
 
 # %% ../nbs/library/exercise.ipynb #a16fe001
-def _has_hole(tree):
-    "Are there dots left, other than in an index?"
+def hollow(fn):
+    "Does a function or a kernel still have dots, other than in an index?"
+    tree = ast.parse(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
     return any(isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices
@@ -273,10 +275,27 @@ def _play(launches):
     remarks = [text for launch, *_ in launches for text in launch.grid.remarks.values()]
     return None, ([args for _, args, _ in launches], remarks)
 
-def _kind(message):
-    "By which verdict a message of the simulator is told."
-    return next((name for name, *words in KINDS if any(word in message for word in words)), "compiles")
+def without_source(
+    message,  # of the simulator
+    fn,       # a kernel or a function
+) -> str:
+    "The message without the lines of the source that it quotes."
+    if not kernel_parts(fn) and not hasattr(fn, "__code__"): return message
+    for line in sorted({line.strip() for line in source_of(fn).splitlines()}, key=len, reverse=True):
+        if line: message = message.replace(f": {line}", "")
+    return message
 
+def kind_of(
+    message,  # of the simulator
+    kernel,   # whose it is
+    kinds=KINDS,  # rows of a verdict and of the words by which it is known; the first that fits counts
+    otherwise="compiles",
+) -> str:
+    "By which verdict a message of the simulator is told."
+    told = without_source(message, kernel)
+    return next((name for name, *words in kinds if any(word in told for word in words)), otherwise)
+
+# %% ../nbs/library/exercise.ipynb #a16fe002
 def _wrong(names, given, left, expected):
     "What is wrong with the arrays that a launch left, in a sentence; `None` if nothing is."
     for i, (before, after) in enumerate(zip(given, left)):
@@ -374,11 +393,17 @@ def judge_kernel(
         yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} is no kernel",
                       "put @cuda.jit above its def")
         return
-    if _has_hole(ast.parse(source_of(kernel))):
+    if parts[1].get("device"):
+        yield Verdict("compiles", False, f"{parts[0].__name__} is a device function, which only a kernel can call",
+                      "put @cuda.jit above its def, without device=True")
+        return
+    if hollow(kernel):
         yield Verdict("written", False, "not written yet")
         return
     yield Verdict("written", True)
     own, random = kernel, np.random.default_rng()
+    small = ", ".join(f"{name} = {value}" for name, value in exercise.constants.items() if isinstance(value, int))
+    small = f", with {small}" * bool(small)
     kernel = with_constants(kernel, exercise.constants)
     made = [case.make(random) for case in exercise.cases]
     try: all_arguments(parts[0], made[0][0])
@@ -392,21 +417,20 @@ def judge_kernel(
         yield Verdict("ends", False, _first(str(e)))
         return
     if number is not None:
-        yield Verdict(_kind(result), False, f"{exercise.cases[number].name}: {_first(result)}")
+        name = kind_of(result, own)
+        yield Verdict(name, False, f"{exercise.cases[number].name}{small * (name != 'compiles')}: {_first(result)}")
         return
     names, (arrays, remarks) = parts[0].__code__.co_varnames, result
     for case, (args, expected), left in zip(exercise.cases, made, arrays):
         if wrong := _wrong(names, args, left, expected):
-            yield Verdict("correct", False, f"{case.name}: {wrong}")
+            yield Verdict("correct", False, f"{case.name}{'' if case.own else small}: {wrong}")
             return
     if remarks:
         yield Verdict("one writer", False, _first("\n".join(remarks)))
         return
     yield Verdict("in bounds", True)
     yield Verdict("no races", True, "every element written before it is read, all barriers reached")
-    small = ", ".join(f"{name} = {value}" for name, value in exercise.constants.items() if isinstance(value, int))
-    yield Verdict("correct", True, "; ".join(case.name for case in exercise.cases if not case.own) + "; random data"
-                  + f", with {small}" * bool(small)
+    yield Verdict("correct", True, "; ".join(case.name for case in exercise.cases if not case.own) + "; random data" + small
                   + "".join(f"; {case.name} with the page's own constants" for case in exercise.cases if case.own))
     yield from _judge_goals(exercise, kernel, launches[0][0], made[0][0])
 
@@ -430,13 +454,16 @@ def verdicts(
     subject,   # what the reader wrote: a kernel
 ) -> list:     # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
+    if not kernel_parts(subject) and not inspect.isfunction(subject):
+        return [Verdict("written", False, f"{subject!r} is no function", "pass your function or kernel itself, without calling it")]
     found = list((exercise.judge or judge_kernel)(exercise, subject))
     for verdict in found:
         if verdict.ok: continue
+        told = without_source(verdict.found, subject)
         def hinted(hints, for_words):
             "The hint to this verdict alone, or to words in it."
             return next((hint for key, hint in hints.items() for name, _, word in [key.partition(": ")]
-                         if name == verdict.name and bool(word) == for_words and word in verdict.found), "")
+                         if name == verdict.name and bool(word) == for_words and word in told), "")
         of = exercise.hints
         verdict.hint = (hinted(of, True) or hinted(VERDICTS, True) or hinted(of, False) or verdict.hint
                         or hinted(VERDICTS, False))
@@ -476,7 +503,8 @@ def _speed(exercise, kernel):
     "On a GPU: how fast the kernel is, in the launch of its page."
     def host(a, b, c): kernel[exercise.launch(*c.shape)](a, b, c)
     if exercise.host: host = exercise.host(kernel)
-    time = measure_runtime(host, 4096, 4096, 4096, do_print=False, kernel_name=exercise.name)
+    try: time = measure_runtime(host, 4096, 4096, 4096, do_print=False, kernel_name=kernel_parts(kernel)[0].__name__)
+    except (AssertionError, RuntimeError, ValueError) as e: return Verdict("speed", False, f"at 4096: {_first(str(e))}")
     return Verdict("speed", True, f"{time.gflops:,.0f} GFLOP/s at 4096, {time.percent:.1f} % of cuBLAS")
 
 def grade(

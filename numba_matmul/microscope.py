@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 from greenlet import getcurrent
+from .arrays import is_row_major
 from .draw import COLORS, color_of
 from .process import in_child, kernel_parts
 from .sim import async_copy, memory, scheduler
@@ -278,7 +279,7 @@ def microscope(
         raise TypeError("pass a host function and one shape, microscope(sgemm_naive, (64, 64, 64)), "
                         "or a kernel and its arguments, microscope(kernel[grid, block], …)")
     kernel, _, (grid, block, *_) = kernel_parts(configured)
-    if any(not arg.flags.c_contiguous for arg in args if isinstance(arg, np.ndarray)):
+    if not all(is_row_major(x) for x in args if getattr(x, "shape", ())):
         raise ValueError("the microscope needs row-major arrays: a view has other addresses")
     if blocks is None: counts = _sorts(kernel, grid, block)
     else: counts = {tuple(place): 1 for place in blocks}

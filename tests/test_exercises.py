@@ -3,12 +3,15 @@
 `make grade` judges all of them; here each exercise's correct solutions, and two mutants that change from time to time."""
 import hashlib
 import json
+import linecache
 
+import numpy as np
 import pytest
 from conftest import ROOT
+from numba import cuda, float32, uint32
 
 from numba_matmul import exercise
-from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome
+from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome, verdicts
 
 ALL = exercises()
 
@@ -55,3 +58,41 @@ def test_a_hole_in_a_solution_is_told():
     body = f"{one.solutions[name].rstrip()}\n    ...\n"
     hollow = Mutant("hole", one.solutions[name], body, "written")
     assert outcome(one, hollow)[0]
+
+
+def graded(key, source):
+    "The verdict that fails on a kernel of this source."
+    scope, file = dict(np=np, cuda=cuda, float32=float32, uint32=uint32), f"<graded {hash(source)}>"
+    linecache.cache[file] = len(source), None, source.splitlines(True), file
+    exec(compile(source, file, "exec"), scope)
+    return next(v for v in verdicts(ALL[key], scope[ALL[key].name]) if not v.ok)
+
+
+def test_a_verdict_goes_by_the_mistake_and_not_by_the_words_of_the_line_that_has_it():
+    found = graded("01", "@cuda.jit\ndef my_naive(a, b, c):\n    row, col = cuda.grid(2)\n"
+                         "    if row < c.shape[0] and cl < c.shape[1]: c[row, col] = 0  # never out of bounds\n")
+    assert found.name == "compiles" and "cl is not defined" in found.found and found.hint == VERDICTS["compiles"]
+
+
+def test_a_failed_case_tells_which_constants_it_had():
+    found = graded("03", "@cuda.jit\ndef my_smem(a, b, c): c[cuda.threadIdx.y + 16 * cuda.blockIdx.y, cuda.threadIdx.x + 16 * cuda.blockIdx.x] = 1\n")
+    assert found.name == "correct" and "with TILE = 16" in found.found
+
+
+@pytest.mark.parametrize("key", ["01", "09", "18", "30"])
+@pytest.mark.parametrize("subject", [None, 3, "my_naive"])
+def test_what_is_no_function_is_told(key, subject):
+    (found,) = verdicts(ALL[key], subject)
+    assert not found.ok and "is no function" in found.found
+
+
+def test_a_device_function_is_no_kernel():
+    (found,) = verdicts(ALL["01"], cuda.jit(device=True)(test_a_device_function_is_no_kernel))
+    assert found.name == "compiles" and "device function" in found.found
+
+
+def test_an_array_whose_accesses_are_counted_keeps_its_name():
+    one = ALL["07"]
+    source = one.solutions["reference"].replace("b_tile", "tile_of_b")
+    found = graded("07", one.preamble + source)
+    assert found.name == "loads of B" and "keep that name" in found.found

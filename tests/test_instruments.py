@@ -20,6 +20,7 @@ from compiled import SHAPES, cases, targets
 from numba import cuda, float32, uint32
 
 from numba_matmul import compiler
+from numba_matmul.arrays import to_d
 from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
 from numba_matmul.kernels.k14_stream_k import sgemm_stream_k
@@ -485,3 +486,31 @@ def test_a_pickled_kernel_knows_its_file(monkeypatch):
     text, _ = Pickler.dumps(outer)
     copy = pickle.loads(text)
     assert copy.__code__.co_filename == copy().__code__.co_filename == __file__
+
+
+@pytest.mark.parametrize("made", [np.asarray, to_d], ids=["on the host", "on the device"])
+def test_the_microscope_refuses_a_view_with_gaps(made):
+    @cuda.jit
+    def k(x): x[cuda.grid(1)] = float32(0)
+    with pytest.raises(ValueError, match="row-major"): microscope(k[1, 32], made(np.zeros(256, np.float32))[::8])
+
+
+@pytest.mark.parametrize("text", ["", "{"])
+def test_a_broken_file_of_the_cache_is_made_anew(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    @cuda.jit
+    def k(x): x[0] = float32(7)
+    first = machine_code(k, "void(float32[::1])")
+    (path,) = (tmp_path/"numba_matmul").iterdir()
+    path.write_text(text)
+    assert machine_code(k, "void(float32[::1])").sass == first.sass and len(path.read_text()) > len(text)
+
+
+def test_code_with_other_settings_of_the_compiler_is_not_taken_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    @cuda.jit
+    def k(x): x[0] = float32(7)
+    machine_code(k, "void(float32[::1])")
+    monkeypatch.setenv("NUMBA_CUDA_DEBUGINFO", "1")
+    machine_code(k, "void(float32[::1])")
+    assert len(list((tmp_path/"numba_matmul").iterdir())) == 2

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from numba_matmul.arrays import cdiv, rounded, to_d, to_h
+from numba_matmul.arrays import cdiv, from_bf16, rounded, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import device_matrix, gemm_args
 from numba_matmul.gemm.launch import LONGEST, launch_number, shared_memory_limit, tma_counts, with_shared_memory
@@ -371,3 +371,70 @@ def test_what_a_tile_needs(tile, needs):
 def test_descriptors_have_the_bits_of_the_ptx_isa():
     assert k16_tma_wgmma.OF_A == 1 << 16 | 64 << 32 | 1 << 62  # no leading distance; 1024 bytes; 128-byte swizzle
     assert k16_tma_wgmma.OF_B == 512 << 16 | 64 << 32 | 1 << 62  # boxes of 8192 bytes
+
+
+with_tiles = pytest.mark.parametrize("kernel", [k for k in KERNELS.values() if k.tiles], ids=lambda k: k.name)
+
+
+@with_tiles
+def test_a_tile_that_is_none_is_refused_before_anything_is_kept(kernel):
+    a, b = good(kernel, 16, 16, 16)
+    tile = kernel.tiles.tile
+    field = tile._fields[0]
+    for wrong, error, text in ((tuple(tile), TypeError, f"expected a {type(tile).__name__}"), (SimpleNamespace(bm=8), TypeError, "expected a"),
+                               (tile._replace(**{field: float(tile[0])}), TypeError, f"{field} must be a whole number"),
+                               (tile._replace(**{field: 0}), ValueError, f"{field} must be at least 1")):
+        with pytest.raises(error, match=text): kernel(a, b, tile=wrong)
+    assert_matmul_correct(a, b, kernel(a, b))  # no float is left in a cache
+
+
+def has_option(kernel, name):
+    return name in signature(kernel.factory).parameters and not (name == "predicated" and kernel.number > 16)  # the TMA needs none
+
+
+@pytest.mark.parametrize("kernel, factors, option", [
+    pytest.param(kernel, factors, option, id=f"{kernel.name}, {option}") for kernel in KERNELS.values() if kernel.tiles
+    for factors, option in (((1.0, 2.0), dict(read_c=False)), ((1.0, 0.0), dict(read_c="no")), ((1.0, 0.0), dict(predicated=False)),
+                            ((1.0, 0.0), dict(width=3)), ((2.0, 0.0), dict(scaled=False))) if has_option(kernel, *option)])
+def test_an_option_that_would_make_the_result_wrong_is_refused(kernel, factors, option):
+    (name,) = option
+    a, b = good(kernel, 24, 24, 40) if kernel.multiple > 1 else good(kernel, 9, 11, 7)
+    c = to_d(random(a.shape[0], b.shape[1], dtype=kernel.dtype))
+    with pytest.raises(ValueError, match=f"{name} is .*; expected"): kernel(a, b, c, *factors, **option)
+
+
+def test_an_option_that_costs_time_alone_is_taken():
+    a, b = (to_d(random(32, 32)) for _ in "ab")
+    c = KERNELS[6](a, b, tile=Tile(16, 8, 8, 8, 4), predicated=True, width=1)
+    assert_matmul_correct(a, b, c)
+
+
+@pytest.mark.parametrize("fn", [k.fn for k in KERNELS.values() if k.uses_tma], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("change", [dict(k_major_b=1), dict(m_major_a=1)], ids=str)
+def test_host_functions_take_row_major_matrices_alone(fn, change):
+    a, b = (to_d(random(16, 16, dtype="bfloat16")) for _ in "ab")
+    with pytest.raises(ValueError, match="row-major here"): fn(a, b, tile=WgmmaTile(64, 128, 2)._replace(**change))
+
+
+@pytest.mark.parametrize("fn", [sgemm_stream_k, bf16_gemm_warp_specialized, bf16_gemm_past_cublas], ids=lambda fn: fn.__name__)
+def test_no_blocks_are_refused(fn):
+    a, b = (to_d(random(16, 16, dtype="float32" if fn is sgemm_stream_k else "bfloat16")) for _ in "ab")
+    with pytest.raises(ValueError, match="blocks is 0; expected 1 or more"): fn(a, b, blocks=0)
+
+
+def test_a_factor_beyond_float32_is_refused():
+    a, b = (to_d(random(4, 4)) for _ in "ab")
+    with pytest.raises(ValueError, match="beyond float32"): KERNELS[1](a, b, alpha=1e300)
+
+
+@pytest.mark.parametrize("c", [5.0, -np.inf, np.nan])
+def test_where_the_product_is_infinite_nothing_else_is_right(c):
+    a, b = np.array([[np.inf, 1.0], [1.0, 2.0]], np.float32), np.array([[1.0], [2.0]], np.float32)
+    assert assert_matmul_correct(a, b, np.array([[np.inf], [5.0]], np.float32)) == 0
+    with pytest.raises(AssertionError, match="1 of 2 elements is wrong; the first is c.0, 0."):
+        assert_matmul_correct(a, b, np.array([[c], [5.0]], np.float32))
+
+
+@pytest.mark.parametrize("bits", [[1.5, 2.0], np.array([1], np.int32)], ids=str)
+def test_what_is_no_bits_of_bfloat16_is_refused(bits):
+    with pytest.raises(TypeError, match="expected uint16"): from_bf16(bits)

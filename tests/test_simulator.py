@@ -966,3 +966,22 @@ def test_a_host_function_that_launches_several_kernels_is_told_with_their_names(
     with pytest.raises(ValueError, match="both launches 3 kernels for 2×2×2, not one: first, second, second"):
         launch_of(partial(both, times=2), (2, 2, 2))
     with pytest.raises(ValueError, match="launches 0 kernels.*: none"): launch_of(lambda a, b: None, (2, 2, 2))
+
+
+def test_a_range_between_numbers_that_are_not_known_is_typed():
+    @cuda.jit
+    def k(x):
+        first, _ = cuda.grid(2)
+        for i in range(first, first + 1): x[i] = i
+    x = np.full(4, -1)
+    k[1, (4, 1)](x)
+    assert list(x) == [0, 1, 2, 3]
+
+
+def test_a_lambda_is_a_device_function_as_when_compiled():
+    double = cuda.jit(device=True)(lambda x: x + x)
+    @cuda.jit
+    def k(x): x[0] = double(x[0])
+    x = np.array([3.0], np.float32)
+    k[1, 1](x)
+    assert x[0] == 6

@@ -77,12 +77,13 @@ def assert_matmul_correct(
         underflow = unit_roundoff * 2**-125  # the smallest number above 0: the step between tiny ones
         bound = 4 * math.sqrt(k + 1) * (unit_roundoff * scale + underflow)
         if in_bf16: bound = bound + 2**-8 * (abs(right) + bound) + 2**-134  # half of its steps
-        wrong = ~(error <= bound)  # NaN too: it compares False
+        infinite = abs(right) == math.inf
+        wrong = infinite & (c != right) | ~infinite & ~(error <= bound)  # NaN too: it compares False
     if wrong.any():
-        i, j = np.argwhere(to_h(wrong))[0]
-        raise AssertionError(f"{int(wrong.sum())} of {m * n} elements are wrong; the first is "
+        (i, j), count = np.argwhere(to_h(wrong))[0], int(wrong.sum())
+        raise AssertionError(f"{count} of {m * n} elements {'is' if count == 1 else 'are'} wrong; the first is "
                              f"c[{i}, {j}] = {c[i, j]:.7g}, expected {right[i, j]:.7g}")
-    size, length = (float((x * x).sum()) ** 0.5 for x in (right, error))
+    size, length = (float((x * x).sum()) ** 0.5 for x in (right[~infinite], error[~infinite]))
     return length / size if size else 0.0
 
 # %% ../../nbs/library/bench_verify.ipynb #11da9438

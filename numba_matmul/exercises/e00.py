@@ -29,7 +29,7 @@ def stores(view):
     "Stores to `out` of the one warp of block 0."
     return sum(s.requests for s in view.merged() if (s.array, s.operation) == ("out", "store"))
 
-ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores by each thread",
+ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores per thread",
                 hint="each thread stores one element, its own, and stores it once")
 
 # %% ../../nbs/exercises/e00.ipynb #e0000006
@@ -38,6 +38,7 @@ SAXPY = Exercise(
     cases=(saxpy_case(10, 4, 3), saxpy_case(37, 4, 12), saxpy_case(1, 32, 2)),
     goals=(ONE_EACH,),
     hints={"in bounds": "more threads run than there are elements: compare i with out.shape[0] first",
+           "no races: with no flag": "two blocks write to one element; each thread has an i of its own, from cuda.grid(1)",
            "no races": "two threads write to one element; each has an i of its own, from cuda.grid(1)",
            "correct": "out[i] = alpha · x[i] + y[i]; cuda.grid(1) counts through all blocks, from 0"},
     solutions={"reference": """@cuda.jit

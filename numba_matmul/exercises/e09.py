@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['WORK', 'FAIL', 'WHY', 'MOST', 'WARPS', 'REFERENCE', 'SOLUTIONS', 'TILE_TEXT', 'MUTANTS', 'EXERCISES', 'wavefronts',
-           'recorded_speed', 'hollow', 'judge_rule', 'judge_tile', 'judge']
+           'recorded_speed', 'judge_rule', 'judge_tile', 'judge']
 
 # %% ../../nbs/exercises/e09.ipynb #e0900004
-import ast
 from functools import partial
 
 from ..cards import load_cards
 from ..compiler import machine_code, occupancy
-from ..exercise import Exercise, Mutant, Verdict, source_of
+from ..exercise import Exercise, Mutant, Verdict, hollow
 from ..gemm.tiles import GroupTile, check_tile
 from ..kernels.k09_autotuning import RULES, sgemm_autotuned
 from ..microscope import microscope
@@ -33,7 +32,7 @@ FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
                       (128, 256, 32, 4, 4, 4)),
     "registers": ((256, 256, 16, 8, 8), (256, 256, 8, 8, 8), (512, 128, 8, 8, 8), (128, 512, 8, 4, 4))}.items()}
 WHY = {"whole passes": "a pass of 256 threads is 1,024 numbers; is each of the two tiles a whole number of passes?",
-       "whole rows": "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a rest?",
+       "whole rows": "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a remainder?",
        "shared memory": "48 KB for both tiles together, in float32; does the padding count?",
        "registers": "a thread has 255 registers; how many sums does it keep, and it needs some for the rest"}
 
@@ -56,8 +55,6 @@ def recorded_speed(tile):
     return "not among those that a recorded search has timed"
 
 # %% ../../nbs/exercises/e09.ipynb #e0900008
-def hollow(fn): return any(isinstance(x, ast.Constant) and x.value is ... for x in ast.walk(ast.parse(source_of(fn))))
-
 def judge_rule(rule):
     "The verdicts on a rule, up to the first that fails."
     def ask(tile):
@@ -82,9 +79,8 @@ def judge_rule(rule):
 def judge_tile(tile):
     "The verdicts on a tile."
     try:
-        if not isinstance(tile, GroupTile): raise ValueError(f"my_tile is {tile!r}: give it a GroupTile(…)")
-        check_tile(tile, RULES)
-    except ValueError as e:
+        check_tile(tile, RULES, GroupTile)
+    except (TypeError, ValueError) as e:
         yield Verdict("my_tile works", False, str(e))
         return
     yield Verdict("my_tile works", True, str(tuple(tile)))
@@ -185,7 +181,7 @@ MUTANTS = (
     Mutant("True and False for a reason", "def my_rule(t):", "def my_rule(t): return not broken(t)\n\ndef broken(t):", "runs"),
     Mutant("raises, and returns nothing", 'return "more than 48 KB of shared memory"',
            'raise ValueError("more than 48 KB of shared memory")', "runs"),
-    Mutant("a name that a tile has not", "t.pad_a", "t.pad", "runs"),
+    Mutant("a name that a tile does not have", "t.pad_a", "t.pad", "runs"),
     Mutant("a tile that is not chosen", TILE_TEXT, "...", "my_tile"),
     Mutant("a tuple, no tile", TILE_TEXT, "128, 128, 16, 4, 4, 4", "my_tile works"),
     Mutant("half a pass", TILE_TEXT, "GroupTile(64, 128, 8, 4, 4, pad_a=4)", "my_tile works"),
@@ -206,6 +202,7 @@ EXERCISES = (Exercise(
     hints={"runs": "return None where the tile works, and a text where it can't; a tile has bm, bn, bk, tm, tn, pad_a",
            "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
            "my_tile": "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one A's rows?",
+           "my_tile works: expected a": "give it a GroupTile(…)",
            "my_tile works": "the library's own rules refuse it, so the kernel does, too",
            "wavefronts": "lesson 8: groups of four neighbours for the loads of B, padding for the stores of A",
            "warps": "more than 64 results for each thread leave room for one block only"},

@@ -72,7 +72,7 @@ EXERCISES = (Exercise(
                           "and col below BN, for the last thread, too",
            "correct": "each result must belong to exactly one thread: print row and col for a few threads, "
                       "at the first and the last lane of a warp",
-           "no races": "two threads write the same element of C: do two lanes, or two warps, have one place?",
+           "no races": "two threads write the same element of C: do two lanes, or two warps, share a place?",
            "in bounds": "row must stay below BM, and col below BN, for the last thread, too"},
     solutions={
         "reference": KERNEL,

@@ -53,7 +53,7 @@ def narrowest(view):
     return min(site.size for site in view.merged() if (site.space, site.operation) == ("global", "load"))
 
 ORDER = (
-    Goal("early loads", overlap, least=0.5, unit="of a tile is multiplied while the next one is on its way",
+    Goal("early loads", overlap, least=0.5, unit="tiles are multiplied while the next one is on its way",
          hint="ask for the next tile before you multiply this one; store it after"),
     Goal("barriers per tile", barriers, most=1, hint="with two tiles, nobody stores where others still read"))
 
@@ -225,7 +225,7 @@ EXERCISES = (Exercise(
     "11", "my_double_buffering",
     cases=(matmul_case(32, 32, 40, (64,), (1, 1)), matmul_case(32, 64, 8, (64,), (2, 1)),
            matmul_case(64, 64, 16, (64,), (2, 2))),
-    goals=(Goal("wide loads", narrowest, least=16, unit="bytes the narrowest", hint="load4 reads four numbers at once"),
+    goals=(Goal("wide loads", narrowest, least=16, unit="bytes at least", hint="load4 reads four numbers at once"),
            Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", compiled=True,
                 hint="two tiles of A and two of B are enough")),
     hints={"in bounds": "after the last tile there is no next one to fetch",

@@ -8,10 +8,8 @@ __all__ = ['SMALL', 'ZEROS', 'CASES', 'ORDERS', 'KINDS', 'HEAD', 'STORE', 'FENCE
            'play', 'launch_in', 'different', 'judge', 'wrong']
 
 # %% ../../nbs/exercises/e14.ipynb #e1400004
-import ast
-
 import numpy as np
-from ..exercise import Exercise, Mutant, Verdict, source_of, with_constants
+from ..exercise import Exercise, Mutant, Verdict, hollow, kind_of, with_constants
 from ..kernels.k14_stream_k import first_k_tile
 from ..process import ChildError, in_child, kernel_parts
 from ..ptx.core import add_outer, load4, store4
@@ -83,7 +81,7 @@ def judge(exercise, kernel):
     if not parts:
         yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} is no kernel", "put @cuda.jit above its def")
         return
-    if any(isinstance(x, ast.Constant) and x.value is ... for x in ast.walk(ast.parse(source_of(kernel)))):
+    if hollow(kernel):
         yield Verdict("written", False, "not written yet")
         return
     yield Verdict("written", True)
@@ -97,8 +95,7 @@ def judge(exercise, kernel):
     if failed:
         verdict, text = failed
         wrong = "correct" if "elements are wrong" in text else "compiles"
-        kind = next((name for name, *words in KINDS if any(word in text for word in words)), wrong)
-        yield Verdict(verdict or kind, False, text)
+        yield Verdict(verdict or kind_of(text, kernel, KINDS, wrong), False, text)
         return
     yield Verdict("ends", True)
     yield Verdict("no races", True, "every read of another block's numbers has a flag and two fences before it")
@@ -236,7 +233,8 @@ MUTANTS = (
 # %% ../../nbs/exercises/e14.ipynb #e140000b
 EXERCISES = (Exercise(
     "14", "my_stream_k",
-    hints={"ends": "who raises the flag for which somebody waits, and who lowers it? Is each part handed over once?",
+    hints={"no races: race: flags[": "all that touches a flag is atomic: cas, exch, or add",
+           "ends": "is the flag read by an atomic operation, so that it is read anew each time? And who raises the flag for which somebody waits, and who lowers it? Is each part handed over once?",
            "no races: with no flag": "the writer's side: numbers, fence, barrier, flag. The reader's side: flag, fence, barrier, "
                                      "numbers. And is it the flag of the block whose part is read?",
            "in bounds": "does that block have a part of this tile?",

@@ -251,8 +251,8 @@ EXERCISES = (Exercise(
                                      "the row eight further down. Has each of its 32 sums a place of its own?",
            "correct": "is it the factors or the places? Let every number of A be 1: then all rows of C are equal. If they are "
                       "still wrong, look at B or at the places in C, else at A: the block's tile has two rows of warps",
-           "all written": "a copy has landed for all threads once each of them has waited for its own groups, and "
-                          "then met the others at a barrier",
+           "all written": "wait and barrier are given, so look at the address: now * A_TILE, or now * B_TILE, and within the tile "
+                          "place(row, column)?",
            "no races: race: c[": "two lanes write one element of C: which rows and columns has a lane in each 16×8 "
                                  "matrix, and where does the matrix begin: in the block's tile, and in C?",
            "no races": "a stage may be filled again when no warp reads it any more: which barrier tells you?",

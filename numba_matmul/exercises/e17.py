@@ -5,15 +5,13 @@
 # %% auto #0
 __all__ = ['TILE', 'SHAPES', 'KINDS', 'AHEAD', 'HEAD', 'PRODUCE', 'CONSUMER', 'CONSUME', 'RESULTS', 'SEE', 'SEND', 'END',
            'SOLUTIONS', 'BY_HAND', 'WAIT', 'MMA', 'RELEASE', 'ACQUIRE', 'MUTANTS', 'EXERCISES', 'stage_results',
-           'send_results', 'ring_of', 'multiply', 'kind_of', 'judge', 'produce', 'consume']
+           'send_results', 'ring_of', 'multiply', 'judge', 'produce', 'consume']
 
 # %% ../../nbs/exercises/e17.ipynb #e46e6450
-import ast
-
 import numpy as np
 from greenlet import getcurrent
 from ..arrays import from_bf16, rounded, to_d, to_h
-from ..exercise import Exercise, Goal, Mutant, Verdict, reached, source_of, with_constants
+from ..exercise import Exercise, Goal, Mutant, Verdict, hollow, kind_of, reached, with_constants
 from ..gemm.args import gemm_args
 from ..gemm.launch import TensorMapWords, with_shared_memory
 from ..gemm.pipeline import pipeline_advance, storage_layout
@@ -89,17 +87,13 @@ KINDS = (("ends", "barrier not reached", "ends while copies"),
          ("stages", "is multiplied", "overwritten after", "two asynchronous copies", "is written while", "is copied to"),
          ("arrivals", "mbarrier"))
 
-def kind_of(message):
-    "By which verdict a message of the simulator is told."
-    return next((name for name, *words in KINDS if any(word in message for word in words)), "compiles")
-
 AHEAD = Goal("k tiles on their way", lambda ahead: ahead, least=TILE.stages, unit="k tiles at a time",
              hint="the producer must not wait for its own copy: it acquires the next stage at once")
 
 def judge(exercise, kernel):
     "The verdicts on a kernel, up to the first that fails."
     if not kernel_parts(kernel): return [Verdict("compiles", False, f"{kernel!r} is no kernel", "put @cuda.jit above its def")]
-    if any(isinstance(x, ast.Constant) and x.value is ... for x in ast.walk(ast.parse(source_of(kernel)))):
+    if hollow(kernel):
         return [Verdict("written", False, "not written yet")]
     found, ahead = [Verdict("written", True)], []
     for m, n, k in SHAPES:
@@ -107,7 +101,7 @@ def judge(exercise, kernel):
                                      timeout=30, keep=True)
         except (SimulatorError, ChildError) as e:
             text = str(e).splitlines()[0]
-            return [*found, Verdict(kind_of(str(e)), False, f"{m}×{n}×{k}: {text}")]
+            return [*found, Verdict(kind_of(str(e), kernel, KINDS), False, f"{m}×{n}×{k}: {text}")]
         if not error < 2e-3: return [*found, Verdict("correct", False, f"{m}×{n}×{k}: relative error {error:.2g}")]
         ahead.append(first)
     found += [Verdict("stages", True, "each stage is full when it is multiplied, and empty when it is filled"),
@@ -270,7 +264,7 @@ EXERCISES = (Exercise(
            "results": "what threads have written becomes visible to the TMA by fence_proxy_async, in each thread that wrote, "
                       "and only then do they meet at a barrier",
            "correct": "which k tile of which tile of C goes into which stage, and which 64 rows does a consumer have?",
-           "compiles": "one thread is the producer, and one thread of each consumer sends its results"},
+           "compiles": "the message names what is missing, or of the wrong type"},
     preamble="""from numba import uint16
 from numba_matmul.gemm.epilogue import tma_store_of
 from numba_matmul.gemm.pipeline import (PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier,

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..arrays import cdiv
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import costliest, global_reads
+from .e03 import copies, costliest, global_reads
 
 # %% ../../nbs/exercises/e31.ipynb #e31000005
 def case(m, n, k):
@@ -136,25 +136,38 @@ MUTANTS = (
     Mutant("a literal's float64 in the sum", "acc, k0 = float32(0), 0", "acc, k0 = 0.0, 0", "float64"),
     Mutant("B read from global memory", "* tiles[SQUARE + i * TILE + tx]", "* (b[k0 + i, col] if k0 + i < k and col < n else float32(0))",
            "global reads"),
+    Mutant("one thread copies for all", """        if row < a.shape[0] and k0 + tx < a.shape[1]: a_tile[ty, tx] = a[row, k0 + tx]
+        else: a_tile[ty, tx] = 0
+        if k0 + ty < b.shape[0] and col < b.shape[1]: b_tile[ty, tx] = b[k0 + ty, col]
+        else: b_tile[ty, tx] = 0
+""", """        if thread == 0:
+            for i in range(TILE):
+                for j in range(TILE):
+                    a_tile[i, j] = a[row + i, k0 + j] if row + i < a.shape[0] and k0 + j < a.shape[1] else float32(0)
+                    b_tile[i, j] = b[k0 + i, col + j] if k0 + i < b.shape[0] and col + j < b.shape[1] else float32(0)
+""", "copies", TWO),
     Mutant("no padding", "(TILE, WIDE)", "(TILE, TILE)", "wavefronts", PADDED))
 
 # %% ../../nbs/exercises/e31.ipynb #e31000009
 EXERCISES = (Exercise(
     "31", "my_port", constants=dict(TILE=16), preamble="SQUARE, WIDE = TILE * TILE, TILE + 2\n",
     cases=(case(16, 16, 32), case(35, 20, 21)),
-    goals=(Goal("global reads", global_reads, most=2 / 16, unit="per multiply-add",
+    goals=(Goal("global reads", global_reads(16 * 16 * 32), most=2 / 16, unit="per multiply-add",
                 hint="each thread copies one number of A and one of B per tile; the inner loop reads the tiles only"),
+           Goal("copies", copies(8 * 2), most=2, unit="requests of a warp per tile",  # 8 warps, two tiles along k
+                hint="all threads copy, each one number of A and one of B: then a warp asks once for each"),
            Goal("sectors", costliest("global"), most=4, unit="sectors per request",
                 hint="neighbouring threads should copy neighbouring columns: tx is threadIdx.x % TILE"),
            Goal("wavefronts", costliest("shared"), most=1, unit="wavefronts per request",
                 hint="the threads of a warp want different words of one bank: keep the layout of the original"),
            NO_FLOAT64),
-    hints={"no races": "this one may be the original's own: who still reads the tiles when they are overwritten?",
+    hints={"no races": "this one may be the original's own: who still reads the tiles when they are overwritten? (And is a 32 left where TILE belongs?)",
            "all written": "every thread writes its element of both tiles, a zero where the matrix has ended, before the first barrier",
            "barriers": "no thread may return before it has reached every barrier: guard the loads and the store instead",
            "in bounds": "sizes are not multiples of TILE: three guards, of A's element, of B's and of C's. And is a 32 left where TILE belongs?",
            "correct": "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here? And "
                       "where does B's tile begin?",
-           "compiles": "C++ divides integers by /, Python by //"},
+           "compiles: integer": "C++ divides integers by /, Python by //",
+           "compiles: float": "C++ divides integers by /, Python by //"},
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((m // 32, n // 32), 32 * 32, 0, 2 * 32 * 32 * 4)),)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MAX_GRID_Y', 'LONGEST', 'LARGEST_ROOM', 'MAX_PLANS', 'capable', 'need_capability', 'shared_memory_limit',
            'with_shared_memory', 'sm_count', 'row_strips', 'all_at_once', 'launch_number', 'launch_kernel', 'delegate',
-           'launch_tiles', 'launch_options', 'LaunchConfig', 'TensorMapWords', 'map_of', 'tma_counts', 'PreparedLaunch',
-           'prepared', 'stream_of']
+           'launch_tiles', 'chosen_options', 'launch_options', 'LaunchConfig', 'TensorMapWords', 'map_of', 'tma_counts',
+           'PreparedLaunch', 'prepared', 'stream_of']
 
 # %% ../../nbs/library/gemm_launch.ipynb #69579248
 import ctypes
@@ -23,6 +23,7 @@ from ..arrays import array_like, cdiv, current_gpu, is_torch
 from .args import calls, span
 from ..cards import gpu_card
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
+from .tiles import check_tile
 from ..sim import hopper
 from ..sim.memory import DYNAMIC_SHARED_LIMIT
 from numba import config, cuda
@@ -157,13 +158,31 @@ def launch_tiles(
     return g.result
 
 # %% ../../nbs/library/gemm_launch.ipynb #69f36149
-def launch_options(
-    g,     # what `gemm_args` returned
-    tile,  # has `fits`
+def chosen_options(
+    follow,   # options of a factory that follow from a call
+    options,  # those that the caller chose
 ):
-    "The options of a factory that follow from the matrices."
-    width = 16 // g.a.dtype.itemsize if g.aligned else 1  # numbers of an access
-    return dict(predicated=not tile.fits(g), width=width, read_c=g.beta != 0)
+    "All of them. `ValueError` for a choice that would make the result wrong."
+    for name in follow.keys() & options.keys():
+        needed, chosen = follow[name], options[name]
+        right = (isinstance(chosen, int) and chosen > 0 and needed % chosen == 0 if name == "width"
+                 else chosen in (True, False) and chosen >= needed)
+        if not right:
+            raise ValueError(f"{name} is {chosen!r}; expected {needed!r} for these matrices, alpha and beta")
+    return follow | options
+
+def launch_options(
+    g,           # what `gemm_args` returned
+    tile,        # as the caller gave it
+    kind,        # class that the tile must have
+    options,     # of the factory, as the caller gave them
+    width=None,  # numbers of an access; 0 if the factory has no such option; as many as are aligned if None
+):
+    "The options of a factory: the caller's, and those that follow. `TypeError` or `ValueError` if they cannot be."
+    check_tile(tile, {}, kind)
+    if width is None: width = 16 // g.a.dtype.itemsize if g.aligned else 1
+    follow = dict(predicated=not tile.fits(g)) | (dict(width=width) if width else {}) | dict(read_c=bool(g.beta != 0))
+    return chosen_options(follow, options)
 
 # %% ../../nbs/library/gemm_launch.ipynb #d1a0c0f2
 class LaunchConfig(NamedTuple):

@@ -41,12 +41,16 @@ class Tile(NamedTuple):
         return not (g.m % self.bm or g.n % self.bn or g.k % self.bk)
 
 def check_tile(
-    tile,   # a `Tile`
-    rules,  # text → function of the tile: does it hold?
+    tile,        # a `Tile`, or another class of this page
+    rules,       # text → function of the tile: does it hold?
+    kind=tuple,  # the class that it must have
 ):
-    "`ValueError` that names every rule which the tile breaks."
+    "`TypeError` if it is something else, `ValueError` that names every rule which it breaks."
+    if not (isinstance(tile, kind) and hasattr(tile, "_asdict")):
+        raise TypeError(f"tile is {tile!r}; expected a {'Tile' if kind is tuple else kind.__name__}")
     for name, size in tile._asdict().items():
         least = 0 if tile._field_defaults.get(name) == 0 else 1
+        if not isinstance(size, int): raise TypeError(f"{tile}: {name} must be a whole number")
         if size < least: raise ValueError(f"{tile}: {name} must be at least {least}")
     broken = [text for text, holds in rules.items() if not holds(tile)]
     if broken: raise ValueError(f"{tile}: " + "; ".join(broken))

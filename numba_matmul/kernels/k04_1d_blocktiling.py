@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_kernel, prepared, row_strips
+from ..gemm.launch import launch_kernel, launch_options, prepared, row_strips
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import Tile, check_tile
 from numba import cuda, float32, int64, uint32
@@ -125,7 +125,7 @@ def sgemm_1d_blocktiling(
     """C ← alpha·A·B + beta·C, each thread with tm results in a column.
     Raises `TypeError` or `ValueError`. After kernel 4 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    options = dict(predicated=not tile.fits(g), read_c=g.beta != 0) | options
+    options = launch_options(g, tile, Tile, options, width=0)
     kernel = sgemm_1d_blocktiling_kernel(tile.bm, tile.bn, tile.bk, tile.tm, **options)
     k = np.int64(g.k if g.alpha else 0)
     for a_rows, c_rows in row_strips(g, tile.bm):

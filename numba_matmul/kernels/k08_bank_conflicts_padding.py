@@ -139,7 +139,7 @@ def sgemm_bank_conflicts_padding(
     """C ← alpha·A·B + beta·C, with A's tile padded and a thread's columns in groups of four.
     Raises `TypeError` or `ValueError`. `pad_a=0, pad_b=5, split=False`: Simon Boehm's kernel 8."""
     g = gemm_args(a, b, c, alpha, beta)
-    kernel = sgemm_bank_conflicts_padding_kernel(*tile, **launch_options(g, tile) | options)
+    kernel = sgemm_bank_conflicts_padding_kernel(*tile, **launch_options(g, tile, Tile, options))
     return launch_tiles(kernel, g, tile)
 
 VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4), dict(pad_b=6)  # for tests

@@ -236,7 +236,7 @@ def sgemm_autotuned(
     Raises `TypeError` or `ValueError`. After kernel 9 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
     tile = tile or tuned_tile("sgemm_autotuned", TILE)
-    kernel = sgemm_autotuned_kernel(tile, **launch_options(g, tile) | options)
+    kernel = sgemm_autotuned_kernel(tile, **launch_options(g, tile, GroupTile, options))
     return launch_tiles(kernel, g, tile)
 
 # %% ../../nbs/09_autotuning.ipynb #09tests0

@@ -149,7 +149,7 @@ def sgemm_warptiling(
     Raises `TypeError` or `ValueError`. After kernel 10 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
     tile = tile or tuned_tile("sgemm_warptiling", TILE)
-    kernel = sgemm_warptiling_kernel(tile, **launch_options(g, tile) | options)
+    kernel = sgemm_warptiling_kernel(tile, **launch_options(g, tile, WarpTile, options))
     return launch_tiles(kernel, g, tile)
 
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),

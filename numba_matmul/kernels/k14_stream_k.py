@@ -17,7 +17,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (LaunchConfig, launch_kernel, launch_number, launch_options,
                                       need_capability, prepared, sm_count)
 from ..gemm.paths import Path, edge_paths, tile_paths
-from ..gemm.tiles import check_tile
+from ..gemm.tiles import WarpTile, check_tile
 from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
                                                    short_main_loop, short_write)
 from .k13_planned_loop import (
@@ -187,9 +187,11 @@ def launch_blocks(
 ):
     "Launch kernel 14, with room for parts of sums and their flags."
     k = g.k if g.alpha else 0
+    if tile is not None: check_tile(tile, RULES, WarpTile)
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
-    tile, blocks = chosen.tile, blocks or chosen.blocks
-    kernel = sgemm_stream_k_kernel(tile, **launch_options(g, tile) | options)
+    tile, blocks = chosen.tile, chosen.blocks if blocks is None else blocks
+    if blocks < 1: raise ValueError(f"blocks is {blocks}; expected 1 or more")
+    kernel = sgemm_stream_k_kernel(tile, **launch_options(g, tile, WarpTile, options))
     together = options.get("stream_k", True)
     if together:
         most = sm_count() * tile.launch_bounds[1]

@@ -358,8 +358,8 @@ def bf16_gemm_tensor_cores(
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     need_capability(KERNEL.capability, "bfloat16 on tensor cores")
     tile = tile or with_room(TILE, shared_memory_limit())
-    follow = launch_options(g, tile) | dict(width=g.alignment // 2)
-    kernel = bf16_gemm_tensor_cores_kernel(tile, **follow | options)
+    options = launch_options(g, tile, MmaTile, options, width=g.alignment // 2)
+    kernel = bf16_gemm_tensor_cores_kernel(tile, **options)
     blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if blocks:
         launch_kernel(g, kernel, blocks, tile.threads, g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m),

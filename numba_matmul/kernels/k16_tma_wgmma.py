@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['OF_A', 'OF_B', 'BM', 'BN', 'STAGES', 'THREADS', 'PAIRS', 'BYTES_A', 'STAGE_BYTES', 'ZEROS', 'NEXT_A', 'NEXT_B',
-           'RULES', 'TILE', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'descriptor', 'start_copies', 'short_epilogue',
-           'short_host', 'short_tma_wgmma', 'k_tile_loader', 'wgmma_multiplier', 'bf16_gemm_tma_wgmma_kernel',
-           'bf16_gemm_tma_wgmma']
+           'RULES', 'ROW_MAJOR', 'TILE', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'descriptor', 'start_copies',
+           'short_epilogue', 'short_host', 'short_tma_wgmma', 'k_tile_loader', 'wgmma_multiplier',
+           'bf16_gemm_tma_wgmma_kernel', 'bf16_gemm_tma_wgmma']
 
 # %% ../../nbs/16_tma_wgmma.ipynb #886def30
 from functools import cache
@@ -21,8 +21,8 @@ from ..ptx.hopper import (
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, pair_writer, mma_row_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (TensorMapWords, delegate, launch_kernel, map_of, need_capability,
-                                      prepared, tma_counts, with_shared_memory)
+from ..gemm.launch import (TensorMapWords, delegate, launch_kernel, launch_options, map_of,
+                                      need_capability, prepared, tma_counts, with_shared_memory)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
                                         pipeline_advance, storage_layout)
@@ -130,8 +130,11 @@ RULES = {
     "the accumulators and 40 more registers per thread must fit into 65,536 registers":
         lambda t: t.threads * (t.results + 40) <= 65536,
     "stages must be at least 2": lambda t: t.stages >= 2,
+    "k_major_b and m_major_a are 0 or 1": lambda t: t.k_major_b <= 1 and t.m_major_a <= 1,
     "the ring must fit into 227 KB": lambda t: t.shared_bytes <= 227 * 1024,
 }
+
+ROW_MAJOR = {"a and b are row-major here, so k_major_b and m_major_a must be 0": lambda t: t.k_major_b == t.m_major_a == 0}
 
 TILE = WgmmaTile(bm=128, bn=256, stages=4)
 
@@ -269,9 +272,9 @@ def bf16_gemm_tma_wgmma(
     `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
+    check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
-    follow = dict(predicated=not tile.fits(g), read_c=g.beta != 0)
-    kernel = KERNEL.factory(tile, **follow | options)
+    kernel = KERNEL.factory(tile, **launch_options(g, tile, WgmmaTile, options, width=0))
     launch_kernel(g, kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
                   TensorMapWords((g.a, tile.bm), (g.b, BK)), g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k),
                   g.alpha, g.beta, shared_bytes=tile.shared_bytes)

@@ -20,8 +20,8 @@ from ..gemm.args import gemm_args
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer, store_nothing,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (TensorMapWords, delegate, launch_kernel, need_capability, prepared,
-                                      sm_count, tma_counts)
+from ..gemm.launch import (TensorMapWords, chosen_options, delegate, launch_kernel,
+                                      need_capability, prepared, sm_count, tma_counts)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
@@ -29,7 +29,7 @@ from ..gemm.pipeline import (
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from . import k15_tensor_cores
-from .k16_tma_wgmma import RULES as RING_RULES, k_tile_loader, wgmma_multiplier
+from .k16_tma_wgmma import ROW_MAJOR, RULES as RING_RULES, k_tile_loader, wgmma_multiplier
 from numba import cuda, uint16, uint32
 
 # %% ../../nbs/17_warp_specialized.ipynb #f24ff2fc
@@ -276,16 +276,16 @@ def launch_gemm(
     **options,       # of the factory
 ):
     "Launch kernel 17."
-    read_c = options.setdefault("read_c", bool(g.beta != 0))
-    epilogue = options.setdefault("epilogue", "direct" if read_c else "overlapped")
+    if blocks < 1: raise ValueError(f"blocks is {blocks}; expected 1 or more")
+    options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
+    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else "overlapped")
     by_threads = epilogue in ("direct", "split_k")
-    if read_c and not by_threads:
+    if options["read_c"] and not by_threads:
         raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
                          "pass epilogue=\"direct\", or none")
     if epilogue == "split_k" and workspace is None:
         raise ValueError("the split_k epilogue needs a workspace and a second kernel: call bf16_gemm_past_cublas")
-    options.setdefault("scaled", bool(g.alpha != 1))
-    options.setdefault("predicated", by_threads and not tile.fits(g))  # the TMA needs no predicate
+    options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)  # the TMA needs no predicate
     kernel = KERNEL.factory(tile, **options)
     maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
     launch_kernel(g, kernel, blocks, with_producer(tile), maps,
@@ -308,11 +308,12 @@ def bf16_gemm_warp_specialized(
     float32. Where rows are not multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores`
     does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
     need_capability(KERNEL.capability, "wgmma")
-    g, tile = gemm_args(a, b, c, alpha, beta, dtype="bfloat16"), tile or LARGE
-    check_tile(tile, RULES)
+    g, tile = gemm_args(a, b, c, alpha, beta, dtype="bfloat16"), LARGE if tile is None else tile
+    check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
     tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
-    launch_gemm(g, tile, blocks or cdiv(tiles, cdiv(tiles, sm_count())), **options)
+    if blocks is None: blocks = cdiv(tiles, cdiv(tiles, sm_count()))
+    launch_gemm(g, tile, blocks, **options)
     return g.result
 
 # %% ../../nbs/17_warp_specialized.ipynb #40af1d50

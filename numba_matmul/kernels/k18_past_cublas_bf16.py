@@ -24,7 +24,7 @@ from ..gemm.paths import Path, edge_paths
 from ..gemm.tiles import BK, WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, launch_gemm)
+    LARGE, ROW_MAJOR, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, launch_gemm)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -165,13 +165,13 @@ def bf16_gemm_past_cublas(
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     if padded is not None and set(str(padded)) - set("abc"):
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
-    if tile: check_tile(tile, RULES)
+    if tile is not None: check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return delegate(g, KERNEL.fallback.fn, a, b)
     config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
-    if blocks: config = config._replace(blocks=blocks)
+    if blocks is not None: config = config._replace(blocks=blocks)
     wide = padded_operands(g, config.padded)
     launch_parts(wide, config, **options)
     if wide.c is not g.c: copy_padded(wide.c, g.c, g)

@@ -242,9 +242,10 @@ class Statements(Calls):
             low = 0 if len(limits) == 1 else limits[0].bounds[0]
             high = limits[min(len(limits), 2) - 1].bounds[1]
             step = limits[2].bounds if len(limits) > 2 else (1, 1)
-            bounds = (min(low, limits[1].bounds[0]) if step[0] < 0 else low, max(high, limits[0].bounds[1] if step[0] < 0 else high))
+            low = max(INTEGERS[kind][0], min(low, limits[1].bounds[0]) if step[0] < 0 else low)
+            high = min(INTEGERS[kind][1], max(high, limits[0].bounds[1]) if step[0] < 0 else high)
             return Value(ast.Call(self.expr(node.func).node, [fitted(v) for v in limits], []), kind,
-                         bounds if bounds[0] <= bounds[1] else None)
+                         (low, high) if low <= high else None)
         value = self.expr(node)
         if isinstance(value.type, Array) and value.type.ndim == 1 and is_scalar(value.type.dtype):
             return Value(value.node, value.type.dtype, known=value.type.dtype in INTEGERS)
@@ -269,7 +270,7 @@ def source_tree(fn):
     try: found = _functions(code.co_filename, "".join(linecache.getlines(code.co_filename, fn.__globals__)))
     except SyntaxError: return None
     for node in found.get(code.co_firstlineno, ()):
-        body = node.body if isinstance(node, ast.FunctionDef) else [ast.Return(node.body)]
+        body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
         if _parameters(node) == code.co_varnames[:len(_parameters(node))] and getattr(node, "name", "<lambda>") == code.co_name:
             return body
 
