@@ -1,6 +1,7 @@
 """What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same
 tests."""
 import fcntl
+import importlib
 import inspect
 import os
 import re
@@ -985,3 +986,24 @@ def test_a_lambda_is_a_device_function_as_when_compiled():
     x = np.array([3.0], np.float32)
     k[1, 1](x)
     assert x[0] == 6
+
+
+@pytest.mark.parametrize("reloaded", [True, False])
+def test_a_file_that_was_edited_does_not_change_what_was_loaded(reloaded, tmp_path, monkeypatch):
+    "What runs is the code that is loaded, as when compiled, and not what its file says by now."
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path/"edited_kernel.py"
+    def write(number):
+        path.write_text(f"from numba import cuda\n@cuda.jit\ndef k(x): x[0] = {number}\n")
+        os.utime(path, (number, number))  # another time, whatever the clock's steps are
+    def found():
+        x = np.zeros(1)
+        edited_kernel.k[1, 1](x)
+        return x[0], simulate(edited_kernel.k[1, 1], np.zeros(1))[0][0]
+    write(1)
+    monkeypatch.delitem(sys.modules, "edited_kernel", raising=False)
+    edited_kernel = import_module("edited_kernel")
+    assert found() == (1, 1)
+    write(2)
+    if reloaded: edited_kernel = importlib.reload(edited_kernel)
+    assert found() == (1 + reloaded,) * 2

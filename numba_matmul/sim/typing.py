@@ -9,6 +9,8 @@ __all__ = ['joined', 'conversions', 'Statements', 'source_tree', 'forget', 'type
 import ast
 import inspect
 import linecache
+import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, reduce
 
@@ -264,10 +266,34 @@ def _functions(filename, text):
             found.setdefault(first, []).append(node)
     return found
 
+@lru_cache(50)
+def _compiled(filename, text):
+    "The code of a file's functions, by name and first line."
+    found, open_ = {}, [compile(text, filename, "exec", dont_inherit=True)]
+    while open_:
+        code = open_.pop()
+        found.setdefault((code.co_name, code.co_firstlineno), []).append(code)
+        open_ += [x for x in code.co_consts if inspect.iscode(x)]
+    return found
+
+def _source(fn):
+    "The text of the file that a function comes from; \"\" where that is another by now, as far as this function goes."
+    code = fn.__code__
+    for _ in range(2):
+        text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
+        if not os.path.exists(code.co_filename): return text  # a cell of a notebook
+        with suppress(SyntaxError):
+            for made in _compiled(code.co_filename, text).get((code.co_name, code.co_firstlineno), ()):
+                if (made.co_code, made.co_names, made.co_varnames) == (code.co_code, code.co_names, code.co_varnames) and (
+                        [repr(x) for x in made.co_consts if not inspect.iscode(x)]
+                        == [repr(x) for x in code.co_consts if not inspect.iscode(x)]): return text
+        linecache.checkcache(code.co_filename)  # it was read before it was edited
+    return ""
+
 def source_tree(fn):
     "The syntax tree of a function; `None` where its source is not to be had, or is another by now."
     code = fn.__code__
-    try: found = _functions(code.co_filename, "".join(linecache.getlines(code.co_filename, fn.__globals__)))
+    try: found = _functions(code.co_filename, _source(fn))
     except SyntaxError: return None
     for node in found.get(code.co_firstlineno, ()):
         body = node.body if isinstance(node, ast.FunctionDef) else [ast.copy_location(ast.Return(node.body), node.body)]
