@@ -104,13 +104,15 @@ def cdiv(
     a,  # integer, or tuple of integers
     b,  # integer, or tuple of as many
 ):
-    "Ceiling division, elementwise for tuples: how many pieces of `b` cover `a`."
+    "Ceiling division, elementwise for tuples: how many pieces of `b`, 1 or more, cover `a`."
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
         return tuple(map(cdiv, a, b))
-    try: return -(-operator.index(a) // operator.index(b))
+    try: a, b = operator.index(a), operator.index(b)
     except TypeError:
         raise TypeError(f"cdiv got {a!r} and {b!r}; expected two whole numbers, "
                         "or two tuples of as many") from None
+    if b < 1: raise ValueError(f"cdiv got pieces of {b}; expected 1 or more")
+    return -(-a // b)
 
 # %% ../nbs/library/arrays.ipynb #a6695abd
 @lru_cache(None)

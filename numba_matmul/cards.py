@@ -60,6 +60,7 @@ def load_cards(
     size=4096,   # … at this m = n = k
 ) -> list:       # of dicts; not to be changed
     "The result cards that have all this; first the one with the most experiments, then by file name."
+    if isinstance(kernels, str): raise TypeError(f"kernels is {kernels!r}; expected a list of names: pass [{kernels!r}]")
     paths = sorted(card_folder().glob("*.json"))
     cards = [card for path in paths if (card := _read_card(path, path.stat().st_mtime_ns))]
     def has_all(card):

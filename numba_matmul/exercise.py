@@ -24,6 +24,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
+from numbers import Real
 from types import FunctionType
 
 import numpy as np
@@ -85,7 +86,7 @@ def ask(
     if bool(answer) == bool(answers) or len(answer) > 1:
         raise TypeError("ask takes one answer, ask(question, 4), or named ones, ask(question, A=1, B=4)")
     for value in (*answer, *answers.values()):
-        if value is not ... and not isinstance(value, (int, float)):
+        if value is not ... and not isinstance(value, Real):
             raise TypeError(f"{value!r} is no number: put one, such as 4, in place of the dots")
     return Prediction(question, dict(zip([""], answer)) | answers)
 

@@ -46,7 +46,9 @@ def _shapes(text):
     if not re.fullmatch(f"{_SHAPE}(?:,{_SHAPE})*", text):
         _refuse(f"--size {text!r}: expected sizes of at least 1, as in 1024,128x8192x4096")
     parts = [[int(i) for i in part.split("x")] for part in text.split(",")]
-    return [tuple(x if len(x) == 3 else x * 3) for x in parts]
+    shapes = [tuple(x if len(x) == 3 else x * 3) for x in parts]
+    if len(set(shapes)) < len(shapes): _refuse(f"--size {text}: name each size once")
+    return shapes
 
 def _kernels(text):
     "Kernels of the course, from a text such as 1,2,3."

@@ -273,3 +273,7 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     monkeypatch.setitem(check_gpu.PARTS, "large", part("large", found | dict(failed=["wrong"])))
     with pytest.raises(SystemExit): check_gpu.main([])
     assert asked[5:] == ["random", "large", "tricky", "sanitizer"]
+
+
+def test_a_name_for_a_list_of_names_is_refused():
+    with pytest.raises(TypeError, match="expected a list of names"): cards.load_cards(kernels="sgemm_naive")

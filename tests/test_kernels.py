@@ -438,3 +438,8 @@ def test_where_the_product_is_infinite_nothing_else_is_right(c):
 @pytest.mark.parametrize("bits", [[1.5, 2.0], np.array([1], np.int32)], ids=str)
 def test_what_is_no_bits_of_bfloat16_is_refused(bits):
     with pytest.raises(TypeError, match="expected uint16"): from_bf16(bits)
+
+
+@pytest.mark.parametrize("pieces", [0, -2, (1, 0)], ids=str)
+def test_pieces_of_nothing_cover_nothing(pieces):
+    with pytest.raises(ValueError, match="expected 1 or more"): cdiv((5, 5) if isinstance(pieces, tuple) else 5, pieces)

@@ -174,7 +174,7 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
 
 @pytest.mark.parametrize("args,text", [
     (("--kernels", "9999"), "no kernel 9999"), (("--kernels", "1,x"), "'1,x'"), (("--kernels", ""), "--kernels ''"),
-    (("--kernels", "1,1"), "each kernel once"), (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
+    (("--kernels", "1,1"), "each kernel once"), (("--size", "64,64"), "each size once"), (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
     (("--size", "big"), "--size"), (("--size", ""), "--size ''"), (("--size", "64x32"), "--size"),
     (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
     (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"),

@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import numba_matmul  # first: it chooses between the GPU and the simulator
+import numpy as np
 import torch
 from conftest import ROOT, environment
 from numba_matmul import torch_ops
@@ -347,15 +348,24 @@ REFUSED = {
     "b is torch.float16; expected float32 or bfloat16": lambda: matmul(tensor(2, 3), tensor(3, 4).half()),
     "a is torch.float32 and b is torch.bfloat16": lambda: matmul(tensor(2, 3), tensor(3, 4, dtype=BF16)),
     "a is 2×3 and b is 4×3": lambda: matmul(tensor(2, 3), tensor(4, 3)),
-    "a has 3 dimensions; expected a matrix": lambda: matmul(tensor(2, 2, 3), tensor(3, 4)),
-    "b has 1 dimensions; expected a matrix": lambda: matmul(tensor(2, 3), tensor(3)),
+    "a has shape (2, 2, 3); expected a matrix": lambda: matmul(tensor(2, 2, 3), tensor(3, 4)),
+    "b has shape (3,); expected a matrix": lambda: matmul(tensor(2, 3), tensor(3)),
     "a is torch.sparse_coo; expected a dense matrix": lambda: matmul(tensor(2, 3).to_sparse(), tensor(3, 4)),
     "activation is 'sigmoid'; there are": lambda: linear(tensor(2, 3), tensor(4, 3), activation="sigmoid"),
     "x is 2×3 and w is 4×5: the last dimension": lambda: linear(tensor(2, 3), tensor(4, 5)),
     "w has 3 dimensions": lambda: linear(tensor(2, 3), tensor(1, 4, 3)),
     "bias is 3; w is 4×3, so expected 4 numbers": lambda: linear(tensor(2, 3), tensor(4, 3), tensor(3)),
     "residual is 4×2; expected the shape of the result, 2×4": lambda: linear(
-        tensor(2, 3), tensor(4, 3), residual=tensor(4, 2))}
+        tensor(2, 3), tensor(4, 3), residual=tensor(4, 2)),
+    "residual is torch.bfloat16 and x is torch.float32: pass": lambda: linear(
+        tensor(2, 3), tensor(4, 3), residual=tensor(2, 4, dtype=BF16)),
+    "residual is torch.float64; expected": lambda: linear(tensor(2, 3), tensor(4, 3), residual=tensor(2, 4).double()),
+    "bias is torch.complex64; expected": lambda: linear(tensor(2, 3), tensor(4, 3), tensor(4).to(torch.complex64)),
+    "b is a numpy.ndarray; expected a torch tensor": lambda: matmul(tensor(2, 3), np.ones((3, 4), np.float32)),
+    "x is a builtins.list; expected a torch tensor": lambda: linear([[1.0]], tensor(4, 1)),
+    "x is a single number and w is 4×3": lambda: linear(tensor(1)[0], tensor(4, 3)),
+    "activation is ['relu']; there are": lambda: linear(tensor(2, 3), tensor(4, 3), activation=["relu"]),
+    "activation is 'swish'; there are": lambda: Linear(3, 4, activation="swish")}
 
 
 @pytest.mark.parametrize("text", REFUSED)
