@@ -541,6 +541,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'numba_matmul/gemm/launch.py'),
                                           'numba_matmul.gemm.launch.delegate': ( 'library/gemm_launch.html#delegate',
                                                                                  'numba_matmul/gemm/launch.py'),
+                                          'numba_matmul.gemm.launch.forget_plans': ( 'library/gemm_launch.html#forget_plans',
+                                                                                     'numba_matmul/gemm/launch.py'),
                                           'numba_matmul.gemm.launch.launch_kernel': ( 'library/gemm_launch.html#launch_kernel',
                                                                                       'numba_matmul/gemm/launch.py'),
                                           'numba_matmul.gemm.launch.launch_number': ( 'library/gemm_launch.html#launch_number',

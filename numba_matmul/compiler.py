@@ -371,10 +371,12 @@ def occupancy(
     shared_bytes=0,  # per block, static and dynamic
     target="sm_90",  # a key of `TARGETS`
 ) -> Occupancy:
-    "How many blocks of a kernel a multiprocessor holds at once, 0 if one does not fit. `ValueError` for an unknown target or too many threads."
+    "How many blocks of a kernel a multiprocessor holds at once, 0 if one does not fit. `ValueError` for numbers that no block has, or an unknown target."
     if target not in MULTIPROCESSORS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(MULTIPROCESSORS)}")
     if not 1 <= threads <= 1024: raise ValueError(f"a block has 1 to 1024 threads, not {threads}")
+    if not 0 <= registers <= 255: raise ValueError(f"a thread has 255 registers at most, not {registers}")
+    if shared_bytes < 0: raise ValueError(f"a block has 0 bytes of shared memory or more, not {shared_bytes}")
     sm, warps = MULTIPROCESSORS[target], -(-threads // 32)
     registers_a_warp = -(-registers * 32 // 256) * 256  # handed out in pieces of 256
     unit, system = (256, 0) if target == "sm_75" else (128, 1024)

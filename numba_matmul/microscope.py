@@ -27,16 +27,20 @@ def sectors(
     starts,  # first byte that each lane wants
     size,    # bytes that each lane wants
 ) -> int:
-    "How many sectors of global memory a request touches."
+    "How many sectors of global memory a request touches. `ValueError` for more bytes than an instruction has."
+    if not 1 <= size <= 16: raise ValueError(f"a lane wants {size} bytes; expected 1 to 16")
     return len({byte // SECTOR for start in starts for byte in (start, start + size - 1)})
 
 def wavefronts(
     starts,  # lane → first byte that it wants
     size,    # bytes that each lane wants: up to 4, 8 or 16
 ) -> int:
-    "Passes that shared memory needs for a request."
+    "Passes that shared memory needs for a request. `ValueError` for more bytes than an instruction has, or no lanes of a warp."
+    if not 1 <= size <= 16: raise ValueError(f"a lane wants {size} bytes; expected 1 to 16")
+    if not starts.keys() <= set(range(32)): raise ValueError(f"lanes are 0 to 31, not {', '.join(map(str, starts))}")
     return sum(_busiest(part.values(), size) for part in _parts(starts, size))
 
+# %% ../nbs/library/microscope.ipynb #f4863d62
 def _copy_parts(starts, sources):
     """An asynchronous copy of 4 bytes per lane, wavefront by wavefront.
     `sources`: lane → byte, or nothing if zeros land."""

@@ -514,3 +514,12 @@ def test_code_with_other_settings_of_the_compiler_is_not_taken_from_the_cache(tm
     monkeypatch.setenv("NUMBA_CUDA_DEBUGINFO", "1")
     machine_code(k, "void(float32[::1])")
     assert len(list((tmp_path/"numba_matmul").iterdir())) == 2
+
+
+@pytest.mark.parametrize("call, text", [
+    (lambda: sectors([0], 128), "expected 1 to 16"), (lambda: sectors([0], 0), "expected 1 to 16"),
+    (lambda: wavefronts({0: 0}, 32), "expected 1 to 16"), (lambda: wavefronts({40: 0}, 4), "lanes are 0 to 31"),
+    (lambda: occupancy(256, -5), "255 registers at most"), (lambda: occupancy(256, 300), "255 registers at most"),
+    (lambda: occupancy(256, 64, -1), "0 bytes of shared memory or more")])
+def test_what_no_gpu_has_is_refused(call, text):
+    with pytest.raises(ValueError, match=text): call()

@@ -76,6 +76,8 @@ def prepared_calls():
     fn(a, b, c, tile="together")
     fn(a, b, c, tile=[])    # no key
     fn(a, b, c, tile=[])
+    launch.forget_plans()
+    fn(a, b, c)             # the long way once more
     try: fn(Matrix(C - 64, 4, 8), b, c)
     except Told: refused = True
     else: refused = False
@@ -90,7 +92,7 @@ def test_a_call_like_an_earlier_one_does_not_take_the_long_way(found):
     _, long_way, new, refused = found
     same = (4, 2, 8, 1.0, 0.0, None)
     assert long_way == [same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
-                        (4, 2, 8, 1.0, 0.0, "together"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, [])]
+                        (4, 2, 8, 1.0, 0.0, "together"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same]
     assert new == 5 << 20 and refused
 
 

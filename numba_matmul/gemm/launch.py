@@ -6,7 +6,7 @@
 __all__ = ['MAX_GRID_Y', 'LONGEST', 'LARGEST_ROOM', 'MAX_PLANS', 'capable', 'need_capability', 'shared_memory_limit',
            'with_shared_memory', 'sm_count', 'row_strips', 'all_at_once', 'launch_number', 'launch_kernel', 'delegate',
            'launch_tiles', 'chosen_options', 'launch_options', 'LaunchConfig', 'TensorMapWords', 'map_of', 'tma_counts',
-           'PreparedLaunch', 'prepared', 'stream_of']
+           'PreparedLaunch', 'forget_plans', 'prepared', 'stream_of']
 
 # %% ../../nbs/library/gemm_launch.ipynb #69579248
 import ctypes
@@ -380,12 +380,19 @@ class _Plans(dict):
     "Plans of a host function; a copy in another process begins without any."
     def __reduce__(self): return _Plans, ()
 
+_PLANS = []  # of all host functions
+
+def forget_plans():
+    "Work out every call anew: what was chosen for it may be chosen differently by now."
+    for plans in _PLANS: plans.clear()
+
 def prepared(
     fn,  # host function (a, b, c, alpha, beta, options) whose launches all go through `launch_kernel`
 ):       # the same, but a call like an earlier one takes a few microseconds of the host's time
     "Decorate a host function: what depends on shapes, types and options alone is worked out once."
     if config.ENABLE_CUDASIM: return fn
     plans = _Plans()
+    _PLANS.append(plans)
 
     @wraps(fn)
     def call(a, b, c=None, alpha=1.0, beta=0.0, *more, **options):

@@ -22,7 +22,7 @@ from ..cards import gpu_card, gpu_name, load_cards, write_card
 from ..ptx.core import load4
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import launch_options, launch_tiles, prepared
+from ..gemm.launch import forget_plans, launch_options, launch_tiles, prepared
 from ..gemm.paths import Path
 from ..gemm.tiles import TUNED_RULES, GroupTile, check_tile, tuned_tile
 from ..bench.timing import progress
@@ -66,12 +66,13 @@ class Tuning:
                 if name != "gflops"}
 
     def _repr_markdown_(self):
-        if not self.rows: return self.source
+        if not self.rows:
+            return " ".join([self.source, *(f"Refused: {reason} ({count})." for reason, count in self.refused.items())])
         names = list(self.rows[0])
         head = [f"| {' | '.join(names)} |", "|" + "--:|" * len(names)]
         rows = [f"| {' | '.join(f'{value:,.0f}' for value in row.values())} |"
                 for row in self.rows[:5]]
-        text = (f"The five fastest of {len(self.rows)} at {self.size}×{self.size}×{self.size}; "
+        text = (f"The {'five' if len(self.rows) > 4 else len(self.rows)} fastest of {len(self.rows)} at {self.size}×{self.size}×{self.size}; "
                 f"{sum(self.refused.values())} were refused, {self.left} were left out. ")
         return "\n".join(head + rows) + "\n\n" + text + self.source
 
@@ -100,13 +101,16 @@ class Tuning:
 def write_tuning(
     found,  # a `Tuning`
 ):
-    "Keep what a search found on this GPU's result card; from now on the kernel uses it."
+    "Keep what a search found on this GPU's result card; from now on the kernel uses it. `ValueError` if nothing was found."
+    if not found.rows: raise ValueError(f"the search for {found.name} found nothing that works")
     earlier = gpu_card().get("tuned", {})
     entry = dict(best=found.best, size=found.size, date=date.today().isoformat(), left=found.left,
                  refused=found.refused, names=list(found.rows[0]),
                  rows=[[round(value) for value in row.values()] for row in found.rows])
+    path = write_card(dict(gpu=gpu_name(), tuned=earlier | {found.name: entry}))
     tuned_tile.cache_clear()
-    return write_card(dict(gpu=gpu_name(), tuned=earlier | {found.name: entry}))
+    forget_plans()
+    return path
 
 def recorded_tuning(
     name,  # of the host function

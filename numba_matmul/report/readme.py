@@ -14,7 +14,7 @@ import re
 import statistics
 from configparser import ConfigParser
 
-from ..cards import card_folder, card_row, load_cards
+from ..cards import card_folder, card_row, load_cards, write_whole
 from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
@@ -175,5 +175,5 @@ def picture_svg() -> str:
 def write_readme():
     "Write the README's generated parts and its picture."
     readme = _root()/"README.md"
-    readme.write_text(readme_text(readme.read_text(encoding="utf-8")), encoding="utf-8")
-    (_root()/PICTURE).write_text(picture_svg(), encoding="utf-8")
+    write_whole(readme, readme_text(readme.read_text(encoding="utf-8")))
+    write_whole(_root()/PICTURE, picture_svg())

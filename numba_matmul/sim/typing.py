@@ -303,6 +303,7 @@ def source_tree(fn):
 def _parameters(node):
     return tuple(x.arg for x in node.args.posonlyargs + node.args.args)
 
+# %% ../../nbs/library/sim_typing.ipynb #7479c3a2
 @lru_cache(2000)
 def _typed(fn, code, kinds):
     if fn.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS): return fn, None
