@@ -223,7 +223,8 @@ def matmul_case(
         a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
         expected = a.astype(np.float64) @ b
         return (a, b, np.full((m, n), np.nan, np.float32)), {2: expected}
-    return Case(f"{m}×{n}×{k}", block, grid, make, own=own)
+    shape = f", blocks of {'×'.join(map(str, block))}" if isinstance(block, tuple) and len(block) > 1 else ""
+    return Case(f"{m}×{n}×{k}{shape}", block, grid, make, own=own)
 
 def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64"))
 

@@ -24,6 +24,7 @@ EXERCISES = (Exercise(
                 hint="neighbouring threads should store neighbouring numbers of a row of C"),
            ONE_STORE, NO_FLOAT64),
     hints={"in bounds": "the guard has to follow the names, and so do all three index pairs: row against c.shape[0], col against c.shape[1]",
+           "correct: never written": "which thread stores this element? A block may have any shape: is a 32 left where blockDim belongs?",
            "correct": "only the mapping changes: C[row, col] is still the sum over i of A[row, i] · B[i, col]"},
     solutions={"reference": """@cuda.jit
 def my_coalesced(a, b, c):
