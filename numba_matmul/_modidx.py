@@ -216,6 +216,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'numba_matmul.exercise.changes': ('library/exercise.html#changes', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.exercises': ('library/exercise.html#exercises', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.grade': ('library/exercise.html#grade', 'numba_matmul/exercise.py'),
+                                       'numba_matmul.exercise.has_compiler': ( 'library/exercise.html#has_compiler',
+                                                                               'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.hollow': ('library/exercise.html#hollow', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.in_float64': ('library/exercise.html#in_float64', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.judge_kernel': ( 'library/exercise.html#judge_kernel',

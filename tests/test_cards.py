@@ -67,7 +67,7 @@ def test_cards_are_chosen_by_what_they_hold(results):
 def test_a_changed_card_is_read_again(results):
     path = keep(results, minimal_card())
     assert cards.load_cards()[0]["date"] == minimal_card()["date"]
-    keep(results, minimal_card() | dict(date="2031-02-03".replace("2031", "2027")))
+    keep(results, minimal_card() | dict(date="2027-02-03"))
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
     assert cards.load_cards()[0]["date"] == "2027-02-03"
 

@@ -12,6 +12,7 @@ from numba import cuda, float32, uint32
 
 from numba_matmul import exercise
 from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome, verdicts
+from numba_matmul.gemm.tiles import GroupTile
 
 ALL = exercises()
 
@@ -96,3 +97,44 @@ def test_an_array_whose_accesses_are_counted_keeps_its_name():
     source = one.solutions["reference"].replace("b_tile", "tile_of_b")
     found = graded("07", one.preamble + source)
     assert found.name == "loads of B" and "keep that name" in found.found
+
+
+def test_a_scoreboard_says_what_passed_what_failed_and_what_is_left():
+    one = ALL["01"]
+    board = exercise.grade("01", one.build("reference"))
+    lines = repr(board).splitlines()
+    assert board.passed and all(line.startswith("✓ ") for line in lines) and len(lines) == 4 + len(one.goals)
+    board = exercise.grade("01", one.build(next(m for m in one.mutants if m.name == "no guard")))
+    lines = repr(board).splitlines()
+    assert not board.passed and [line[0] for line in lines] == ["✓", "✗", " "] + ["·"] * (1 + len(one.goals))
+    assert "in bounds" in lines[1] and lines[2].strip() == f"Hint: {one.hints['in bounds']}"
+    assert [line.split("  ")[0][2:] for line in lines[3:]] == ["correct", *(goal.name for goal in one.goals)]
+
+
+WRONG = {  # by verdicts that only a careless judge would leave out
+    "one writer": "i = cuda.grid(1)\n    if i < out.shape[0]: out[i] = alpha * x[i] + y[i]\n    if i == 1: out[0] = alpha * x[0] + y[0]",
+    "correct": "i = cuda.grid(1)\n    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]\n        y[i] = 0"}
+
+
+@pytest.mark.parametrize("verdict", WRONG)
+def test_a_result_twice_and_a_changed_input_are_told(verdict):
+    found = graded("00a", f"@cuda.jit\ndef my_saxpy(alpha, x, y, out):\n    {WRONG[verdict]}\n")
+    assert found.name == verdict and ("only to be read" in found.found) == (verdict == "correct")
+
+
+@pytest.mark.parametrize("error, passes", [(3e-6, True), (1e-4, False)])
+def test_a_result_may_be_off_by_rounding_alone(error, passes):
+    source = ALL["00a"].solutions["reference"].replace("alpha * x[i] + y[i]", f"(alpha * x[i] + y[i]) * float32({1 + error})")
+    board = exercise.grade("00a", ALL["00a"].build(Mutant("off", ALL["00a"].solutions["reference"], source, "correct")))
+    assert board.passed == passes
+
+
+@pytest.mark.parametrize("key", ["02", "09"])
+def test_without_the_compiler_the_rest_is_judged(key, monkeypatch):
+    "On a Mac there is no numba-cuda."
+    monkeypatch.setattr(exercise, "find_spec", lambda name: None)
+    monkeypatch.setattr(exercise, "machine_code", None)
+    subject = ALL[key].build("reference")
+    if key == "09": subject.__globals__["my_tile"] = GroupTile(128, 128, 16, 4, 4, 4)
+    board = exercise.grade(key, subject)
+    assert board.passed and "not judged: it is counted in the machine code" in repr(board)

@@ -443,3 +443,23 @@ def test_what_is_no_bits_of_bfloat16_is_refused(bits):
 @pytest.mark.parametrize("pieces", [0, -2, (1, 0)], ids=str)
 def test_pieces_of_nothing_cover_nothing(pieces):
     with pytest.raises(ValueError, match="expected 1 or more"): cdiv((5, 5) if isinstance(pieces, tuple) else 5, pieces)
+
+
+@pytest.mark.parametrize("k", [1, 64])
+def test_what_is_allowed_for_is_rounding_and_no_more(k):
+    a, b = random(5, k), random(k, 6)
+    right, scale = a.astype(np.float64) @ b, abs(a).astype(np.float64) @ abs(b)
+    for factor, wrong in (0.9, False), (-0.9, False), (1.1, True), (-1.1, True):
+        c = right.copy()
+        c[2, 3] += factor * 4 * (k + 1) ** 0.5 * 2**-24 * scale[2, 3]
+        if not wrong: assert 0 < assert_matmul_correct(a, b, c) < 1e-4
+        else:
+            with pytest.raises(AssertionError, match="1 of 30 elements is wrong; the first is c.2, 3."): assert_matmul_correct(a, b, c)
+
+
+@pytest.mark.parametrize("steps", [-2, -1, 1])
+def test_in_bfloat16_the_neighbour_of_an_exact_product_is_wrong(steps):
+    a, b = (rounded(np.full((1, 1), x), "bfloat16") for x in (2.0, 3.0))
+    assert assert_matmul_correct(a, b, rounded(np.full((1, 1), 6.0), "bfloat16")) == 0
+    with pytest.raises(AssertionError):
+        assert_matmul_correct(a, b, (rounded(np.full((1, 1), 6.0), "bfloat16").astype(int) + steps).astype(np.uint16))

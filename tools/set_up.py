@@ -32,7 +32,9 @@ def cuda_major():
     "12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it)."
     try: said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     except OSError: return 13
-    return 12 if b"CUDA Version: 12" in said else 13
+    if not (found := re.search(rb"CUDA Version: (\d+)", said)): return 13
+    if int(found[1]) < 12: sys.exit(f"the NVIDIA driver knows CUDA {int(found[1])} only, and CUDA 12 is the oldest that this course runs on: update the driver")
+    return min(13, int(found[1]))
 
 
 def announce(python, cuda):

@@ -11,7 +11,7 @@ from functools import partial
 
 from ..cards import load_cards
 from ..compiler import machine_code, occupancy
-from ..exercise import Exercise, Mutant, Verdict, hollow
+from ..exercise import NO_COMPILER, Exercise, Mutant, Verdict, has_compiler, hollow
 from ..gemm.tiles import GroupTile, check_tile
 from ..kernels.k09_autotuning import RULES, sgemm_autotuned
 from ..microscope import microscope
@@ -88,6 +88,9 @@ def judge_tile(tile):
     yield Verdict("wavefronts", count <= MOST, f"{count:.3g} for each multiply-add" + (
         "" if count <= MOST else f", the goal is at most {MOST}"))
     if count > MOST: return
+    if not has_compiler():
+        yield Verdict("warps", None, NO_COMPILER)
+        return
     code = machine_code(partial(sgemm_autotuned, tile=tile), shape=(8 * tile.bm, 8 * tile.bn, 8 * tile.bk))
     warps = occupancy(tile.threads, code.registers, code.shared_bytes, "sm_90").warps
     yield Verdict("warps", warps >= WARPS, f"{warps} on a multiprocessor" + (

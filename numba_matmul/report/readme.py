@@ -138,7 +138,7 @@ def readme_exercises() -> str:
     "The generated part of the README that says how many exercises there are, and how their judge is judged."
     known = exercises().values()
     correct, wrong = (sum(len(getattr(one, kind)) for one in known) for kind in ("solutions", "mutants"))
-    return (f"The judge is tested, too: of {len(known)} exercises it accepts {correct} correct solutions, and rejects {wrong} wrong "
+    return (f"The judge is tested, too: of {len(known)} exercises it accepts all {correct} correct solutions, and rejects all {wrong} wrong "
             "or slow ones, each for the mistake that it has (`make grade` does it again; your own work is graded in its notebook).")
 
 def readme_gpus() -> str:
