@@ -1,6 +1,6 @@
 """make mutants: plant mistakes into the kernels, one at a time, and see whether a check finds each without a GPU.
 
-Mistakes are made by rules over the syntax trees of the kernels' modules, and 50 are written by hand (mutants_by_hand).
+Mistakes are made by rules over the syntax trees of the kernels' modules, and others are written by hand (mutants_by_hand).
 Each runs in a forked child that has everything loaded but the module with the mistake and those that import it."""
 import argparse
 import ast
@@ -397,6 +397,7 @@ def main():
     chosen = list(hand_made()) if args.sample else sample(args.count or None) + list(hand_made())
     chosen = [mutant for mutant in chosen if args.only in mutant.module]
     mutants = [mutant for mutant in chosen if not listed(mutant)]
+    if not chosen: sys.exit(f"no module's name has {args.only!r} in it")
     if args.sample: mutants = [mutant for mutant in mutants if mutant.module in KERNELS and mutant.hash % 3 == 0][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as not to be found", flush=True)
