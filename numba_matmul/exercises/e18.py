@@ -132,6 +132,8 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
 
 # %% ../../nbs/exercises/e18.ipynb #6fa66040
 MUTANTS = (
+    Mutant("a workspace of whole tiles", "5200 + split_k * m * n / 135",
+           "5200 + split_k * cdiv(m, tile.bm) * tile.bm * cdiv(n, tile.bn) * tile.bn / 135", "parts"),
     Mutant("not written", "    return waves * k_tiles * k_tile + adding\n", "    ...\n", "written"),
     Mutant("tiles rounded down, across", "cdiv(n, tile.bn)", "(n // tile.bn)", "tiles"),
     Mutant("tiles rounded down, down", "cdiv(m, tile.bm)", "(m // tile.bm)", "tiles"),
