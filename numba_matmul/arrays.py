@@ -17,6 +17,7 @@ from numba import config, cuda
 
 # %% ../nbs/library/arrays.ipynb #7eb3f069
 def is_torch(x): return type(x).__module__.split(".")[0] == "torch"
+
 def is_row_major(x):
     "Does an array, on the host or on the device, have its numbers row by row and side by side?"
     if is_torch(x): return x.is_contiguous()
@@ -76,9 +77,9 @@ def from_bf16(
     bits,  # uint16 array, see `to_bf16`
 ):         # float32 array of the same shape
     "What bits of bfloat16 mean. `TypeError` for anything but uint16."
-    if np.asarray(bits).dtype != np.uint16:
-        raise TypeError(f"the bits are {np.asarray(bits).dtype}; expected uint16, as to_bf16 returns them")
-    return (np.asarray(bits).astype(np.uint32) << 16).view(np.float32)
+    bits = np.asarray(bits)
+    if bits.dtype != np.uint16: raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
+    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 KEPT_AS = {"bfloat16": "uint16"}  # a type that numpy does not have → one for its bits
 

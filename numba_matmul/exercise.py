@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['NO_FLOAT64', 'VERDICTS', 'KINDS', 'NO_COMPILER', 'TIMEOUT', 'Prediction', 'ask', 'source_of', 'Changes', 'changes',
            'Verdict', 'Case', 'Goal', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'hollow', 'without_source',
-           'kind_of', 'reached', 'with_constants', 'judge_kernel', 'has_compiler', 'verdicts', 'Scoreboard',
-           'exercises', 'grade', 'outcome', 'variants', 'table', 'main']
+           'kind_of', 'reached', 'with_constants', 'judge_kernel', 'verdicts', 'Scoreboard', 'exercises', 'grade',
+           'outcome', 'variants', 'table', 'main']
 
 # %% ../nbs/library/exercise.ipynb #ex000004
 import ast
@@ -24,7 +24,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
-from importlib.util import find_spec
 from numbers import Real
 from types import FunctionType
 
@@ -34,7 +33,7 @@ from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
 from .draw import Markdown, Message, number_text
 from .microscope import Site, microscope
-from .process import ChildError, in_child, kernel_parts
+from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.launch import all_arguments
 from .sim.scheduler import SimulatorError
 from numba import config, cuda
@@ -140,6 +139,9 @@ class Verdict:
     ok: bool         # None: not judged
     found: str = ""
     hint: str = ""
+
+    @property
+    def failed(self): return self.ok is False
 
 @dataclass(frozen=True)
 class Case:
@@ -283,7 +285,6 @@ def without_source(
     fn,       # a kernel or a function
 ) -> str:
     "The message without the lines of the source that it quotes."
-    if not kernel_parts(fn) and not hasattr(fn, "__code__"): return message
     for line in sorted({line.strip() for line in source_of(fn).splitlines()}, key=len, reverse=True):
         if line: message = message.replace(f": {line}", "")
     return message
@@ -451,9 +452,7 @@ def _judge_goals(exercise, kernel, configured, args):
         except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
         except CompileError as e: verdict = Verdict("compiles", False, _first(str(e)))
         yield verdict
-        if not verdict.ok: return
-
-def has_compiler(): return find_spec("numba_cuda") is not None
+        if verdict.failed: return
 
 NO_COMPILER = "not judged: it is counted in the machine code, which needs numba-cuda"
 TIMEOUT = 20  # seconds for all cases of a kernel
@@ -467,7 +466,7 @@ def verdicts(
         return [Verdict("written", False, f"{subject!r} is no function", "pass your function or kernel itself, without calling it")]
     found = list((exercise.judge or judge_kernel)(exercise, subject))
     for verdict in found:
-        if verdict.ok is not False: continue
+        if not verdict.failed: continue
         told = without_source(verdict.found, subject)
         def hinted(hints, for_words):
             "The hint to this verdict alone, or to words in it."
@@ -488,14 +487,14 @@ class Scoreboard:
     @property
     def passed(self):
         "Is all as it should be?"
-        return all(verdict.ok is not False for verdict in self.verdicts)
+        return not any(verdict.failed for verdict in self.verdicts)
 
     def __repr__(self):
         width = max(len(name) for name in (*(v.name for v in self.verdicts), *self.left))
         lines = []
         for v in self.verdicts:
             lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {v.found}".rstrip())
-            if v.ok is False and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
+            if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         return "\n".join(lines)
 
@@ -526,7 +525,7 @@ def grade(
     exercise = known[key]
     found = verdicts(exercise, subject)
     reached = {verdict.name for verdict in found}
-    left = () if exercise.judge or all(v.ok is not False for v in found) else tuple(
+    left = () if exercise.judge or not any(v.failed for v in found) else tuple(
         name for name in ("correct", *(goal.name for goal in exercise.goals)) if name not in reached)
     board = Scoreboard(found, left)
     timed = exercise.launch or exercise.host
@@ -540,7 +539,7 @@ def outcome(
 ) -> tuple:    # (did it come out as it should, what was found)
     "Judge a variant: a correct solution must pass, a mutant fail by its own verdict."
     found = verdicts(exercise, exercise.build(variant))
-    failed = next((verdict for verdict in found if verdict.ok is False), None)
+    failed = next((verdict for verdict in found if verdict.failed), None)
     if isinstance(variant, str): return failed is None, f"{failed.name}: {failed.found}" if failed else "passes"
     if failed is None: return False, "passes, and must not"
     return failed.name == variant.verdict, f"{failed.name}: {failed.found}"

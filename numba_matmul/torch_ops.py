@@ -43,7 +43,7 @@ def kernel_for(
 def need_tensors(**given):  # by name
     "`TypeError` for what is no tensor."
     for name, x in given.items():
-        if x is not None and not isinstance(x, torch.Tensor):
+        if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {describe(x)}; expected a torch tensor")
 
 def check_operands(
@@ -299,10 +299,11 @@ def linear(
     residual=None,    # (…, n) tensor of the same type, added last
 ):                    # (…, n) tensor
     """act(x·Wᵀ + bias) + residual; in one kernel where that is possible. Raises as `matmul` does."""
-    need_tensors(x=x, w=w, bias=bias, residual=residual)
+    given = {name: z for name, z in (("bias", bias), ("residual", residual)) if z is not None}
+    need_tensors(x=x, w=w, **given)
     check_layer(x, w, bias, activation, residual)
-    for name, z in ("bias", bias), ("residual", residual):
-        if z is not None and z.dtype not in DTYPES: raise TypeError(f"{name} is {z.dtype}; expected float32 or bfloat16")
+    for name, z in given.items():
+        if z.dtype not in DTYPES: raise TypeError(f"{name} is {z.dtype}; expected float32 or bfloat16")
     autocast = torch.is_autocast_enabled(x.device.type)
     if residual is not None and residual.dtype != x.dtype and not autocast:
         raise TypeError(f"residual is {residual.dtype} and x is {x.dtype}: pass residual.to(x.dtype)")

@@ -12,6 +12,7 @@ from numba import cuda, float32, uint32
 
 from numba_matmul import exercise
 from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome, verdicts
+from numba_matmul.exercises import e09
 from numba_matmul.gemm.tiles import GroupTile
 
 ALL = exercises()
@@ -129,12 +130,23 @@ def test_a_result_may_be_off_by_rounding_alone(error, passes):
     assert board.passed == passes
 
 
-@pytest.mark.parametrize("key", ["02", "09"])
-def test_without_the_compiler_the_rest_is_judged(key, monkeypatch):
+@pytest.fixture
+def no_compiler(monkeypatch):
     "On a Mac there is no numba-cuda."
-    monkeypatch.setattr(exercise, "find_spec", lambda name: None)
+    for module in exercise, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
     monkeypatch.setattr(exercise, "machine_code", None)
+
+
+@pytest.mark.parametrize("key", ["02", "09"])
+def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
     subject = ALL[key].build("reference")
     if key == "09": subject.__globals__["my_tile"] = GroupTile(128, 128, 16, 4, 4, 4)
     board = exercise.grade(key, subject)
     assert board.passed and "not judged: it is counted in the machine code" in repr(board)
+
+
+@pytest.mark.parametrize("key, verdict", [("03", "wavefronts"), ("11", "barriers per tile"), ("12", "barriers per tile"),
+                                          ("15", "barriers per tile"), ("16", "barriers per tile")])
+def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict, no_compiler):
+    ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.verdict == verdict))
+    assert ok, found

@@ -29,7 +29,7 @@ def pip_install(python, *args):
 
 
 def cuda_major():
-    "12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it)."
+    "12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it); ends where it knows no 12."
     try: said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     except OSError: return 13
     if not (found := re.search(rb"CUDA Version: (\d+)", said)): return 13

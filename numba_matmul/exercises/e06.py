@@ -124,10 +124,7 @@ ALONE = """        if thread == 0:
 """
 
 MUTANTS = (
-    Mutant("one thread copies for all", """        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        store4(b_tile, (b_row, b_col), *load4(b, (k0 + b_row, col0 + b_col)))
-""", ALONE, "copies"),
+    Mutant("one thread copies for all", COPY_A + COPY_B, ALONE, "copies"),
     Mutant("the hole left in", COPY_B, "        ...\n", "written"),
     Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
     Mutant("columns of B not times four", B_COL, "thread % (BN // 4)", "aligned"),

@@ -11,10 +11,11 @@ from functools import partial
 
 from ..cards import load_cards
 from ..compiler import machine_code, occupancy
-from ..exercise import NO_COMPILER, Exercise, Mutant, Verdict, has_compiler, hollow
+from ..exercise import NO_COMPILER, Exercise, Mutant, Verdict, hollow
 from ..gemm.tiles import GroupTile, check_tile
 from ..kernels.k09_autotuning import RULES, sgemm_autotuned
 from ..microscope import microscope
+from ..process import has_compiler
 
 # %% ../../nbs/exercises/e09.ipynb #e0900005
 WORK = [GroupTile(*sizes) for sizes in (
@@ -104,7 +105,7 @@ def judge(exercise, rule):
     yield Verdict("written", True)
     for verdict in judge_rule(rule):
         yield verdict
-        if not verdict.ok: return
+        if verdict.failed: return
     tile = rule.__globals__.get("my_tile", ...)
     if tile is ...: yield Verdict("my_tile", False, "the rule is complete; my_tile is not chosen yet")
     else: yield from judge_tile(tile)

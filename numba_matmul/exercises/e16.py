@@ -120,7 +120,7 @@ ORDER = (
 def judge(exercise, kernel):
     "The usual verdicts, then goals that are measured on the events of a run."
     found = list(judge_kernel(exercise, kernel))
-    if all(verdict.ok for verdict in found):
+    if not any(verdict.failed for verdict in found):
         first = exercise.cases[0]
         args, _ = first.make(np.random.default_rng())
         launch = with_constants(kernel, exercise.constants)[first.grid, first.block, 0, first.shared_bytes]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ..arrays import cdiv
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import copies, costliest, global_reads
+from .e03 import ONE_COPY, costliest
 
 # %% ../../nbs/exercises/e31.ipynb #e31000005
 def case(m, n, k):
@@ -152,11 +152,7 @@ MUTANTS = (
 EXERCISES = (Exercise(
     "31", "my_port", constants=dict(TILE=16), preamble="SQUARE, WIDE = TILE * TILE, TILE + 2\n",
     cases=(case(16, 16, 32), case(35, 20, 21)),
-    goals=(Goal("global reads", global_reads(16 * 16 * 32), most=2 / 16, unit="per multiply-add",
-                hint="each thread copies one number of A and one of B per tile; the inner loop reads the tiles only"),
-           Goal("copies", copies(8 * 2), most=2, unit="requests of a warp per tile",  # 8 warps, two tiles along k
-                hint="all threads copy, each one number of A and one of B: then a warp asks once for each"),
-           Goal("sectors", costliest("global"), most=4, unit="sectors per request",
+    goals=(*ONE_COPY, Goal("sectors", costliest("global"), most=4, unit="sectors per request",
                 hint="neighbouring threads should copy neighbouring columns: tx is threadIdx.x % TILE"),
            Goal("wavefronts", costliest("shared"), most=1, unit="wavefronts per request",
                 hint="the threads of a warp want different words of one bank: keep the layout of the original"),
@@ -167,7 +163,6 @@ EXERCISES = (Exercise(
            "in bounds": "sizes are not multiples of TILE: three guards, of A's element, of B's and of C's. And is a 32 left where TILE belongs?",
            "correct": "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here? And "
                       "where does B's tile begin?",
-           "compiles: integer": "C++ divides integers by /, Python by //",
            "compiles: float": "C++ divides integers by /, Python by //"},
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((m // 32, n // 32), 32 * 32, 0, 2 * 32 * 32 * 4)),)

@@ -19,7 +19,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from math import prod
 from numbers import Integral
 from pathlib import Path
@@ -29,7 +28,7 @@ import numpy as np
 from greenlet import getcurrent
 from ..arrays import dtype_of, rounded
 from ..draw import Message
-from ..process import ChildError, in_child, kernel_parts, recursion
+from ..process import ChildError, has_compiler, in_child, kernel_parts, recursion
 from .hopper import check_end
 from .memory import (DYNAMIC_SHARED_LIMIT, Atomics, GlobalArray, LocalMemory,
                                      SharedMemory, Watch)
@@ -322,7 +321,7 @@ def _read_only(lines):
 def skip_cells():
     "Under IPython, replace cells that cannot run here by one line that says so."
     missing = {"#|cuda": "a GPU"} if config.ENABLE_CUDASIM else {}
-    if find_spec("numba_cuda") is None: missing["#|compiler"] = "numba-cuda, which is not installed"
+    if not has_compiler(): missing["#|compiler"] = "numba-cuda, which is not installed"
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None: return
     def skip(lines):
@@ -397,7 +396,7 @@ def diagnose(
     try: remarks = in_child(_launch_in_several_orders, launch, args, **in_simulator)
     except (SimulatorError, ChildError) as e: return Message(e)
     remarks = [f"By the way: {remark}." for remark in remarks]
-    if find_spec("numba_cuda") is None:
+    if not has_compiler():
         return Message("\n".join(["No mistake found. It was not compiled: numba-cuda is not installed.", *remarks]))
     fn, *_ = kernel_parts(launch)
     args = [np.empty((0,) * arg.ndim, arg.dtype) if getattr(arg, "ndim", 0) else arg
