@@ -10,13 +10,14 @@
 # make site             the course as a website, in _docs; make site-check opens every page of it in a headless Chromium
 # make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU
 # make readme            README's table and picture, from the result cards
+# make pages             what the notebooks show of the result cards, from them (needs no GPU; PAGES="01* 90*": these)
 # make clean             removes .venv and all that was built; make help shows this
 #
 # Each makes .venv at its first call. PYTHON=python3 uses that interpreter instead and installs nothing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test grade mutants lab site site-check profile same-code gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -41,7 +42,7 @@ lab: NEEDS := jupyterlab
 site: NEEDS := sphinx myst-nb sphinx-book-theme
 site-check: NEEDS := websocket-client
 test: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis
-gpu-notebooks: NEEDS := nbdev execnb
+gpu-notebooks pages: NEEDS := nbdev execnb
 
 # The first interpreter that fits makes the environment.
 .venv/ready: settings.ini setup.py constraints.txt compiler.txt
@@ -76,6 +77,9 @@ site-check: setup
 readme: setup
 	$(PY) -m numba_matmul.ladder --readme
 
+pages: setup
+	@set -f; $(PY) -P tools/pages.py $(PAGES)
+
 ifeq ($(filter profile,$(MAKECMDGOALS))$(KERNEL),profile)
 $(error which kernel? For example, make profile KERNEL=05)
 endif
@@ -91,17 +95,17 @@ gpu:
 
 gpu-tune: setup
 	@for number in $(or $(KERNELS),all); do $(PY) -m numba_matmul.ladder --tune $$number --budget $(or $(BUDGET),120) || exit 1; done
-	@echo "To commit: nbs/results"
+	@echo "To commit: nbs/results, and then what make pages changes"
 
 gpu-ladder: setup
 	$(PY) -m numba_matmul.ladder --size $(SIZES) --json card
 	$(PY) -m numba_matmul.ladder --readme
-	@echo "To commit: nbs/results README.md"
+	@echo "To commit: nbs/results README.md, and then what make pages changes"
 
 gpu-calls: setup
 	$(PY) -m numba_matmul.ladder --calls
 	$(PY) -m numba_matmul.ladder --readme
-	@echo "To commit: nbs/results README.md"
+	@echo "To commit: nbs/results README.md, and then what make pages changes"
 
 gpu-notebooks: setup
 	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
@@ -111,11 +115,11 @@ gpu-notebooks: setup
 gpu-ncu: setup
 	$(PY) tools/agree.py $(KERNELS)
 	$(PY) tools/profile.py --card $(KERNELS) > /dev/null
-	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results"
+	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results, and then what make pages changes"
 
 gpu-check: setup
 	$(PY) tools/check_gpu.py $(KERNELS)
-	@$(if $(KERNELS),:,echo "To commit: nbs/results")
+	@$(if $(KERNELS),:,echo "To commit: nbs/results, and then what make pages changes")
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

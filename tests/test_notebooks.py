@@ -1,8 +1,9 @@
 """Every notebook runs from top to bottom, as `nbdev_test` runs it, in a copy of the project: what it writes is not what
-other tests read.
+other tests read. And what it shows of the result cards is what they say.
 
 The longest come first, so that no core waits for one of them at the end."""
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,13 +11,6 @@ from itertools import groupby
 
 import pytest
 from conftest import ROOT, environment
-
-RUN = """
-import sys
-from nbdev.test import nbdev_test
-for path in sys.argv[1:]: nbdev_test(path=path, n_workers=0)
-"""
-
 
 def code(path):
     "How much code a notebook has."
@@ -45,9 +39,22 @@ def copy(tmp_path_factory):
 def test_every_notebook_is_run(): assert sum(map(len, RUNS)) == len(list((ROOT/"nbs").rglob("*.ipynb"))) > 50
 
 
+def check(paths, folder):
+    command = [sys.executable, "-P", ROOT/"tools"/"pages.py", "--check", *paths]
+    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+
+
 @pytest.mark.first(0)
 @pytest.mark.parametrize("paths", RUNS, ids=lambda paths: paths[0].stem if len(paths) == 1 else room(paths[0]))
 def test_notebooks(paths, copy):
-    command = [sys.executable, "-c", RUN, *(str(path.relative_to(ROOT)) for path in paths)]
-    done = subprocess.run(command, cwd=copy, env=environment(), capture_output=True, text=True)
+    done = check([path.relative_to(ROOT) for path in paths], copy)
     assert done.returncode == 0 and done.stdout.count("Success.") == len(paths), done.stdout + done.stderr
+
+
+def test_a_number_that_no_card_says_is_found(copy):
+    page = copy/"nbs"/"library"/"other_numbers.ipynb"
+    text = (ROOT/"nbs"/"library"/"cards.ipynb").read_text(encoding="utf-8")
+    said = re.search(r"`sgemm_naive` takes [\d.]+ ms", text)[0]
+    page.write_text(text.replace(said, "`sgemm_naive` takes 1.5 ms"), encoding="utf-8")
+    done = check([page.relative_to(copy)], copy)
+    assert done.returncode == 1 and "run make pages" in done.stderr and said in done.stderr, done.stdout + done.stderr

@@ -22,9 +22,9 @@ from PIL import Image
 from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 
 
-def shrink_pictures(nb):
+def shrink_pictures(cells):
     "Pictures of few colours: drawings look the same, and take a third of the room in the file."
-    for cell in nb.cells:
+    for cell in cells:
         for output in cell.get("outputs") or []:
             if (png := output.get("data", {}).get("image/png")) is None: continue
             picture, small = Image.open(io.BytesIO(base64.b64decode("".join(png)))), io.BytesIO()
@@ -39,7 +39,7 @@ def run(path):
         if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing keeps nothing
     try: shell.run_all(nb, exc_stop=True)
     except Exception: sys.exit(shell.prettytb(fname=path))
-    shrink_pictures(nb)
+    shrink_pictures(nb.cells)
     clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
     write_nb(nb, path)
 

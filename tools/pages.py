@@ -1,0 +1,103 @@
+"""Bring what the pages show of the result cards in step with them: `make pages`, after a card has changed. It needs no
+GPU. `PAGES="01* 90*"` does only some of them.
+
+Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks the cards, and measures nothing, shows the
+same there as on a GPU: it gets its outputs from that run, and no other cell changes. `--check` changes nothing and
+compares the texts: `make test` runs every notebook in this way."""
+import ast
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+import numba_matmul  # noqa: E402, F401  first: it chooses between the GPU and the simulator
+import nbdev.test  # noqa: E402
+from execnb.nbio import read_nb, write_nb  # noqa: E402
+from nbdev.clean import clean_nb  # noqa: E402
+from nbdev.config import get_config  # noqa: E402
+
+sys.path.append(str(Path(__file__).parent))  # last, so that tools/profile.py stands in nobody's way
+from run_notebooks import shrink_pictures  # noqa: E402
+
+NBS = Path(__file__).resolve().parent.parent/"nbs"
+ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes", "readme_speed"}
+HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has asked for
+
+
+class Keeping(nbdev.test.CaptureShell):
+    "Keeps the notebook that was run last, with its outputs."
+    def run_all(self, nb, **options):
+        Keeping.ran = nb
+        return super().run_all(nb, **options)
+
+
+def asks_cards(cell):
+    "Does this cell show what it asked the cards? One that is exported shows nothing."
+    if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return False
+    lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
+    nodes = [*ast.walk(ast.parse("\n".join(lines)))]
+    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    return bool(called & ASK or HELD & {node.id for node in nodes if isinstance(node, ast.Name)})
+
+
+def texts(cell):
+    "What a cell shows, without pictures and without what it says on the error stream."
+    outputs = json.loads(json.dumps(cell.get("outputs") or [], default=str))
+    shown = [[output["text"]] if "text" in output
+             else [text for kind, text in sorted(output.get("data", {}).items()) if kind.startswith("text/")]
+             for output in outputs if output.get("name") != "stderr"]
+    return ["".join(text) for group in shown for text in group]
+
+
+def run(path):
+    "Run a page as `nbdev_test` does; its cells that ask the cards, with their outputs, by id."
+    nbdev.test.nbdev_test(path=path, n_workers=0)
+    return {cell.id: cell for cell in Keeping.ran.cells if asks_cards(cell)}
+
+
+def check(path):
+    "End with a line that names a cell which shows something else than the cards say."
+    made = run(path)
+    for cell in read_nb(path).cells:
+        if cell.id not in made or "#| compiler" in cell.source: continue  # another version compiles otherwise
+        kept, new = texts(cell), texts(made[cell.id])
+        if kept != new:
+            sys.exit(f"{path.name}, cell {cell.id}: run make pages. It shows\n{kept}\nand the cards say\n{new}")
+
+
+def refresh(path):
+    "Give the cells of a page that ask the cards the outputs of a run; was any of them another?"
+    made, nb = run(path), read_nb(path)
+    before = path.read_text(encoding="utf-8")
+    shrink_pictures(made.values())
+    for cell in nb.cells:
+        if cell.id in made and cell.get("outputs"): cell.outputs = made[cell.id].outputs
+    clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
+    write_nb(nb, path)
+    if path.read_text(encoding="utf-8") != before: print(f"{path.name} shows what the cards say now", flush=True)
+
+
+def in_child(path):
+    "Refresh a page in a process of its own; what it printed if it failed."
+    done = subprocess.run([sys.executable, "-P", __file__, "--one", path], cwd=NBS.parent, capture_output=True, text=True)
+    print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line), end="", flush=True)
+    return done.returncode and f"{path.name}:\n{done.stdout}{done.stderr}"
+
+
+def main(wanted):
+    paths = sorted({path for name in wanted or ["*"] for path in NBS.rglob(f"{name}.ipynb")})
+    if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
+    paths = [path for path in paths if any(map(asks_cards, read_nb(path).cells))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool: failed = [*filter(None, pool.map(in_child, paths))]
+    sys.exit("\n".join(failed) or print(f"{len(paths)} pages ask the cards. To commit: nbs"))
+
+
+if __name__ == "__main__":
+    nbdev.test.CaptureShell = Keeping
+    steps = {"--check": check, "--one": refresh}
+    if step := steps.get(sys.argv[1] if sys.argv[1:] else None):
+        for name in sys.argv[2:]: step(Path(name).resolve())
+    else: main(sys.argv[1:])
