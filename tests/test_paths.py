@@ -154,10 +154,10 @@ def test_paths(numbers):
     assert not missing, "\n".join(missing)
 
 
-def how_wide(kernel, options, accesses, read_c):
-    "What a kernel reads and writes at once, where its rows are aligned or not: in order of space, operation and count."
-    found = {f"{space} {operation} {count}" for space, operation, count in accesses}
-    print(kernel.number, options.get("width"), sorted(found))
+def how_wide(accesses):
+    "How many numbers a kernel moves at once from A and B to its tiles, at most: by copies, if it has them, or by loads."
+    def counts(*kind): return [count for space, operation, count in accesses if (space, operation) == kind]
+    return max(counts("shared", "copy") or counts("global", "load"))
 
 
 def what_was_launched(kernel, paths):
@@ -175,8 +175,9 @@ def what_was_launched(kernel, paths):
         assert options["predicated"] == (not all(whole)), path
         if "width" in options: assert options["width"] == (aligned // 2 if size == 2 else 4 if aligned == 16 else 1), path
         assert options["read_c"] == (path.beta != 0), path
-        if k and path.alpha: how_wide(kernel, options, accesses, path.beta)
-        if k and path.alpha: wholes.add(whole), facts.add((options["predicated"], options.get("width"), options["read_c"]))
+        if k and path.alpha:
+            assert how_wide(accesses) == options.get("width", 1), path
+            wholes.add(whole), facts.add((options["predicated"], options.get("width"), options["read_c"]))
         ring = getattr(tile, "stages", 1)
         counts.add(0 if not path.alpha else cdiv(k, tile.bk) if cdiv(k, tile.bk) < 2 else
                    "short" if cdiv(k, tile.bk) < ring else "rings" if cdiv(k, tile.bk) > 2 * ring else "some")
