@@ -39,7 +39,9 @@ class ChildError(RuntimeError):
 # %% ../nbs/library/process.ipynb #b5b06ece
 def _rebuild(fn, options, configuration):
     "A kernel or device function in this process's mode, and its launch if it had one."
-    kernel = cuda.jit(**options)(fn)
+    options = dict(options)
+    signature = options.pop("signature", None)  # the simulator's; the compiler is told the types of a launch
+    kernel = cuda.jit(signature, **options)(fn) if config.ENABLE_CUDASIM else cuda.jit(**options)(fn)
     return kernel[configuration] if configuration else kernel
 
 @lru_cache(1000)

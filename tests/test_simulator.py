@@ -470,12 +470,53 @@ def test_cuda_may_be_a_local_name():
         "cuda.threadIdx exists only inside a running kernel: decorate its function with @cuda.jit, and launch it")
 
 
+def test_a_signature_is_what_a_launch_must_have():
+    "As the dispatcher of Numba has it, which was asked on the CPU: numbers are converted, arrays are not."
+    @cuda.jit("void(float32[:], float32[:], int32)")
+    def k(x, out, n):
+        i = cuda.grid(1)
+        out[i] = x[i] + n
+    out = X.copy()
+    for n, added in ((3, 3), (3.7, 3), (True, 1), (np.int64(2), 2)):
+        k[1, 64](X, out, n)
+        assert np.array_equal(out, X + added)
+    wide, square = X.astype(np.float64), X.reshape(8, 8)
+    for args in (wide, out, 3), (square, out, 3), (X, out, out), (X, 5, 3):
+        with pytest.raises(TypeError, match="k was compiled for .*int32.*, and is launched with .*pass those types"): k[1, 64](*args)
+    assert "k was compiled for" in diagnose(k[1, 64], wide, out, 3) and diagnose(k[1, 64], X, out, 3) == "No mistake found."
+    refused(k[1, 64], X, out, 2**40, match="1099511627776 is no int32")
+    assert machine_code(k, "void(float32[::1], float32[::1], int32)").registers > 0
+
+    def store(out, x): out[0] = x
+    narrow, both = "void(float64[::1], float32)", [types.void(types.float64[::1], float32), "void(float64[::1], float64)"]
+    for signature, x, stored in ((narrow, 0.1, np.float32(0.1)), (both, 0.1, 0.1), (both, np.float32(0.1), np.float32(0.1)),
+                                 (both, 2**24 + 1, 2**24 + 1)):  # as a float64 it loses nothing
+        cuda.jit(signature)(store)[1, 1](wide, x)
+        assert wide[0] == stored, (signature, x)
+    @cuda.jit(["void(float32[::1], int32)", "void(float32[::1], float32)"])
+    def either(out, n): out[0] = n
+    with pytest.raises(TypeError, match="more than one fits"): either[1, 1](out, 1.5)
+    with pytest.raises(TypeError, match="a kernel returns int32, and it cannot"): cuda.jit("int32(int32[:])")
+    with pytest.raises(NameError, match="flot32"): cuda.jit("void(flot32[:])")
+
+
 def test_an_exception_in_a_device_function_names_its_line():
     @cuda.jit(device=True)
     def half(x, i): return x[i + 100]
     @cuda.jit
     def k(x, out): out[0] = half(x, 3)
     refused(k[1, 1], X, X.copy(), match="out of bounds.*line 2 of half|out of bounds.*of half: def half")
+
+
+def test_an_exception_in_a_function_of_the_library_names_the_readers_line_too():
+    place = {"__name__": "numba_matmul.gemm.invented"}
+    exec("def far(x, i): return x[i + 100]", place)
+    far = cuda.jit(device=True)(place["far"])
+    @cuda.jit
+    def k(x, out):
+        out[0] = x[0]
+        out[0] = far(x, 3)
+    refused(k[1, 1], X, X.copy(), match=r"out of bounds.* line 1 of far, called at line \d+ of k: out\[0\] = far\(x, 3\)$")
 
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba's own package has no intrinsics for CUDA")

@@ -121,7 +121,7 @@ def machine():
     gpu = torch.cuda.get_device_properties(0)
     driver, top_clock = nvidia_smi("driver_version", "clocks.max.sm")
     packages = ("torch", "numba", "numba-cuda", "numpy", "cuda-bindings", "llvmlite",
-                "nvidia-nvjitlink")
+                "nvidia-nvjitlink", "nvidia-nvvm")
     versions = {package: v for package in packages if (v := _version(package))}
     capability = f"{gpu.major}.{gpu.minor}"
     lanes = gpu.multi_processor_count * FP32_LANES.get(capability, 128)

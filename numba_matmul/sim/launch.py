@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID', 'MAX_COOPERATIVE', 'MAX_SIMULATED', 'JIT_OPTIONS', 'MAX_PARAMETERS',
-           'StrictModule', 'CooperativeGroups', 'check_size', 'check_parameters', 'all_arguments', 'interleaved',
-           'StrictKernel', 'jit', 'install', 'skip_cells', 'check_launch', 'simulate', 'diagnose', 'Launch',
-           'launch_of']
+           'WORST_FIRST', 'StrictModule', 'CooperativeGroups', 'check_size', 'check_parameters', 'all_arguments',
+           'interleaved', 'as_declared', 'StrictKernel', 'jit', 'install', 'skip_cells', 'check_launch', 'simulate',
+           'diagnose', 'Launch', 'launch_of']
 
 # %% ../../nbs/library/sim_launch.ipynb #cccca344
 import copy
@@ -38,10 +38,13 @@ from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, _line,
                                         _present)
 from .types import NONE, Array, is_scalar, type_of
 from .typing import run_typed, typed, unboxed_value
-from numba import config, cuda, types
+from numba import config, cuda, typeof, types
+from numba.core import sigutils, typing
+from numba.core.typeconv import Conversion
 from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.np import numpy_support
 
 # %% ../../nbs/library/sim_launch.ipynb #0d493a97
 class StrictModule(kernelapi.FakeCUDAModule):
@@ -181,6 +184,46 @@ def interleaved(seed):
     try: yield
     finally: _seed.reset(token)
 
+# %% ../../nbs/library/sim_launch.ipynb #d5c1a7e2
+def _declared(signature):
+    "The types of arguments that `cuda.jit` was given, and of the result, for each signature."
+    several = signature if isinstance(signature, list) else [signature]
+    return [*map(sigutils.normalize_signature, several)]
+
+def _numba_type(arg):
+    "The type of an argument as Numba's dispatcher sees it."
+    if isinstance(arg, tuple): return types.BaseTuple.from_types([*map(_numba_type, arg)])
+    if not isinstance(arg, GlobalArray): return typeof(arg)
+    there = arg._item
+    layout = "C" if there.is_c_contiguous() else "F" if there.is_f_contiguous() else "A"
+    return types.Array(numpy_support.from_dtype(there.dtype), there.ndim, layout)
+
+def _as(kind, arg):
+    "A number as the type that a signature gives it; all else as it is."
+    if isinstance(kind, types.BaseTuple): return tuple(map(_as, kind, arg))
+    if not isinstance(kind, (types.Number, types.Boolean)): return arg
+    try: return getattr(np, "bool_" if isinstance(kind, types.Boolean) else kind.name)(arg)
+    except OverflowError: raise SimulatorError(f"{arg} is no {kind}, which the signature asks for") from None
+
+WORST_FIRST = Conversion.unsafe, Conversion.safe, Conversion.promote
+
+def as_declared(name, signature, args):
+    """The arguments of a launch as the signature of a kernel has them: numbers get its types, arrays must have them.
+    `TypeError` where a GPU would refuse the launch."""
+    declared, given = [kinds for kinds, _ in _declared(signature)], tuple(map(_numba_type, args))
+    can_convert, fitting = typing.Context().can_convert, {}
+    for kinds in declared:
+        found = [can_convert(one, other) for one, other in zip(given, kinds)]
+        if len(kinds) == len(given) and None not in found:  # as Numba rates them: first, that few lose something
+            fitting.setdefault(tuple(map(found.count, WORST_FIRST)), []).append(kinds)
+    best = fitting[min(fitting)] if fitting else []
+    if len(best) != 1:
+        wanted = " or ".join(f"({', '.join(map(str, kinds))})" for kinds in declared)
+        raise TypeError(f"{name} was compiled for {wanted}, and is launched with ({', '.join(map(str, given))}): "
+                        + ("more than one fits as well" if best else "leave the signature out, or pass those types"))
+    return [*map(_as, best[0], args)]
+
+
 # %% ../../nbs/library/sim_launch.ipynb #a3ff258e
 class StrictKernel(numba_kernel.FakeCUDAKernel):
     "What `@cuda.jit` returns in the strict simulator."
@@ -204,6 +247,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         args, write_back = all_arguments(self.fn, args), []
         args = [self._argument(arg, write_back, name)
                 for arg, name in zip(args, self.fn.__code__.co_varnames)]
+        if signature := self.options.get("signature"): args = as_declared(self.__name__, signature, args)
         typed_launch, kinds = copy.copy(self), tuple(map(type_of, args))
         check_parameters(self.fn, kinds)
         typed_launch.fn, result = typed(self.fn, kinds)
@@ -278,6 +322,11 @@ def jit(function_or_signature=None, **options):
     if unknown: raise TypeError(f"cuda.jit has no option {', '.join(sorted(unknown))}")
     if inspect.isfunction(function_or_signature):
         return StrictKernel(function_or_signature, options)
+    if function_or_signature is not None:
+        for _, result in _declared(function_or_signature):  # refused at once, if it is no signature
+            if result not in (None, types.void) and not options.get("device"):
+                raise TypeError(f"the signature says that a kernel returns {result}, and it cannot: begin with void(")
+        options["signature"] = function_or_signature
     return lambda fn: StrictKernel(fn, options)
 
 def _of_the_running_kernel(name):

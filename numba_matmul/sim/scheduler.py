@@ -49,15 +49,17 @@ def _failed_array(error):
     return f"{name}: " if isinstance(error, IndexError) and isinstance(name, str) else ""
 
 def _last_user_line(traceback):
-    "The line of the kernel, or of a device function it calls, at which `traceback` ends."
-    found = None
+    """The line of the kernel, or of a device function it calls, at which `traceback` ends; after one of this package's,
+    also the line of the reader's that called it."""
+    last = own = None
     while traceback:
         module = traceback.tb_frame.f_globals.get("__name__", "")
-        ours = module.startswith(("numba_matmul.sim.", "numba_matmul.ptx."))  # not the reader's
-        if not ours and module.split(".")[0] not in ("numba", "numpy", "functools"):
-            found = _line(traceback.tb_frame.f_code, traceback.tb_lineno)
+        inside = module.startswith(("numba_matmul.sim.", "numba_matmul.ptx."))  # the simulator's
+        if not inside and module.split(".")[0] not in ("numba", "numpy", "functools"):
+            last = _line(traceback.tb_frame.f_code, traceback.tb_lineno)
+            if not module.startswith("numba_matmul."): own = last
         traceback = traceback.tb_next
-    return found
+    return last if own in (None, last) else f"{last}, called at {own}"
 
 @cache
 def _starts(code): return [instruction.offset for instruction in dis.get_instructions(code)]
