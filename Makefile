@@ -93,19 +93,22 @@ gpu:
 	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
 	 *) echo "make gpu STAGE=tune|ladder|calls|notebooks|ncu|check" >&2; exit 2;; esac
 
+# A page shows what the cards say, so a stage that changes a card ends with this.
+AND_PAGES := , and then what make pages changes
+
 gpu-tune: setup
 	@for number in $(or $(KERNELS),all); do $(PY) -m numba_matmul.ladder --tune $$number --budget $(or $(BUDGET),120) || exit 1; done
-	@echo "To commit: nbs/results, and then what make pages changes"
+	@echo "To commit: nbs/results$(AND_PAGES)"
 
 gpu-ladder: setup
 	$(PY) -m numba_matmul.ladder --size $(SIZES) --json card
 	$(PY) -m numba_matmul.ladder --readme
-	@echo "To commit: nbs/results README.md, and then what make pages changes"
+	@echo "To commit: nbs/results README.md$(AND_PAGES)"
 
 gpu-calls: setup
 	$(PY) -m numba_matmul.ladder --calls
 	$(PY) -m numba_matmul.ladder --readme
-	@echo "To commit: nbs/results README.md, and then what make pages changes"
+	@echo "To commit: nbs/results README.md$(AND_PAGES)"
 
 gpu-notebooks: setup
 	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
@@ -115,11 +118,11 @@ gpu-notebooks: setup
 gpu-ncu: setup
 	$(PY) tools/agree.py $(KERNELS)
 	$(PY) tools/profile.py --card $(KERNELS) > /dev/null
-	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results, and then what make pages changes"
+	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results$(AND_PAGES)"
 
 gpu-check: setup
 	$(PY) tools/check_gpu.py $(KERNELS)
-	@$(if $(KERNELS),:,echo "To commit: nbs/results, and then what make pages changes")
+	@$(if $(KERNELS),:,echo "To commit: nbs/results$(AND_PAGES)")
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

@@ -5,7 +5,6 @@ Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks th
 same there as on a GPU: it gets its outputs from that run, and no other cell changes. `--check` changes nothing and
 compares the texts: `make test` runs every notebook in this way."""
 import ast
-import json
 import os
 import subprocess
 import sys
@@ -15,14 +14,11 @@ from pathlib import Path
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
 import numba_matmul  # noqa: E402, F401  first: it chooses between the GPU and the simulator
 import nbdev.test  # noqa: E402
-from execnb.nbio import read_nb, write_nb  # noqa: E402
-from nbdev.clean import clean_nb  # noqa: E402
-from nbdev.config import get_config  # noqa: E402
+from execnb.nbio import read_nb  # noqa: E402
 
 sys.path.append(str(Path(__file__).parent))  # last, so that tools/profile.py stands in nobody's way
-from run_notebooks import shrink_pictures  # noqa: E402
+from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
-NBS = Path(__file__).resolve().parent.parent/"nbs"
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes", "readme_speed"}
 HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has asked for
 
@@ -45,11 +41,12 @@ def asks_cards(cell):
 
 def texts(cell):
     "What a cell shows, without pictures and without what it says on the error stream."
-    outputs = json.loads(json.dumps(cell.get("outputs") or [], default=str))
-    shown = [[output["text"]] if "text" in output
-             else [text for kind, text in sorted(output.get("data", {}).items()) if kind.startswith("text/")]
-             for output in outputs if output.get("name") != "stderr"]
-    return ["".join(text) for group in shown for text in group]
+    found = []
+    for output in cell.get("outputs") or []:
+        if output.get("name") == "stderr": continue
+        shown = output.get("data", {}) | {"text/stdout": output.get("text", "")}
+        found += ["".join(text) for kind, text in sorted(shown.items()) if text and kind.startswith("text/")]
+    return found
 
 
 def run(path):
@@ -75,8 +72,7 @@ def refresh(path):
     shrink_pictures(made.values())
     for cell in nb.cells:
         if cell.id in made and cell.get("outputs"): cell.outputs = made[cell.id].outputs
-    clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
-    write_nb(nb, path)
+    write_clean(nb, path)
     if path.read_text(encoding="utf-8") != before: print(f"{path.name} shows what the cards say now", flush=True)
 
 
@@ -88,11 +84,10 @@ def in_child(path):
 
 
 def main(wanted):
-    paths = sorted({path for name in wanted or ["*"] for path in NBS.rglob(f"{name}.ipynb")})
-    if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
-    paths = [path for path in paths if any(map(asks_cards, read_nb(path).cells))]
+    paths = [path for path in find(wanted) if any(map(asks_cards, read_nb(path).cells))]
     with ThreadPoolExecutor(os.cpu_count()) as pool: failed = [*filter(None, pool.map(in_child, paths))]
-    sys.exit("\n".join(failed) or print(f"{len(paths)} pages ask the cards. To commit: nbs"))
+    if failed: sys.exit("\n".join(failed))
+    print(f"{len(paths)} pages ask the cards. To commit: nbs")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from PIL import Image
 
 from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 
+NBS = Path(__file__).resolve().parent.parent/"nbs"
+
 
 def shrink_pictures(cells):
     "Pictures of few colours: drawings look the same, and take a third of the room in the file."
@@ -32,6 +34,17 @@ def shrink_pictures(cells):
             output["data"]["image/png"] = base64.b64encode(small.getvalue()).decode()
 
 
+def find(wanted):
+    "The notebooks with these names, in which * stands for anything; all of them if there are none."
+    paths = {path for name in wanted or ["*"] for path in NBS.rglob(f"{name}.ipynb")}
+    return sorted(paths, key=lambda path: path.name) or sys.exit(f"no notebook is called {' or '.join(wanted)}")
+
+
+def write_clean(nb, path):
+    clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
+    write_nb(nb, path)
+
+
 def run(path):
     "Execute one notebook in place; the exit status is 1 if a cell fails."
     nb, shell = read_nb(path), CaptureShell(path)
@@ -40,8 +53,7 @@ def run(path):
     try: shell.run_all(nb, exc_stop=True)
     except Exception: sys.exit(shell.prettytb(fname=path))
     shrink_pictures(nb.cells)
-    clean_nb(nb, allowed_cell_metadata_keys=get_config().allowed_cell_metadata_keys.split())
-    write_nb(nb, path)
+    write_clean(nb, path)
 
 
 def run_in_child(path):
@@ -60,12 +72,8 @@ def run_in_child(path):
 def main(wanted):
     need_gpu("STAGE=notebooks")
     if not gpu_card(): sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
-    nbs = Path(__file__).parent.parent/"nbs"
-    paths = sorted({path for name in wanted or ["*"] for path in nbs.rglob(f"{name}.ipynb")},
-                   key=lambda path: path.name)
-    if not paths: sys.exit(f"no notebook is called {' or '.join(wanted)}")
     made = {}
-    for path in paths:
+    for path in find(wanted):
         start = time.time()
         made |= run_in_child(path)
         write_card(dict(gpu=gpu_name(), experiments=gpu_card().get("experiments", {}) | made))
