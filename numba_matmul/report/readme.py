@@ -101,8 +101,9 @@ def readme_speed() -> str:
                             f"{us[0]} ({us[1]})" if us else "–", f"{first['gflops']:,.0f}", f"**{last['gflops']:,.0f}**"])
     lines = [f"| {' | '.join(line)} |" for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
     versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}" for card in load_cards()))
+    dash = " –: not measured." if any(" – " in line for line in lines) else ""
     return "\n".join([*lines, "", f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: {_lessons(kernels_of('float32'))}, bfloat16: "
-                      f"{_lessons(kernels_of('bfloat16'))}. Of random shapes the geometric mean. –: not measured.)"])
+                      f"{_lessons(kernels_of('bfloat16'))}. Of random shapes the geometric mean.{dash})"])
 
 
 # %% ../../nbs/library/report_readme.ipynb #c0a11709
