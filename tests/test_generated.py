@@ -133,7 +133,7 @@ def test_a_second_card_adds_a_column(two_cards):
     assert [gpu.split(", ")[0] for gpu in lines[0]] == ["H200"] * 2 + ["Another GPU"] * 2
     ours, others = list(zip(*lines))[1::2]  # in bfloat16
     steady, shapes = without_pause(full)["bfloat16", 4096], by_chance(full["experiments"]["twenty shapes by chance"]["values"])
-    assert ours[3] == f"{steady['percent']:.1f}" and others[3:6] == ("–",) * 3  # it has no experiments
+    assert ours[3] == f"{steady['percent']:.1f} ({steady['gflops']:,.0f})" and others[3:6] == ("–",) * 3  # it has no experiments
     for cell, fits in zip(ours[4:6], (True, False)):
         found = shapes["bfloat16", fits]
         assert len(found) == 10 and cell == f"{np.exp(np.log(found).mean()):.0f} ({min(found):.0f})"

@@ -73,7 +73,8 @@ def test_cycles_of_a_step():
 def test_where_a_kernel_loses_and_what_the_tiles_say():
     name = "sgemm_async_copy"
     one = invented(row(name, 1000, 97, 4096), row(name, 1000, 98, 2048), row(name, 1000, 60, 1290, 640, 64))
-    other = invented(row(name, 1000, 99, 4096), row(name, 1000, 97.5, 2048)) | dict(gpu="NVIDIA Other GPU")
+    smaller = dict(cublas_kernel=SMALL_TILES.replace("64x128x8", "32x32x8"))  # another choice at 2048
+    other = invented(row(name, 1000, 99, 4096), row(name, 1000, 97.5, 2048) | smaller) | dict(gpu="NVIDIA Other GPU")
     found = ALL[name]
     assert tables.losing([one, other], found) == [(1290, 640, 64), (4096, 4096, 4096), (2048, 2048, 2048)]
     assert tables.losing([one, other], found, below=90) == [(1290, 640, 64)]
@@ -81,7 +82,8 @@ def test_where_a_kernel_loses_and_what_the_tiles_say():
     assert "%: Invented · Other" in lines[0]
     # tiles of 128 rows and 64 columns: 11 × 10 of them, on ten multiprocessors; 1/128 + 1/64 to 1/128 + 1/256
     assert lines[2] == "| 1290×640×64 | 60 · – | – · 128×64 | – · 11.00 | – · 2.00 |  |"
-    assert lines[3].startswith("| 4096 | 97 · 99 |")
+    assert lines[3].startswith("| 4096 | 97 · 99 | – · 128×64 |")
+    assert lines[4] == "| 2048 | 98 · 98 | – · 128×64 or 32×32 | – · 51.20 or 409.60 | – · 2.00 or 5.33 |  |"
     assert tables.size_text(7, 7, 7) == "7" and tables.size_text(7, 7, 8) == "7×7×8"
 
 
@@ -119,6 +121,7 @@ def test_operations_for_each_byte():
     by_hand, asked, delivered = tables.intensities(card, KERNELS[18])
     rows, columns = tables.tile_at(card, KERNELS[18])[:2]
     assert by_hand == pytest.approx(rows * columns / (rows + columns)) and asked is None and delivered == pytest.approx(512)
+    assert str(tables.in_bytes(card)).startswith("| Invented GPU, kernel | by hand |")
     assert str(tables.in_bytes(card)).splitlines()[3] == "| 3 | 8.00 | 4.00 | 64.00 |"
 
 

@@ -84,9 +84,10 @@ def readme_ladder() -> str:
 # %% ../../nbs/library/report_readme.ipynb #4aacb568
 def readme_speed() -> str:
     "The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a program."
-    head, columns = ["the last kernels (% of cuBLAS's speed, unless named)"], []
-    labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause", "random shapes of multiples of 64 (the worst)",
-              "other random shapes (the worst)", "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel", "GFLOP/s at 4096, last kernel"]
+    head, columns = ["the last kernels (% of cuBLAS's speed, unless another unit is named)"], []
+    labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause (GFLOP/s)", "random shapes of multiples of 64: mean (worst)",
+              "other random shapes: mean (worst)", "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
+              "GFLOP/s at 4096, last kernel"]
     def percent(row): return f"{row['percent']:.1f}" if row else "–"
     for card in load_cards():
         steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
@@ -96,14 +97,16 @@ def readme_speed() -> str:
             shapes, call = [chance.get((dtype, fits)) for fits in (True, False)], calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
             head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}")
-            columns.append([percent(last), percent(card_row(card, last["name"], 8192)), percent(steady.get((dtype, 4096))),
+            columns.append([percent(last), percent(card_row(card, last["name"], 8192)), 
+                            f"{percent(row)} ({row['gflops']:,.0f})" if (row := steady.get((dtype, 4096))) else "–",
                             *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–" for found in shapes),
                             f"{us[0]} ({us[1]})" if us else "–", f"{first['gflops']:,.0f}", f"**{last['gflops']:,.0f}**"])
     lines = [f"| {' | '.join(line)} |" for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
     versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}" for card in load_cards()))
     dash = " –: not measured." if any(" – " in line for line in lines) else ""
     return "\n".join([*lines, "", f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: {_lessons(kernels_of('float32'))}, bfloat16: "
-                      f"{_lessons(kernels_of('bfloat16'))}. Of random shapes the geometric mean.{dash})"])
+                      f"{_lessons(kernels_of('bfloat16'))}. Means are geometric. Other shapes in bfloat16: most have an n or k that is no multiple of 8, "
+                      f"and there cuBLAS falls back on kernels of earlier generations.{dash})"])
 
 
 # %% ../../nbs/library/report_readme.ipynb #c0a11709
@@ -148,7 +151,7 @@ def readme_gpus() -> str:
     for kernel in KERNELS.values(): needs.setdefault(kernel.capability, []).append(kernel)
     def text(major, minor, *alone):
         if not major: return "a GPU that Numba CUDA supports"
-        return f"exactly {major}.{minor}" if alone else f"compute capability {major}.{minor} or later"
+        return f"compute capability {'exactly ' * bool(alone)}{major}.{minor}{'' if alone else ' or later'}"
     return f"What the kernels need: {', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}."
 
 PARTS = {"speed": readme_speed, "calls": readme_calls, "exercises": readme_exercises, "gpus": readme_gpus, "ladder": readme_ladder,

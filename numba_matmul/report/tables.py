@@ -114,7 +114,7 @@ def lost(
     below=98,  # per cent
 ) -> Markdown:
     """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves they make (tiles
-    for each multiprocessor), and the rows that a block fetches for a multiply-add, with 128×256 as 1."""
+    for each multiprocessor), and what a block fetches for a multiply-add, with 128×256 as 1."""
     found, sms = [by_size(card, kernel.name) for card in cards], cards[0]["multiprocessors"]
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
     def described(size, rows, columns, wide=1, high=1):  # blocks of a cluster share what they fetch
@@ -123,19 +123,19 @@ def lost(
         return f"{rows}×{columns}", f"{waves:.2f}", f"{fetched:.2f}"
     lines = []
     for size in losing(cards, kernel, below):
-        ours, theirs, more = ("–",) * 3, ("–",) * 3, ""
+        ours, more = ("–",) * 3, ""
         if select_config:
             config = select_config(*size, sms)
             ours = described(size, *config.tile[:2])
             more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1) + [f"{', '.join(config.padded.upper())} copied"] * bool(config.padded))
-        if name := cublas_tile(next(rows[size] for rows in found if size in rows)["cublas_kernel"]):
-            (columns, rows), (wide, high) = name
-            theirs = described(size, rows, columns, wide, high)
+        names = dict.fromkeys(cublas_tile(rows[size]["cublas_kernel"]) for rows in found if size in rows)  # GPUs may differ
+        theirs = [" or ".join(dict.fromkeys(kind)) for kind in zip(*(
+            described(size, rows, columns, wide, high) for (columns, rows), (wide, high) in filter(None, names)))] or ("–",) * 3
         percents = " · ".join(f"{rows[size]['percent']:.0f}" if size in rows else "–" for rows in found)
         pairs = " | ".join(f"{one} · {other}" for one, other in zip(ours, theirs))
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
-    head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | rows | also |"
+    head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
     return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines]))
 
 # %% ../../nbs/library/report_tables.ipynb #ea8e2158
@@ -175,7 +175,7 @@ def in_bytes(
 ) -> Markdown:
     "`intensities` as a table."
     rows = [" | ".join(f"{x:.2f}" if x else "–" for x in intensities(card, kernel)) for kernel in profiled(card)]
-    return Markdown("\n".join(["| kernel | by hand | asked for, counted | delivered, counted |", "|--:|--:|--:|--:|",
+    return Markdown("\n".join([f"| {card['gpu']}, kernel | by hand | asked for, counted | delivered, counted |", "|--:|--:|--:|--:|",
                                *(f"| {kernel.number} | {row} |" for kernel, row in zip(profiled(card), rows))]))
 
 # %% ../../nbs/library/report_tables.ipynb #213ccc37
