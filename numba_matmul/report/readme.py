@@ -97,7 +97,7 @@ def readme_speed() -> str:
             shapes, call = [chance.get((dtype, fits)) for fits in (True, False)], calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
             head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}")
-            columns.append([percent(last), percent(card_row(card, last["name"], 8192)), 
+            columns.append([percent(last), percent(card_row(card, last["name"], 8192)),
                             f"{percent(row)} ({row['gflops']:,.0f})" if (row := steady.get((dtype, 4096))) else "–",
                             *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–" for found in shapes),
                             f"{us[0]} ({us[1]})" if us else "–", f"{first['gflops']:,.0f}", f"**{last['gflops']:,.0f}**"])
@@ -105,8 +105,8 @@ def readme_speed() -> str:
     versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}" for card in load_cards()))
     dash = " –: not measured." if any(" – " in line for line in lines) else ""
     return "\n".join([*lines, "", f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: {_lessons(kernels_of('float32'))}, bfloat16: "
-                      f"{_lessons(kernels_of('bfloat16'))}. Means are geometric. Other shapes in bfloat16: most have an n or k that is no multiple of 8, "
-                      f"and there cuBLAS falls back on kernels of earlier generations.{dash})"])
+                      f"{_lessons(kernels_of('bfloat16'))}. Means are geometric. In bfloat16, where n or k is no multiple of 8, cuBLAS "
+                      f"falls back on kernels of earlier generations.{dash})"])
 
 
 # %% ../../nbs/library/report_readme.ipynb #c0a11709
@@ -151,7 +151,7 @@ def readme_gpus() -> str:
     for kernel in KERNELS.values(): needs.setdefault(kernel.capability, []).append(kernel)
     def text(major, minor, *alone):
         if not major: return "a GPU that Numba CUDA supports"
-        return f"compute capability {'exactly ' * bool(alone)}{major}.{minor}{'' if alone else ' or later'}"
+        return f"compute capability exactly {major}.{minor}" if alone else f"compute capability {major}.{minor} or later"
     return f"What the kernels need: {', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}."
 
 PARTS = {"speed": readme_speed, "calls": readme_calls, "exercises": readme_exercises, "gpus": readme_gpus, "ladder": readme_ladder,

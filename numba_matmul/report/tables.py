@@ -129,10 +129,9 @@ def lost(
             ours = described(size, *config.tile[:2])
             more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1) + [f"{', '.join(config.padded.upper())} copied"] * bool(config.padded))
         names = dict.fromkeys(cublas_tile(rows[size]["cublas_kernel"]) for rows in found if size in rows)  # GPUs may differ
-        theirs = [" or ".join(dict.fromkeys(kind)) for kind in zip(*(
-            described(size, rows, columns, wide, high) for (columns, rows), (wide, high) in filter(None, names)))] or ("–",) * 3
+        theirs = [described(size, rows, columns, wide, high) for (columns, rows), (wide, high) in filter(None, names)] or [("–",) * 3]
         percents = " · ".join(f"{rows[size]['percent']:.0f}" if size in rows else "–" for rows in found)
-        pairs = " | ".join(f"{one} · {other}" for one, other in zip(ours, theirs))
+        pairs = " | ".join(f"{one} · {' or '.join(dict.fromkeys(others))}" for one, others in zip(ours, zip(*theirs)))
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
     head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
