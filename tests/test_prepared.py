@@ -3,6 +3,7 @@ gets. (On a GPU `make gpu STAGE=check` runs the real thing: streams, threads, gr
 import ast
 import ctypes
 import inspect
+from threading import Thread, local
 from types import SimpleNamespace
 
 import numpy as np
@@ -112,11 +113,23 @@ def test_a_prepared_launch_has_what_numba_packs_and_the_addresses_of_this_call(f
 
 
 def maps_of_calls():
-    "In a child: where the tensor maps of prepared launches are, what they say, and what the driver is told of them."
+    """In a child: where the tensor maps of prepared launches are, what they say, and what the driver is told of them. It
+    refuses threads without a context, and the main thread begins without one. Then the same launch in threads of their own;
+    and what is said of another error."""
+    from cuda.bindings import driver
     import numba_matmul.gemm.launch as launch
-    moved, launches = [], []
+    moved, launches, in_context, refused, made = [], [], local(), [], []
+
+    def needs_context(call):
+        def checked(*arguments):
+            if hasattr(in_context, "gpu"): return call(*arguments)
+            refused.append(call.__name__)
+            return (driver.CUresult.CUDA_ERROR_INVALID_CONTEXT,) if call.__name__.startswith("cu") else 201
+        checked.__name__ = call.__name__
+        return checked
 
     def move(at, address):
+        if not address: return 1
         moved.append((at % 64, address))
         ctypes.cast(at, ctypes.POINTER(ctypes.c_uint64))[0] = address
         return 0
@@ -126,25 +139,55 @@ def maps_of_calls():
         launches.append([fields[i][0] for i in range(6 + 3 * 16 + 2 * 9 + 1)])
         return 0
 
-    launch._launch, launch._move_map = note, move
-    launch._map_words = lambda x, rows: np.arange(16, dtype=np.uint64) + np.uint64(100 * rows)
-    compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=77)))
+    def cuTensorMapEncodeTiled(_, dimensions, address, sizes, strides, box, *others):
+        made.append((address, [int(x) for x in (*sizes, *strides, *box)]))
+        words = np.arange(16, dtype=np.uint64) + np.uint64(100 * int(box[1]))
+        return driver.CUresult.CUDA_SUCCESS, SimpleNamespace(getPtr=lambda: words.ctypes.data)
+
+    def cuKernelGetFunction(handle): return driver.CUresult.CUDA_SUCCESS, 78
+
+    driver.cuTensorMapEncodeTiled, driver.cuKernelGetFunction = map(needs_context, (cuTensorMapEncodeTiled, cuKernelGetFunction))
+    launch._launch, launch._move_map, launch.current_gpu = needs_context(note), needs_context(move), lambda: SimpleNamespace(id=3)
+    launch.cuda = SimpleNamespace(current_context=lambda number: setattr(in_context, "gpu", number))
+    compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=driver.CUkernel(77))))
     a, b, c = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2)
-    maps, of = launch.TensorMapWords((a, 1), (b, 2), (c, 3)), ((A, A + 4096), (B, B + 4096), (C, C + 4096))
+
+    def prepare(pieces=None):
+        maps = launch.TensorMapWords((a, 1), (b, 2), (c, 3))
+        return launch.PreparedLaunch(((A, A + 4096), (B, B + 4096), (C, C + 4096)), compiled, (1, 1, 1), (1, 1, 1), 0, False,
+                                     (maps, (a, b), np.uint32(5)), pieces=pieces)
+    def in_thread(fn, *arguments):
+        thread = Thread(target=fn, args=arguments)
+        thread.start(), thread.join()
+
     for pieces in None, (0, 1, 2, 0, 1):
-        one = launch.PreparedLaunch(of, compiled, (1, 1, 1), (1, 1, 1), 0, False, (maps, (a, b), np.uint32(5)), pieces=pieces)
+        one = prepare(pieces)
         one((A, B, C), 0)
         one((A, B + 64, C), 0)
-    return moved, launches
+    told, calls = (moved[:], launches[:], made[:3]), len(launches)
+    in_thread(prepare)
+    in_thread(one, (A, B + 64, C), 0)   # nothing to tell: the launch is the first
+    in_thread(one, (A, B + 128, C), 0)  # a map is the first
+    assert in_context.gpu == 3
+    del in_context.gpu
+    function = launch._ask(driver.cuKernelGetFunction, driver.CUkernel(77))
+    try: one((0, B, C), 0)
+    except RuntimeError as e: error = str(e)
+    return *told, len(launches) - calls, moved[len(told[0]):], function, refused, error
 
 
 def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
-    moved, launches = in_child(maps_of_calls, simulator=False)
+    moved, launches, made, calls, in_threads, function, refused, error = in_child(maps_of_calls, simulator=False)
+    assert made == [(A, [8, 4, 16, 64, 1]), (B, [2, 8, 4, 64, 2]), (C, [2, 4, 4, 64, 3])]
     assert moved == 2 * [(0, A), (0, B), (0, C), (0, B + 64)]
     for got, b in zip(launches, 2 * (B, B + 64)):
         words = [[first, *range(100 * rows + 1, 100 * rows + 16)] for first, rows in ((A, 1), (b, 2), (C, 3))]
         assert got[:6] == 6 * [0] and got[6:54] == sum(words, [])
         assert got[54:] == [0, 0, 32, 4, A, 4, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 5]
+    # A thread that hasn't used the GPU gets a context, whatever it asks first, and the driver is asked again.
+    assert (calls, in_threads, function) == (2, [(0, B + 128)], 78)
+    first = "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", "note", "note", "move", "move", "cuKernelGetFunction"
+    assert (tuple(refused), error) == (first, "the CUDA driver refuses move: error 1")
 
 
 def test_every_host_function_is_prepared_and_launches_in_one_way():

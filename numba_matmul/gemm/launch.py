@@ -109,6 +109,8 @@ def launch_number() -> np.int64:
     return np.int64(next(_NUMBERS))
 
 # %% ../../nbs/library/gemm_launch.ipynb #fa570002
+_NOTING = Lock()  # a kernel's configuration is the same object in all threads, and so is its list of callbacks
+
 def launch_kernel(
     g,        # what `gemm_args` returned
     kernel,   # a kernel
@@ -130,9 +132,10 @@ def launch_kernel(
     if config.ENABLE_CUDASIM: return launch(*given)
     compiled = []
     def note(kernel, _): compiled.append(kernel)
-    launch.pre_launch_callbacks.append(note)
-    try: launch(*given)
-    finally: launch.pre_launch_callbacks.remove(note)
+    with _NOTING:
+        launch.pre_launch_callbacks.append(note)
+        try: launch(*given)
+        finally: launch.pre_launch_callbacks.remove(note)
     g.launches.append((compiled[0], launch.griddim, launch.blockdim, shared_bytes, together, args))
 
 def delegate(
@@ -193,10 +196,15 @@ class LaunchConfig(NamedTuple):
     padded: str = ""  # names of matrices to copy into longer rows first
 
 # %% ../../nbs/library/gemm_launch.ipynb #fa570004
-def _ask(result):
-    "What a function of the driver returns, or `RuntimeError` with its error."
-    error, *found = result
-    if error: raise RuntimeError(f"the CUDA driver says {error.name}")
+def _ask(call, *arguments):
+    """What a function of the driver returns, or `RuntimeError` with its error. A thread that hasn't used the GPU before has
+    no context; it gets one here, and the driver is asked again."""
+    for _ in range(2):
+        result = call(*arguments)
+        error, *found = result if isinstance(result, tuple) else (result,)
+        if error != 201: break  # CUDA_ERROR_INVALID_CONTEXT
+        cuda.current_context(current_gpu().id)
+    if error: raise RuntimeError(f"the CUDA driver refuses {call.__name__}: {getattr(error, 'name', f'error {error}')}")
     return found[0] if found else None
 
 def _map_words(x, box_rows):
@@ -205,14 +213,14 @@ def _map_words(x, box_rows):
     rows, cols = map(int, x.shape)
     if config.ENABLE_CUDASIM: return hopper.tensor_map(x._ary.ctypes.data, rows, cols, box_rows).view(np.uint64)
     from cuda.bindings import driver as b
-    made = _ask(b.cuTensorMapEncodeTiled(
+    made = _ask(b.cuTensorMapEncodeTiled,
         b.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x.device_ctypes_pointer.value,
         [b.cuuint64_t(cols), b.cuuint64_t(rows)], [b.cuuint64_t(2 * cols)],
         [b.cuuint32_t(64), b.cuuint32_t(box_rows)], [b.cuuint32_t(1)] * 2,
         b.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         b.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
         b.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-        b.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE))
+        b.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
     return np.frombuffer(ctypes.string_at(made.getPtr(), 8 * MAP_WORDS), np.uint64)
 
 # %% ../../nbs/library/gemm_launch.ipynb #fa570005
@@ -253,7 +261,7 @@ class PreparedLaunch:
     ):
         from cuda.bindings import driver as b
         handle = compiled._codelibrary.get_cufunc().handle  # numba-cuda has no public way to a kernel's handle
-        function = _ask(b.cuKernelGetFunction(handle)) if isinstance(handle, b.CUkernel) else handle
+        function = _ask(b.cuKernelGetFunction, handle) if isinstance(handle, b.CUkernel) else handle
         self.config, self.kept, self.stream = b.CUlaunchConfig(), (compiled, function), None
         (self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ), self.config.sharedMemBytes = grid, shared_bytes
         self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = block
@@ -303,15 +311,11 @@ class PreparedLaunch:
             at, which, offset, last = one
             address = memory[which] + offset
             if address != last:
-                if error := _move_map(at, address): raise RuntimeError(f"the CUDA driver refuses a tensor map: error {error}")
+                if _move_map(at, address): _ask(_move_map, at, address)
                 one[3] = address
         for at in self.numbers: fields[at] = next(_NUMBERS)
         if stream != self.stream: self.config.hStream = self.stream = stream
-        error = _launch(*self.arguments)
-        if error == 201:  # CUDA_ERROR_INVALID_CONTEXT: this thread has asked nothing of the GPU yet
-            cuda.current_context()
-            error = _launch(*self.arguments)
-        if error: raise RuntimeError(f"the CUDA driver refuses a launch: error {error}")
+        if _launch(*self.arguments): _ask(_launch, *self.arguments)  # not on every call: `_ask` takes time
 
 # %% ../../nbs/library/gemm_launch.ipynb #fa570012
 def _of_driver(name, count):
