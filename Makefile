@@ -5,7 +5,7 @@
 # make profile KERNEL=05 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu or check; writes results to commit
 #                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
-#                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each)
+#                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each, STAGE=check KERNELS=16 PARTS="new_threads large")
 # make mutants          plant mistakes into the kernels, one at a time: is each of them found? (ARGS="--count 0": all)
 # make site             the course as a website, in _docs; make site-check opens every page of it in a headless Chromium
 # make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU
@@ -121,8 +121,8 @@ gpu-ncu: setup
 	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results$(AND_PAGES)"
 
 gpu-check: setup
-	$(PY) tools/check_gpu.py $(KERNELS)
-	@$(if $(KERNELS),:,echo "To commit: nbs/results$(AND_PAGES)")
+	$(PY) tools/check_gpu.py $(KERNELS) $(PARTS)
+	@$(if $(KERNELS)$(PARTS),:,echo "To commit: nbs/results$(AND_PAGES)")
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

@@ -247,11 +247,12 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     spec = importlib.util.spec_from_file_location("check_gpu", ROOT/"tools"/"check_gpu.py")
     check_gpu = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(check_gpu)
-    asked, written, found = [], [], dict(runs=3, failed=[], errors={}, no_answer=[])
+    asked, kernels_of, written, found = [], [], [], dict(runs=3, failed=[], errors={}, no_answer=[])
     sanitizers = {"a_kernel": {"wrong results": 3, "memcheck": 0, "racecheck": None}}
     def part(name, result=found, ends=True):
         def run(kernels):
             asked.append(name)
+            if len(kernels) < 18: kernels_of.append([kernel.number for kernel in kernels])
             if not ends: raise KeyboardInterrupt
             return dict(result)
         return run
@@ -273,6 +274,13 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     monkeypatch.setitem(check_gpu.PARTS, "large", part("large", found | dict(failed=["wrong"])))
     with pytest.raises(SystemExit): check_gpu.main([])
     assert asked[5:] == ["random", "large", "tricky", "sanitizer"]
+    # Some parts and kernels, for the screen alone.
+    del asked[:], written[:]
+    check_gpu.main(["16", "tricky", "random", "01", "1"])
+    assert (asked, kernels_of, written) == (["random", "tricky"], [[16, 1]] * 2, [])
+    for wrong in ("99", "", "harge", "1.5"):
+        with pytest.raises(SystemExit, match=f"no kernel or part is called '{wrong}'; KERNELS are 1 to 18, PARTS are random, "):
+            check_gpu.main(["1", wrong])
 
 
 def test_a_name_for_a_list_of_names_is_refused():

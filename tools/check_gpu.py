@@ -1,11 +1,12 @@
-"""Check every kernel on this GPU: `make gpu STAGE=check`; only some of them, and then for the screen alone:
-`KERNELS="15 16"`.
+"""Check every kernel on this GPU: `make gpu STAGE=check`. Only some kernels or parts, and then for the screen alone:
+`KERNELS="15 16"`, `PARTS="new_threads large"`.
 
-First each PTX instruction, on the same random operands here and in the simulator. Then random sizes, views at odd
-addresses, guard bands around C that must stay untouched; many launches of the kernels whose warps work at their own
-pace; launches that overlap, in streams, threads and graphs; matrices of more than 2³² elements; and compute-sanitizer,
-also of small kernels that are right or wrong in ways hard to see. Each of these parts takes a few minutes and is kept
-when it has passed, so a check that was interrupted goes on where it was. The counts go to the result card."""
+First each PTX instruction, on the same random operands here and in the simulator. Then threads that call a kernel or an
+operator before anything else; random sizes, views at odd addresses, guard bands around C that must stay untouched; many
+launches of the kernels whose warps work at their own pace; launches that overlap, in streams, threads and graphs;
+matrices of more than 2³² elements; and compute-sanitizer, also of small kernels that are right or wrong in ways hard to
+see. Each of these parts takes a few minutes at most and is kept when it has passed, so a check that was interrupted goes
+on where it was. The counts go to the result card."""
 import ast
 import hashlib
 import json
@@ -17,16 +18,21 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from itertools import cycle, product
 from pathlib import Path
+from threading import Barrier
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import torch
 from numba import cuda
 
+from numba_matmul import torch_ops
 from numba_matmul.arrays import current_gpu
 from numba_matmul.registry import KERNELS
 from numba_matmul.gemm import launch
+from numba_matmul.gemm.args import gemm_args
+from numba_matmul.kernels import k14_stream_k
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import progress
 from numba_matmul.bench.verify import assert_matmul_correct
@@ -49,6 +55,8 @@ STATE = ROOT/"profiles"/"check.json"  # the parts that have ended
 OVERLAPPING = (1100, 700, 900), (300, 520, 4000)  # m, n, k: blocks share tiles, rows are not aligned; sums are long
 TIMES = 20  # that an overlap is tried
 OPERANDS = 8  # how many times each case of an instruction gets random ones
+NEW_THREADS = 8  # at the same time
+LAYER = 304, 520, 1000  # m, n, k: kernel 17 takes a transposed view, and a bias
 
 
 def framed(rows, columns, fill, dtype, step):
@@ -77,9 +85,7 @@ def random_case(kernel):
     if beta == 0: c.fill_(torch.nan)
     if alpha == 0: a.fill_(torch.nan)
     before = c.clone()
-    kept = torch.uint16 if dtype == torch.bfloat16 else dtype
-    arrays = ([cuda.as_cuda_array(x.view(kept)) for x in (a, b, c)] if random.random() < 0.5 and min(m, n, k)
-              else (a, b, c))
+    arrays = numba_arrays((a, b, c)) if random.random() < 0.5 and min(m, n, k) else (a, b, c)
     kernel(*arrays, alpha, beta)
     if m and n: assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
     bands = torch.cat((buffer[:first], buffer[first + m * n:]))
@@ -208,8 +214,7 @@ def memory_again(kernel, shape):
     "While a launch waits for its turn, others ask for memory and fill it: its temporaries must stay."
     stream, others = torch.cuda.Stream(), [torch.cuda.Stream() for _ in range(2)]
     case = matrices(kernel, *shape)
-    arrays = [cuda.as_cuda_array(x.view(torch.uint16) if x.dtype == torch.bfloat16 else x) for x in case]
-    for given, on in (case, stream), (arrays, torch.cuda.default_stream()):
+    for given, on in (case, stream), (numba_arrays(case), torch.cuda.default_stream()):
         case[2].fill_(torch.nan)
         torch.cuda.synchronize()
         with torch.cuda.stream(on):
@@ -223,6 +228,72 @@ def memory_again(kernel, shape):
         assert_matmul_correct(*case)
 
 
+def in_new_threads(calls):
+    "What functions return that are called at the same time, each in a thread that has done nothing before."
+    start = Barrier(len(calls))
+    def work(call):
+        start.wait()  # so that no thread gets two of them
+        return call()
+    with ThreadPoolExecutor(len(calls)) as pool: return list(pool.map(work, calls))
+
+
+def forget_plans():
+    launch.forget_plans()
+    torch_ops._PLANS.clear()
+
+
+def numba_arrays(case):
+    return [cuda.as_cuda_array(x.view(torch.uint16) if x.dtype == torch.bfloat16 else x) for x in case]
+
+
+def kernel_first(kernel, shape):
+    """The first thing that threads do is to call a kernel: with tensors and with Numba's arrays, some without C; with plans
+    that this thread has made for other matrices, and without."""
+    for given, planned in product((list, numba_arrays), (True, False)):
+        forget_plans()
+        cases = [matrices(kernel, *shape) for _ in range(NEW_THREADS)]
+        calls = [partial(kernel, *given(case)[:2 + number % 2]) for number, case in enumerate(cases)]
+        if planned:
+            for arrays in (other := given(matrices(kernel, *shape)))[:2], other: kernel(*arrays)
+        torch.cuda.synchronize()
+        for (a, b, c), result in zip(cases, in_new_threads(calls)): assert_matmul_correct(a, b, result)
+
+
+def with_gradients(a, b):
+    "A product, and gradients of its factors."
+    c = torch_ops.matmul(a, b)
+    c.backward(torch.ones_like(c))
+    return c
+
+
+OPERATORS = {  # A, B, their transposes as they lie in memory, and a bias → A·B, or with the bias
+    "matmul": lambda a, b, at, bt, bias: torch_ops.matmul(a, b),
+    "matmul of a transposed view": lambda a, b, at, bt, bias: torch_ops.matmul(at.t(), b),
+    "linear": lambda a, b, at, bt, bias: torch_ops.linear(a, bt),
+    "linear with a bias": lambda a, b, at, bt, bias: torch_ops.linear(a, bt, bias),
+    "gradients": lambda a, b, at, bt, bias: with_gradients(a, b)}
+
+
+def operator_first(name, dtype):
+    "The same with an operator."
+    operator, (m, n, k) = OPERATORS[name], LAYER
+    def operands():
+        a, b, bias = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n), (n,)))
+        if name == "gradients": a.requires_grad_(), b.requires_grad_()
+        return a, b, a.detach().t().contiguous(), b.detach().t().contiguous(), bias
+    for planned in True, False:
+        forget_plans()
+        cases = [operands() for _ in range(NEW_THREADS)]
+        if planned: operator(*operands())
+        torch.cuda.synchronize()
+        results = in_new_threads([partial(operator, *case) for case in cases])
+        for (a, b, _, _, bias), y in zip(cases, results):
+            assert_matmul_correct(a, b, y, beta=float("bias" in name), c_before=bias.expand(m, n))
+            if name == "gradients":
+                ones = torch.ones_like(y)
+                assert_matmul_correct(ones, b.t(), a.grad), assert_matmul_correct(a.t(), ones, b.grad)
+
+
 def new_matrices(kernel, shape):
     "Products of matrices that are new at each call, in two streams at the same time: a launch takes its tensor maps along."
     streams, cases = [torch.cuda.Stream() for _ in range(2)], [matrices(kernel, *shape) for _ in range(TIMES)]
@@ -231,6 +302,21 @@ def new_matrices(kernel, shape):
         with torch.cuda.stream(stream): kernel(*case)
     torch.cuda.synchronize()
     for case in cases: assert_matmul_correct(*case)
+
+
+def used_room(kernel, shape):
+    "Flags and sums of kernel 14 lie where something else lay before; flags are down again at its end, as a CUDA graph needs."
+    def used(*given, **options):
+        room = scratch(*given, **options)
+        torch.as_tensor(room, device="cuda").fill_(1)
+        return room
+    for _ in range(TIMES):
+        a, b, c = matrices(kernel, *shape)
+        g = gemm_args(a, b, c)
+        scratch, g.scratch = g.scratch, used
+        k14_stream_k.launch_blocks(g, blocks=launch.sm_count())
+        assert_matmul_correct(a, b, c)
+        assert not g.rooms[-1].copy_to_host().any(), "a flag is still up"
 
 
 def same_bits(kernel, shape):
@@ -257,11 +343,12 @@ def agree(case, key, *seeds):
 
 
 def outcome(runs):
-    "How many runs (function, kernel, shape) there were, and what went wrong in which."
+    "How many runs (function, kernel or name, shape) there were, and what went wrong in which."
     failed = []
     for fn, kernel, shape in runs:
         try: fn(kernel, *shape)
-        except Exception as e: failed.append(f"{fn.__name__} of {kernel.name} {shape}: {type(e).__name__}: {e}")
+        except Exception as e:
+            failed.append(f"{fn.__name__} of {getattr(kernel, 'name', kernel)} {shape}: {type(e).__name__}: {e}")
     return dict(runs=len(runs), failed=failed)
 
 
@@ -270,6 +357,12 @@ def instructions_part(kernels):
     runs = [(agree, case, (key, *(random.randrange(2**32) for _ in range(OPERANDS))))
             for key, case in instructions.CASES.items() if launch.capable(capability, case.needs)]
     return outcome(progress(runs, "instructions"))
+
+
+def new_threads_part(kernels):
+    runs = [(kernel_first, kernel, (shape,)) for kernel, shape in product(kernels, REPEATED[:1] + OVERLAPPING[1:])]
+    runs += [(operator_first, name, (dtype,)) for name, dtype in product(OPERATORS, torch_ops.DTYPES)]
+    return outcome(progress(runs, "new threads"))
 
 
 def random_cases(kernel, count, seed):
@@ -296,8 +389,8 @@ def repeated_part(kernels):
 
 def overlapping_part(kernels):
     tests = two_graphs, threads, busy, memory_again, new_matrices, same_bits
-    return outcome([(fn, kernel, (shape,)) for fn, kernel, shape in progress(list(product(tests, kernels, OVERLAPPING)),
-                                                                             "overlapping")])
+    runs = [*product(tests, kernels, OVERLAPPING), *product([used_room], {KERNELS[14]} & set(kernels), OVERLAPPING)]
+    return outcome([(fn, kernel, (shape,)) for fn, kernel, shape in progress(runs, "overlapping")])
 
 
 def large_part(kernels):
@@ -328,8 +421,8 @@ def tricky_part(kernels):
     return dict(runs=len(found) + 1, failed=failed, found=found)
 
 
-PARTS = dict(instructions=instructions_part, random=random_part, repeated=repeated_part, overlapping=overlapping_part,
-             large=large_part, sanitizer=sanitizer_part, tricky=tricky_part)
+PARTS = dict(instructions=instructions_part, new_threads=new_threads_part, random=random_part, repeated=repeated_part,
+             overlapping=overlapping_part, large=large_part, sanitizer=sanitizer_part, tricky=tricky_part)
 
 
 def code_in(path):
@@ -356,36 +449,42 @@ def ended_parts():
     return state["parts"] if state.get("of") == what_is_checked() else {}
 
 
-def main(numbers):
+def main(wanted):
     need_gpu("STAGE=check")
-    kernels = [KERNELS[number] for number in numbers or KERNELS]
-    ended = {} if numbers else ended_parts()
-    for name, part in PARTS.items():
+    known = {str(number): number for number in KERNELS}
+    known |= {name.zfill(2): number for name, number in known.items()}
+    if unknown := [word for word in wanted if word not in known.keys() | PARTS.keys()]:
+        sys.exit(f"STAGE=check: no kernel or part is called {' or '.join(map(repr, unknown))}; "
+                 f"KERNELS are {min(KERNELS)} to {max(KERNELS)}, PARTS are {', '.join(PARTS)}")
+    kernels = [KERNELS[number] for number in dict.fromkeys(known[word] for word in wanted if word in known) or KERNELS]
+    parts = [name for name in PARTS if name in wanted] or list(PARTS)
+    ended = {} if wanted else ended_parts()
+    for name in parts:
         if name in ended:
             print(f"{name}: checked before, {ended[name]['seconds']} s")
             continue
         seed, start = random.randrange(2**32), time.time()
         random.seed(seed), torch.manual_seed(seed)
-        ended[name] = part(kernels) | dict(seed=seed, seconds=round(time.time() - start))
+        ended[name] = PARTS[name](kernels) | dict(seed=seed, seconds=round(time.time() - start))
         print(f"{name}: {ended[name]['runs']} runs, {len(ended[name]['failed'])} failed, {ended[name]['seconds']} s")
         print(*ended[name]["failed"], sep="\n")
-        if numbers or ended[name]["failed"]: continue  # what has failed is checked again
+        if wanted or ended[name]["failed"]: continue  # what has failed is checked again
         STATE.parent.mkdir(exist_ok=True)
         passed = {name: part for name, part in ended.items() if not part["failed"]}
         write_whole(STATE, json.dumps(dict(of=what_is_checked(), parts=passed)))
-    failed, tools = [x for part in ended.values() for x in part["failed"]], ended["sanitizer"]
-    result = dict(date=date.today().isoformat(), kernels=[kernel.name for kernel in kernels],
-                  seeds={name: part["seed"] for name, part in ended.items()},
-                  runs={name: part["runs"] for name, part in ended.items()}, failed=len(failed),
-                  sanitizer_errors=tools["errors"], no_answer=tools["no_answer"], wrong_kernels=ended["tricky"]["found"])
-    print(f"{sum(result['runs'].values())} runs, {len(failed)} failed; sanitizer {tools['errors'] or 'not run'}"
+    failed, tools = [x for part in ended.values() for x in part["failed"]], ended.get("sanitizer", dict(errors={}, no_answer=[]))
+    runs = {name: part["runs"] for name, part in ended.items()}
+    print(f"{sum(runs.values())} runs, {len(failed)} failed; sanitizer {tools['errors'] or 'not run'}"
           f"{', no answer from ' * bool(tools['no_answer'])}{', '.join(tools['no_answer'])}.")
-    if failed or any(tools["errors"].values()): sys.exit("Nothing was written." if not numbers else 1)
-    if not numbers:
-        print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
-        STATE.unlink()
+    if failed or any(tools["errors"].values()): sys.exit("Nothing was written." if not wanted else 1)
+    if wanted: return
+    result = dict(date=date.today().isoformat(), kernels=[kernel.name for kernel in kernels],
+                  seeds={name: part["seed"] for name, part in ended.items()}, runs=runs, failed=len(failed),
+                  sanitizer_errors=tools["errors"], no_answer=tools["no_answer"], wrong_kernels=ended["tricky"]["found"])
+    print(f"Written: {write_card(dict(gpu=gpu_name(), check=result)).name}")
+    STATE.unlink()
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--once"]: once(*map(int, sys.argv[2:]))
-    else: main([int(number) for number in sys.argv[1:]])
+    else: main(sys.argv[1:])
