@@ -360,7 +360,7 @@ def instructions_part(kernels):
 
 
 def new_threads_part(kernels):
-    runs = [(kernel_first, kernel, (shape,)) for kernel, shape in product(kernels, REPEATED[:1] + OVERLAPPING[1:])]
+    runs = [(kernel_first, kernel, (shape,)) for kernel, shape in product(kernels, REPEATED[:2] + OVERLAPPING[1:])]
     runs += [(operator_first, name, (dtype,)) for name, dtype in product(OPERATORS, torch_ops.DTYPES)]
     return outcome(progress(runs, "new threads"))
 
