@@ -1455,6 +1455,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                         'numba_matmul/sim/hopper.py'),
                                          'numba_matmul.sim.hopper.Products._written': ( 'library/sim_hopper.html#products._written',
                                                                                         'numba_matmul/sim/hopper.py'),
+                                         'numba_matmul.sim.hopper.Products.note_read': ( 'library/sim_hopper.html#products.note_read',
+                                                                                         'numba_matmul/sim/hopper.py'),
                                          'numba_matmul.sim.hopper.Products.sums': ( 'library/sim_hopper.html#products.sums',
                                                                                     'numba_matmul/sim/hopper.py'),
                                          'numba_matmul.sim.hopper.Unfinished': ( 'library/sim_hopper.html#unfinished',

@@ -1,27 +1,34 @@
 "Every kernel: any size is right, and wrong arguments are refused."
+from fractions import Fraction
 from functools import partial
 from inspect import signature
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from greenlet import getcurrent
 from hypothesis import given, settings, strategies as st
+from numba import types
 
 from numba_matmul.arrays import cdiv, from_bf16, rounded, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
-from numba_matmul.gemm.args import device_matrix, gemm_args
-from numba_matmul.gemm.launch import LONGEST, launch_number, shared_memory_limit, tma_counts, with_shared_memory
+from numba_matmul.gemm.args import LARGEST, device_matrix, gemm_args
+from numba_matmul.gemm.launch import (LONGEST, TensorMapWords, capable, launch_kernel, launch_number, shared_memory_limit,
+                                      tma_counts, with_shared_memory)
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
-from numba_matmul.kernels import k16_tma_wgmma, k18_past_cublas_bf16
+from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile, sgemm_planned_loop
 from numba_matmul.kernels.k14_stream_k import launch_blocks, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
-from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
+from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, PRODUCER_REGISTERS, bf16_gemm_warp_specialized,
+                                                       bf16_gemm_warp_specialized_kernel)
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.sim.launch import launch_of
+from numba_matmul.sim import memory
+from numba_matmul.sim.launch import StrictKernel, launch_of
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
@@ -422,9 +429,96 @@ def test_no_blocks_are_refused(fn):
     with pytest.raises(ValueError, match="blocks is 0; expected 1 or more"): fn(a, b, blocks=0)
 
 
-def test_a_factor_beyond_float32_is_refused():
-    a, b = (to_d(random(4, 4)) for _ in "ab")
-    with pytest.raises(ValueError, match="beyond float32"): KERNELS[1](a, b, alpha=1e300)
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_factor_is_any_number_that_float32_holds(name):
+    a, b, c = (to_d(random(4, 4)) for _ in "abc")
+    def taken(value): return getattr(gemm_args(a, b, c, **{name: value}), name)
+    for value in (2, True, np.int64(-3), np.float64(0.5), Fraction(1, 4), LARGEST, -LARGEST, np.inf, -np.inf, np.nan, 0.1):
+        assert type(taken(value)) is np.float32 and np.array_equal(taken(value), np.float32(value), equal_nan=True), value
+    for value in 1e300, -1e300, 10**400, -10**400, np.nextafter(LARGEST, np.inf), -np.nextafter(LARGEST, np.inf):
+        with pytest.raises(ValueError, match=f"{name} is .*, which is beyond float32"): taken(value)
+    for value in "2", None, 1j, [1.0], np.array([2.0]), np.complex64(1), to_d(random(1)):
+        with pytest.raises(TypeError, match=f"{name} is .*; expected a number"): taken(value)
+
+
+@pytest.mark.parametrize("bs", [0, -1, 33, 8.0, "8", (8, 8), None, True])
+def test_a_block_of_kernel_3_that_cannot_be_is_refused(bs):
+    with pytest.raises((ValueError, TypeError), match="bs is .*; expected a whole number from 1 to 32"):
+        KERNELS[3](*good(KERNELS[3]), bs=bs)
+    assert_matmul_correct(*good(KERNELS[3])[:2], KERNELS[3](*good(KERNELS[3]))) if False else None
+
+
+def test_every_block_of_kernel_3_that_can_be_is_taken():
+    for bs in 1, 2, 31, 32, np.int64(4):
+        a, b = good(KERNELS[3])
+        assert_matmul_correct(a, b, KERNELS[3](a, b, bs=bs))
+
+
+def test_a_capability_with_an_a_is_that_of_one_gpu_alone():
+    for capability, needs in product(((8, 0), (8, 9), (9, 0), (9, 1), (10, 0)), ((8, 0), (9, 0), (9, 0, "a"))):
+        assert capable(capability, needs) == (capability == (9, 0) if len(needs) > 2 else capability >= needs)
+
+
+def test_tensor_maps_are_the_first_argument_or_none_is():
+    maps, other = TensorMapWords.__new__(TensorMapWords), np.int64(0)
+    for given in (other, maps), (other, other, maps), (maps, maps), (maps, other, maps):
+        with pytest.raises(TypeError, match="expected them as the first"): launch_kernel(None, None, 1, 32, *given)
+
+
+def test_registers_that_warps_of_kernel_17_give_back_are_enough_for_the_others():
+    for consumers, count in CONSUMER_REGISTERS.items():
+        assert 128 * (PRODUCER_REGISTERS + consumers * count) <= 65536
+        assert 24 <= PRODUCER_REGISTERS < count <= 256 and PRODUCER_REGISTERS % 8 == count % 8 == 0  # PTX ISA, setmaxnreg
+        assert count >= 2 * 128 // consumers // 2 + 104 or consumers == 1
+
+
+def test_kernel_14_launches_all_blocks_at_once_each_time_with_a_new_number(monkeypatch):
+    made = []
+    monkeypatch.setattr(k14_stream_k, "launch_kernel", lambda *args, **options: made.append((args[-1], options)))
+    for stream_k in True, False: sgemm_stream_k(*good(ALL["sgemm_stream_k"]), stream_k=stream_k)
+    assert made == [(launch_number, dict(together=True)), (launch_number, dict(together=False))]
+
+
+def test_columns_of_a_thread_of_kernel_8():
+    "Groups of four, as far apart as the threads of a row of them need; or neighbours."
+    a, b = to_d(random(16, 8)), to_d(random(8, 64))
+    def columns(**options):
+        seen = set()
+        memory.recorder = lambda space, operation, array, index, *_: (
+            getcurrent().linear == 0 and (space, operation, array.name) == ("global", "store", "c") and seen.add(index))
+        try: sgemm_bank_conflicts_padding(a, b, tile=Tile(16, 64, 8, 8, 8), **options)
+        finally: memory.recorder = None
+        return sorted({index[1] for index in seen})
+    print(columns(), columns(split=False))
+
+
+WRAPPED = (8200, 9, 9), (9, 8200, 9)  # m, n, k: more elements than 16 bits count
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.dtype == "float32"], ids=lambda k: k.name)
+def test_no_index_of_a_large_matrix_is_kept_in_32_bits(kernel, monkeypatch):
+    """Here uint32 and int32 have 16 bits, and of each launch only the first block is run and the last: what an index in 32
+    bits does to a matrix of more than 2³² elements shows in one of more than 2¹⁶. (Kernels 15 to 18 keep pairs of
+    bfloat16 in 32 bits: their large matrices are for `make gpu STAGE=check`.)"""
+    for kind, narrow in (types.uint32, np.uint16), (types.int32, np.int16): monkeypatch.setattr(kind, "in_numpy", narrow)
+    call = StrictKernel.__call__
+    def at_the_ends(launch, *args):
+        launch.blocks = launch.grid_dim and [(0, 0, 0), tuple(size - 1 for size in launch.grid_dim)]
+        try: return call(launch, *args)
+        finally: launch.blocks = None
+    monkeypatch.setattr(StrictKernel, "__call__", at_the_ends)
+    options = dict(next((path.options for path in kernel.paths if path.options), {}))
+    for m, n, k in WRAPPED:
+        a, b, c = random(m, k), random(k, n), random(m, n)
+        if kernel.number == 14:  # a block for each tile
+            options["blocks"] = cdiv(m, options["tile"].bm) * cdiv(n, options["tile"].bn)
+            monkeypatch.setattr(k14_stream_k, "sm_count", lambda: options["blocks"])
+        c_d = to_d(np.full_like(c, np.nan))
+        kernel(to_d(a), to_d(b), c_d, **options)
+        result = to_h(c_d)
+        done = ~np.isnan(result)
+        right = a.astype(np.float64) @ b
+        assert done[0, 0] and done[-1, -1] and np.allclose(result[done], right[done], 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize("c", [5.0, -np.inf, np.nan])

@@ -324,7 +324,7 @@ TURNS = [dict(tile=WgmmaTile(*tile)) | variant for tile, variant in (
 PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths=(8,), alike=True)
          + (Path("its own tile", (37, 48, 24), 0.5, -1.5), Path("not by TMA", (37, 41, 19), 0.5, -1.5),
             Path("staged", (65, 264, 200), -0.75, 0.0, TURNS[0] | dict(blocks=2, epilogue="staged")),
-            Path("two consumers, several tiles", (130, 136, 192), 0.5, 0.0, TURNS[-1] | dict(blocks=1)),
+            Path("two consumers, several tiles", (130, 136, 256), 0.5, 0.0, TURNS[-1] | dict(blocks=1)),
             Path("two consumers, short sums", (128, 136, 64), options=TURNS[-1] | dict(blocks=1))))
 KERNEL = Kernel(17, "bf16_gemm_warp_specialized", "Warps with jobs", "bfloat16", bf16_gemm_warp_specialized,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
