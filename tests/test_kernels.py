@@ -1,27 +1,34 @@
 "Every kernel: any size is right, and wrong arguments are refused."
+from fractions import Fraction
 from functools import partial
 from inspect import signature
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from greenlet import getcurrent
 from hypothesis import given, settings, strategies as st
+from numba import types
 
 from numba_matmul.arrays import cdiv, from_bf16, rounded, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
-from numba_matmul.gemm.args import device_matrix, gemm_args
-from numba_matmul.gemm.launch import LONGEST, launch_number, shared_memory_limit, tma_counts, with_shared_memory
+from numba_matmul.gemm.args import LARGEST, device_matrix, gemm_args
+from numba_matmul.gemm.launch import (LONGEST, TensorMapWords, capable, launch_kernel, launch_number, shared_memory_limit,
+                                      tma_counts, with_shared_memory)
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
-from numba_matmul.kernels import k16_tma_wgmma, k18_past_cublas_bf16
+from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile, sgemm_planned_loop
 from numba_matmul.kernels.k14_stream_k import launch_blocks, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
-from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel
+from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, PRODUCER_REGISTERS, bf16_gemm_warp_specialized,
+                                                       bf16_gemm_warp_specialized_kernel)
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.sim.launch import launch_of
+from numba_matmul.sim import memory
+from numba_matmul.sim.launch import StrictKernel, launch_of
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
@@ -416,15 +423,130 @@ def test_host_functions_take_row_major_matrices_alone(fn, change):
     with pytest.raises(ValueError, match="row-major here"): fn(a, b, tile=WgmmaTile(64, 128, 2)._replace(**change))
 
 
-@pytest.mark.parametrize("fn", [sgemm_stream_k, bf16_gemm_warp_specialized, bf16_gemm_past_cublas], ids=lambda fn: fn.__name__)
-def test_no_blocks_are_refused(fn):
-    a, b = (to_d(random(16, 16, dtype="float32" if fn is sgemm_stream_k else "bfloat16")) for _ in "ab")
-    with pytest.raises(ValueError, match="blocks is 0; expected 1 or more"): fn(a, b, blocks=0)
+@kernels
+def test_options_that_cannot_be_are_refused_before_anything_is_launched(kernel, monkeypatch):
+    "By every host function that has them, whether it does the work, another one does, or there is nothing to do."
+    def launched(launch, *args): raise AssertionError("launched")
+    monkeypatch.setattr(StrictKernel, "__call__", launched)
+    options, factory = signature(kernel.fn).parameters, signature(kernel.factory).parameters if kernel.factory else {}
+    cases = [(TypeError, "foo", [1, None], "foo")]
+    def number(name, *wrong, none=False):
+        others = ["3", 2.0, np.float64(2), True, np.True_, [3], (2, 2), None][:7 if none else 8]
+        cases.extend([(TypeError, name, others, f"{name} is .*; expected .*whole number"), (ValueError, name, wrong, f"{name} is .*; expected")])
+    if "bs" in options: number("bs", 0, np.int64(0), -1, 33)
+    if "blocks" in options: number("blocks", 0, np.int64(-1), 2**31, none=True)
+    if "tile" in options: cases.append((TypeError, "tile", [0, (), "", False, (8, 8), [8], 64], "tile is .*; expected a"))
+    if "padded" in options: cases.append((ValueError, "padded", ["x", "abd", True, 0, ["d"]], "expected some of the letters"))
+    for name in {"pad_a", "pad_b", "shift"} & factory.keys(): number(name, -4, np.int64(-1))
+    if "max_registers" in factory: number("max_registers", 0, -3, none=True)
+    for name in {"split", "stream_k", "staged", "copies_first", "stagger_consumers"} & factory.keys():
+        cases.append((ValueError, name, ["no", "", 2, -1, 0.0, 1.0, [True], None], f"{name} is .*; expected True or False"))
+    if "schedule" in factory: cases.append((ValueError, "schedule", ["fast", None, (2, 3, 1, 3, 1), [1]], "a MainloopSchedule"))
+    if "epilogue" in factory:
+        wrong = ["fused", "fused_bias", "late", "", None, 1, ["staged"]]
+        cases.append((ValueError, "epilogue", wrong, "there are overlapped, staged, direct"))
+    for shape in (4, 8, 8), (4, 6, 5), (0, 8, 8), (4, 8, 0):
+        a, b = good(kernel, *shape)
+        for error, name, values, text in cases:
+            for value in values:
+                with pytest.raises(error, match=text) as caught: kernel(a, b, **{name: value})
+                assert name in str(caught.value), value
 
 
-def test_a_factor_beyond_float32_is_refused():
-    a, b = (to_d(random(4, 4)) for _ in "ab")
-    with pytest.raises(ValueError, match="beyond float32"): KERNELS[1](a, b, alpha=1e300)
+@pytest.mark.parametrize("number,option,text", [(8, dict(pad_a=10**4), "48 KB"), (8, dict(pad_b=10**4), "48 KB"),
+                                                (14, dict(shift=128), "from 0 to 31")], ids=str)
+def test_an_option_beyond_what_a_tile_can_have_is_refused(number, option, text):
+    with pytest.raises(ValueError, match=text): KERNELS[number](*good(KERNELS[number]), **option)
+
+
+def test_blocks_may_be_a_number_of_numpy():
+    for number in 14, 17, 18:
+        a, b = good(KERNELS[number], 4, 8, 8)
+        assert_matmul_correct(a, b, KERNELS[number](a, b, blocks=np.int32(3)))
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta"])
+def test_a_factor_is_any_number_that_float32_holds(name):
+    a, b, c = (to_d(random(4, 4)) for _ in "abc")
+    def taken(value): return getattr(gemm_args(a, b, c, **{name: value}), name)
+    for value in (2, True, np.int64(-3), np.float64(0.5), Fraction(1, 4), LARGEST, -LARGEST, np.inf, -np.inf, np.nan, 0.1):
+        assert type(taken(value)) is np.float32 and np.array_equal(taken(value), np.float32(value), equal_nan=True), value
+    for value in 1e300, -1e300, 10**400, -10**400, np.nextafter(LARGEST, np.inf), -np.nextafter(LARGEST, np.inf):
+        with pytest.raises(ValueError, match=f"{name} is .*, which is beyond float32"): taken(value)
+    for value in "2", None, 1j, [1.0], np.array([2.0]), np.complex64(1), to_d(random(1)):
+        with pytest.raises(TypeError, match=f"{name} is .*; expected a number"): taken(value)
+
+
+def test_every_block_of_kernel_3_that_can_be_is_taken():
+    for bs in 1, 2, 31, 32, np.int64(4):
+        a, b = good(KERNELS[3])
+        assert_matmul_correct(a, b, KERNELS[3](a, b, bs=bs))
+
+
+def test_a_capability_with_an_a_is_that_of_one_gpu_alone():
+    for capability, needs in product(((8, 0), (8, 9), (9, 0), (9, 1), (10, 0)), ((8, 0), (9, 0), (9, 0, "a"))):
+        assert capable(capability, needs) == (capability == (9, 0) if len(needs) > 2 else capability >= needs)
+
+
+def test_tensor_maps_are_the_first_argument_or_none_is():
+    maps, other = TensorMapWords.__new__(TensorMapWords), np.int64(0)
+    for given in (other, maps), (other, other, maps), (maps, maps), (maps, other, maps):
+        with pytest.raises(TypeError, match="expected them as the first"): launch_kernel(None, None, 1, 32, *given)
+
+
+def test_registers_that_warps_of_kernel_17_give_back_are_enough_for_the_others():
+    for consumers, count in CONSUMER_REGISTERS.items():
+        assert 128 * (PRODUCER_REGISTERS + consumers * count) <= 65536
+        assert 24 <= PRODUCER_REGISTERS < count <= 256 and PRODUCER_REGISTERS % 8 == count % 8 == 0  # PTX ISA, setmaxnreg
+
+
+def test_kernel_14_launches_all_blocks_at_once_each_time_with_a_new_number(monkeypatch):
+    made = []
+    monkeypatch.setattr(k14_stream_k, "launch_kernel", lambda *args, **options: made.append((args[-1], options)))
+    for stream_k in True, False: sgemm_stream_k(*good(ALL["sgemm_stream_k"]), stream_k=stream_k)
+    assert made == [(launch_number, dict(together=True)), (launch_number, dict(together=False))]
+
+
+def test_columns_of_a_thread_of_kernel_8():
+    "Groups of four, as far apart as the threads of a row of them need; or neighbours."
+    a, b = to_d(random(16, 8)), to_d(random(8, 64))
+    def columns(**options):
+        seen = set()
+        memory.recorder = lambda space, operation, array, index, *_: (
+            getcurrent().linear == 0 and (space, operation, array.name) == ("global", "store", "c") and seen.add(index))
+        try: sgemm_bank_conflicts_padding(a, b, tile=Tile(16, 64, 8, 8, 8), **options)
+        finally: memory.recorder = None
+        return sorted({index[1] for index in seen})
+    assert columns() == [0, 4 * 64 // 8] and columns(split=False) == [0, 4]
+
+
+WRAPPED = (8200, 9, 9), (9, 8200, 9)  # m, n, k: more elements than 16 bits count
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS.values() if kernel.dtype == "float32"], ids=lambda k: k.name)
+def test_no_index_of_a_large_matrix_is_kept_in_32_bits(kernel, monkeypatch):
+    """Here uint32 and int32 have 16 bits, and of each launch only the first block is run and the last: what an index in 32
+    bits does to a matrix of more than 2³² elements shows in one of more than 2¹⁶. (Kernels 15 to 18 keep pairs of
+    bfloat16 in 32 bits: their large matrices are for `make gpu STAGE=check`.)"""
+    for kind, narrow in (types.uint32, np.uint16), (types.int32, np.int16): monkeypatch.setattr(kind, "in_numpy", narrow)
+    call = StrictKernel.__call__
+    def at_the_ends(launch, *args):
+        launch.blocks = launch.grid_dim and [(0, 0, 0), tuple(size - 1 for size in launch.grid_dim)]
+        try: return call(launch, *args)
+        finally: launch.blocks = None
+    monkeypatch.setattr(StrictKernel, "__call__", at_the_ends)
+    options = dict(next((path.options for path in kernel.paths if path.options), {}))
+    for m, n, k in WRAPPED:
+        a, b, c = random(m, k), random(k, n), random(m, n)
+        if kernel.number == 14:  # a block for each tile
+            options["blocks"] = cdiv(m, options["tile"].bm) * cdiv(n, options["tile"].bn)
+            monkeypatch.setattr(k14_stream_k, "sm_count", lambda: options["blocks"])
+        c_d = to_d(np.full_like(c, np.nan))
+        kernel(to_d(a), to_d(b), c_d, **options)
+        result = to_h(c_d)
+        done = ~np.isnan(result)
+        right = a.astype(np.float64) @ b
+        assert done[0, 0] and done[-1, -1] and np.allclose(result[done], right[done], 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize("c", [5.0, -np.inf, np.nan])

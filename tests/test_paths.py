@@ -8,6 +8,7 @@ import linecache
 import math
 import pathlib
 import sys
+from functools import wraps
 from inspect import signature
 from itertools import product
 
@@ -123,6 +124,7 @@ def observe(numbers):
     for number in numbers:
         kernel = KERNELS[number]
         if factory := kernel.factory:
+            @wraps(factory)
             def noted(*args, factory=factory, **options):
                 bound = signature(factory).bind(*args, **options)
                 bound.apply_defaults()

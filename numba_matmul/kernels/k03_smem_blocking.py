@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel
-from ..gemm.launch import launch_kernel, prepared, row_strips
+from ..gemm.launch import launch_kernel, need_whole, prepared, row_strips
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import Tile
 from numba import cuda, float32, int64, uint32
@@ -43,9 +43,7 @@ def sgemm_smem_blocking_kernel(
     predicated=True,        # may m, n or k not be a multiple of bs?
     barriers=(True, True),  # leave one out to see what it is for
 ):
-    "Kernel 3 for a tile size. Raises `ValueError` for one that cannot work."
-    if not 1 <= bs <= 32:
-        raise ValueError(f"bs={bs}: a block of bs × bs threads needs bs from 1 to 32")
+    "Kernel 3 for a tile size."
     before_use, after_use = barriers
 
     @cuda.jit(lineinfo=True)
@@ -85,7 +83,7 @@ def sgemm_smem_blocking(
 ):              # `c`
     """C ← alpha·A·B + beta·C, with tiles of A and B in shared memory.
     Raises `TypeError` or `ValueError`. After kernel 3 of Simon Boehm's article."""
-    g = gemm_args(a, b, c, alpha, beta)
+    g, bs = gemm_args(a, b, c, alpha, beta), need_whole("bs", bs, 1, 32)  # a block has 1024 threads at most
     k = np.int64(g.k if g.alpha else 0)
     kernel = sgemm_smem_blocking_kernel(bs, predicated=any(size % bs for size in (g.m, g.n, g.k)))
     for a_rows, c_rows in row_strips(g, bs):

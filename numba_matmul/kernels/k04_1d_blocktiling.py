@@ -125,7 +125,7 @@ def sgemm_1d_blocktiling(
     """C ← alpha·A·B + beta·C, each thread with tm results in a column.
     Raises `TypeError` or `ValueError`. After kernel 4 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    options = launch_options(g, tile, Tile, options, width=0)
+    options = launch_options(KERNEL, g, tile, options, width=0)
     kernel = sgemm_1d_blocktiling_kernel(tile.bm, tile.bn, tile.bk, tile.tm, **options)
     k = np.int64(g.k if g.alpha else 0)
     for a_rows, c_rows in row_strips(g, tile.bm):

@@ -147,7 +147,7 @@ def sgemm_2d_blocktiling(
     """C ← alpha·A·B + beta·C, each thread with tm × tn results.
     Raises `TypeError` or `ValueError`. After kernel 5 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    options = launch_options(g, tile, Tile, options, width=0)
+    options = launch_options(KERNEL, g, tile, options, width=0)
     return launch_tiles(sgemm_2d_blocktiling_kernel(*tile, **options), g, tile)
 SMALL, OTHER = dict(tile=Tile(16, 8, 4, 2, 4)), dict(tile=Tile(6, 12, 4, 3, 2))
 PATHS = edge_paths(SMALL) + tile_paths(SMALL, OTHER, widths=(1,)) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)

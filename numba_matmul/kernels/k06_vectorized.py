@@ -260,7 +260,7 @@ def sgemm_vectorized(
     """C ← alpha·A·B + beta·C, with accesses of 128 bits where rows are aligned to 16 bytes.
     Raises `TypeError` or `ValueError`. After kernel 6 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    kernel = sgemm_vectorized_kernel(*tile, **launch_options(g, tile, Tile, options))
+    kernel = sgemm_vectorized_kernel(*tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 
 SMALL_TILES = dict(bm=(8, 16, 32), bn=(8, 16, 32), bk=(4, 8, 16), tm=(4, 8), tn=(4, 8))

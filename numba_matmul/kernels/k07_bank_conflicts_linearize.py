@@ -131,7 +131,7 @@ def sgemm_bank_conflicts_linearize(
     """C ← alpha·A·B + beta·C, with B's tile in the order in which a warp reads it.
     Raises `TypeError` or `ValueError`. After kernel 7 of Simon Boehm's code."""
     g = gemm_args(a, b, c, alpha, beta)
-    kernel = sgemm_bank_conflicts_linearize_kernel(*tile, **launch_options(g, tile, Tile, options))
+    kernel = sgemm_bank_conflicts_linearize_kernel(*tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 KERNEL = Kernel(7, "sgemm_bank_conflicts_linearize", "Bank conflicts: another order", "float32",
                 sgemm_bank_conflicts_linearize, sgemm_bank_conflicts_linearize_kernel,

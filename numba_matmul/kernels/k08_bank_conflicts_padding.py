@@ -73,7 +73,9 @@ def sgemm_bank_conflicts_padding_kernel(
 ):
     "Kernel 8 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)
-    check_tile(tile, RULES | {"pad_a must be a multiple of 4": lambda t: pad_a % 4 == 0})
+    check_tile(tile, RULES | {
+        "pad_a must be a multiple of 4": lambda t: pad_a % 4 == 0,
+        "the padded tiles must fit into 48 KB": lambda t: t.shared_bytes + 4 * t.bk * (pad_a + pad_b) <= 48 * 1024})
     b_width = 1 if pad_b % 4 else 4
     copy_a, copy_b = tile_copiers(tile, predicated, width, b_width)
     gap, step = (4 * bn // tn, 4) if split else (4, tn)
@@ -139,7 +141,7 @@ def sgemm_bank_conflicts_padding(
     """C ← alpha·A·B + beta·C, with A's tile padded and a thread's columns in groups of four.
     Raises `TypeError` or `ValueError`. `pad_a=0, pad_b=5, split=False`: Simon Boehm's kernel 8."""
     g = gemm_args(a, b, c, alpha, beta)
-    kernel = sgemm_bank_conflicts_padding_kernel(*tile, **launch_options(g, tile, Tile, options))
+    kernel = sgemm_bank_conflicts_padding_kernel(*tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 
 VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4), dict(pad_b=6)  # for tests

@@ -239,8 +239,8 @@ def sgemm_autotuned(
     """C ← alpha·A·B + beta·C, with a tile that a search has chosen for this GPU.
     Raises `TypeError` or `ValueError`. After kernel 9 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    tile = tile or tuned_tile("sgemm_autotuned", TILE)
-    kernel = sgemm_autotuned_kernel(tile, **launch_options(g, tile, GroupTile, options))
+    if tile is None: tile = tuned_tile("sgemm_autotuned", TILE)
+    kernel = sgemm_autotuned_kernel(tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 
 # %% ../../nbs/09_autotuning.ipynb #09tests0

@@ -148,8 +148,8 @@ def sgemm_warptiling(
     """C ← alpha·A·B + beta·C, each warp with a tile of its own.
     Raises `TypeError` or `ValueError`. After kernel 10 of Simon Boehm's article."""
     g = gemm_args(a, b, c, alpha, beta)
-    tile = tile or tuned_tile("sgemm_warptiling", TILE)
-    kernel = sgemm_warptiling_kernel(tile, **launch_options(g, tile, WarpTile, options))
+    if tile is None: tile = tuned_tile("sgemm_warptiling", TILE)
+    kernel = sgemm_warptiling_kernel(tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),

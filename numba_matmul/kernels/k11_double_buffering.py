@@ -201,8 +201,8 @@ def sgemm_double_buffering(
     """C ← alpha·A·B + beta·C, the next tile fetched while this one is multiplied.
     Raises `TypeError` or `ValueError`. In place of kernel 11 of Simon Boehm's code."""
     g = gemm_args(a, b, c, alpha, beta)
-    tile = tile or tuned_tile("sgemm_double_buffering", TILE)
-    kernel = sgemm_double_buffering_kernel(tile, **launch_options(g, tile, WarpTile, options))
+    if tile is None: tile = tuned_tile("sgemm_double_buffering", TILE)
+    kernel = sgemm_double_buffering_kernel(tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),

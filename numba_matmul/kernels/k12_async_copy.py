@@ -267,8 +267,8 @@ def sgemm_async_copy(
     Raises `TypeError`, `ValueError`, or `RuntimeError` on an older GPU."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(KERNEL.capability, "cp.async")
-    tile = tile or tuned_tile("sgemm_async_copy", TILE)
-    kernel = sgemm_async_copy_kernel(tile, **launch_options(g, tile, WarpTile, options))
+    if tile is None: tile = tuned_tile("sgemm_async_copy", TILE)
+    kernel = sgemm_async_copy_kernel(tile, **launch_options(KERNEL, g, tile, options))
     return launch_tiles(kernel, g, tile)
 
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),

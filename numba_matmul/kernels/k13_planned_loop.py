@@ -528,8 +528,8 @@ def sgemm_planned_loop(
     Raises `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(KERNEL.capability, "cp.async")
-    tile = tile or choose_tile(g.m, g.n, sm_count())
-    return launch_tiles(sgemm_planned_loop_kernel(tile, **launch_options(g, tile, WarpTile, options)), g, tile)
+    if tile is None: tile = choose_tile(g.m, g.n, sm_count())
+    return launch_tiles(sgemm_planned_loop_kernel(tile, **launch_options(KERNEL, g, tile, options)), g, tile)
 
 VARIANTS = ({}, dict(schedule=MainloopSchedule(1, 1, 0, 0, 0)),  # for tests
             dict(schedule=MainloopSchedule(0, 2, 1, 0, 1)), dict(schedule=MainloopSchedule(2, 1, 0, 1, 0)))

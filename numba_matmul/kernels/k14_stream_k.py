@@ -14,8 +14,8 @@ from ..arrays import cdiv
 from ..ptx.core import add_fours, store_fours, store_relaxed
 from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (LaunchConfig, launch_kernel, launch_number, launch_options,
-                                      need_capability, prepared, sm_count)
+from ..gemm.launch import (MAX_GRID_X, LaunchConfig, check_options, launch_kernel, launch_number,
+                                      launch_options, need_capability, need_whole, prepared, sm_count)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import WarpTile, check_tile
 from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
@@ -87,6 +87,7 @@ def sgemm_stream_k_kernel(
     "Kernel 14 for a tile and a schedule. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
     check_schedule(schedule, tile)
+    need_whole("shift", shift, 0, tile.results - 1)
     bm, bn, bk, results, ring_floats = tile.bm, tile.bn, tile.bk, tile.results, tile.shared_bytes // 4
     addresses, sources = thread_addresses(tile, schedule.hidden), thread_sources(tile)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
@@ -180,18 +181,20 @@ def select_config(
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
 def launch_blocks(
-    g,            # what `gemm_args` returned, not empty
+    g,            # what `gemm_args` returned
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
     **options,    # of the factory: `schedule`, `shift`, and what should not follow from the matrices
 ):
     "Launch kernel 14, with room for parts of sums and their flags."
-    k = g.k if g.alpha else 0
+    check_options(KERNEL, options)
     if tile is not None: check_tile(tile, RULES, WarpTile)
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+    if not (g.m and g.n): return
+    k = g.k if g.alpha else 0
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
     tile, blocks = chosen.tile, chosen.blocks if blocks is None else blocks
-    if blocks < 1: raise ValueError(f"blocks is {blocks}; expected 1 or more")
-    kernel = sgemm_stream_k_kernel(tile, **launch_options(g, tile, WarpTile, options))
+    kernel = sgemm_stream_k_kernel(tile, **launch_options(KERNEL, g, tile, options))
     together = options.get("stream_k", True)
     if together:
         most = sm_count() * tile.launch_bounds[1]
@@ -221,7 +224,7 @@ def sgemm_stream_k(
     `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
     g = gemm_args(a, b, c, alpha, beta)
     need_capability(KERNEL.capability, "cp.async")
-    if g.m and g.n: launch_blocks(g, tile, blocks, **options)
+    launch_blocks(g, tile, blocks, **options)
     return g.result
 
 VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, stream_k=False),  # for tests

@@ -357,8 +357,8 @@ def bf16_gemm_tensor_cores(
     memory."""
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     need_capability(KERNEL.capability, "bfloat16 on tensor cores")
-    tile = tile or with_room(TILE, shared_memory_limit())
-    options = launch_options(g, tile, MmaTile, options, width=g.alignment // 2)
+    if tile is None: tile = with_room(TILE, shared_memory_limit())
+    options = launch_options(KERNEL, g, tile, options, width=g.alignment // 2)
     kernel = bf16_gemm_tensor_cores_kernel(tile, **options)
     blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if blocks:

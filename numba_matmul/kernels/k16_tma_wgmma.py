@@ -21,7 +21,7 @@ from ..ptx.hopper import (
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, pair_writer, mma_row_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (TensorMapWords, delegate, launch_kernel, launch_options, map_of,
+from ..gemm.launch import (TensorMapWords, check_options, delegate, launch_kernel, launch_options, map_of,
                                       need_capability, prepared, tma_counts, with_shared_memory)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
@@ -273,8 +273,9 @@ def bf16_gemm_tma_wgmma(
     need_capability(KERNEL.capability, "wgmma")
     g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    check_options(KERNEL, options)
     if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
-    kernel = KERNEL.factory(tile, **launch_options(g, tile, WgmmaTile, options, width=0))
+    kernel = KERNEL.factory(tile, **launch_options(KERNEL, g, tile, options, width=0))
     launch_kernel(g, kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
                   TensorMapWords((g.a, tile.bm), (g.b, BK)), g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k),
                   g.alpha, g.beta, shared_bytes=tile.shared_bytes)

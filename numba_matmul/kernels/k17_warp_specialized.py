@@ -20,8 +20,8 @@ from ..gemm.args import gemm_args
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer, store_nothing,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (TensorMapWords, chosen_options, delegate, launch_kernel,
-                                      need_capability, prepared, sm_count, tma_counts)
+from ..gemm.launch import (MAX_GRID_X, TensorMapWords, check_options, chosen_options, delegate, launch_kernel,
+                                      need_capability, need_whole, prepared, sm_count, tma_counts)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
@@ -276,15 +276,12 @@ def launch_gemm(
     **options,       # of the factory
 ):
     "Launch kernel 17."
-    if blocks < 1: raise ValueError(f"blocks is {blocks}; expected 1 or more")
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
     epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else "overlapped")
     by_threads = epilogue in ("direct", "split_k")
     if options["read_c"] and not by_threads:
         raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
                          "pass epilogue=\"direct\", or none")
-    if epilogue == "split_k" and workspace is None:
-        raise ValueError("the split_k epilogue needs a workspace and a second kernel: call bf16_gemm_past_cublas")
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)  # the TMA needs no predicate
     kernel = KERNEL.factory(tile, **options)
     maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
@@ -310,6 +307,10 @@ def bf16_gemm_warp_specialized(
     need_capability(KERNEL.capability, "wgmma")
     g, tile = gemm_args(a, b, c, alpha, beta, dtype="bfloat16"), LARGE if tile is None else tile
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    if options.get("epilogue") == "split_k":
+        raise ValueError("the split_k epilogue needs a workspace and a second kernel: call bf16_gemm_past_cublas")
+    check_options(KERNEL, options, epilogue=("overlapped", "staged", "direct"))
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
     tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if blocks is None: blocks = cdiv(tiles, cdiv(tiles, sm_count()))
@@ -324,7 +325,7 @@ TURNS = [dict(tile=WgmmaTile(*tile)) | variant for tile, variant in (
 PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths=(8,), alike=True)
          + (Path("its own tile", (37, 48, 24), 0.5, -1.5), Path("not by TMA", (37, 41, 19), 0.5, -1.5),
             Path("staged", (65, 264, 200), -0.75, 0.0, TURNS[0] | dict(blocks=2, epilogue="staged")),
-            Path("two consumers, several tiles", (130, 136, 192), 0.5, 0.0, TURNS[-1] | dict(blocks=1)),
+            Path("two consumers, several tiles", (130, 136, 256), 0.5, 0.0, TURNS[-1] | dict(blocks=1)),
             Path("two consumers, short sums", (128, 136, 64), options=TURNS[-1] | dict(blocks=1))))
 KERNEL = Kernel(17, "bf16_gemm_warp_specialized", "Warps with jobs", "bfloat16", bf16_gemm_warp_specialized,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,

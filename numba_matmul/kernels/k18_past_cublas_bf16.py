@@ -18,8 +18,8 @@ from ..arrays import cdiv
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import split_k_reduce_kernel
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (LaunchConfig, delegate, launch_kernel, need_capability,
-                                      prepared, sm_count, tma_counts)
+from ..gemm.launch import (MAX_GRID_X, LaunchConfig, check_options, delegate, launch_kernel, need_capability,
+                                      need_whole, prepared, sm_count, tma_counts)
 from ..gemm.paths import Path, edge_paths
 from ..gemm.tiles import BK, WgmmaTile, check_tile
 from . import k15_tensor_cores
@@ -166,6 +166,8 @@ def bf16_gemm_past_cublas(
     if padded is not None and set(str(padded)) - set("abc"):
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
     if tile is not None: check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    check_options(KERNEL, options, epilogue=("overlapped", "staged", "direct", "split_k"))
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))

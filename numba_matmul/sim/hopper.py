@@ -16,6 +16,7 @@ from functools import cached_property
 import numpy as np
 from greenlet import getcurrent
 from ..arrays import from_bf16
+from .races import Access
 from .scheduler import SimulatorError, joined
 
 # %% ../../nbs/library/sim_hopper.ipynb #4cc09800
@@ -176,7 +177,8 @@ class Products:
         self.memory = getcurrent().block.memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
-        self.written = self._written()
+        self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))  # numbers of both factors
+        self.written, self.waited = self._written(), set()  # who has written them; the warps that have waited
 
     @cached_property
     def sums(self):
@@ -196,9 +198,15 @@ class Products:
     def _written(self, what="multiplied"):
         "Who has written the first number of both factors; refused while a copy to it is under way."
         numbers = self.memory.numbers
-        places = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (self.a, self.b)]))
-        numbers.fetch(places, what)
-        return [numbers.elements[number].write for number in numbers.ids[places].tolist()]
+        numbers.fetch(self.first, what)
+        return [numbers.elements[number].write for number in numbers.ids[self.first].tolist()]
+
+    def note_read(self, frame):
+        "A warp has waited: a read by its first thread. A store to a factor then needs a barrier with the other warps."
+        warp = getcurrent().warp
+        if warp in self.waited: return
+        self.waited.add(warp)
+        for place in self.first.tolist(): self.memory.numbers.note_read(place, Access(frame))
 
     def _factors(self, descriptor, row, column):
         "The numbers in some rows of 128 bytes and columns of a tile. Those that threads have stored must be fenced."
@@ -246,6 +254,7 @@ def finish_products(pending, frame):
     while len(thread.products) > pending:
         acc, products = thread.products.pop(0)
         acc.values += products.sums[thread.linear % 128].astype(np.float32)
+        products.note_read(frame)
 
 # %% ../../nbs/library/sim_hopper.ipynb #e078bca8
 def store_pair(address, pair, frame):
