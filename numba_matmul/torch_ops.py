@@ -54,16 +54,15 @@ def check_tensors(
     **given,         # tensors by name, the two factors first
 ):
     "`TypeError` or `ValueError`, unless they are dense tensors of types that the kernels take, on one device."
+    (first, a), (second, b), *_ = given.items()
     for name, x in given.items():
         if x.layout != torch.strided:
             raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
         if x.dtype not in DTYPES and not (autocast and x.dtype == torch.float16):
             raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: pass {name}.float() or {name}.bfloat16()")
-    (first, a), (second, b), *_ = given.items()
+        if x.device != a.device: raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: pass {name}.to({first}.device)")
     if a.dtype != b.dtype and not autocast:
         raise TypeError(f"{first} is {a.dtype} and {second} is {b.dtype}: pass {first}.to({second}.dtype), or use autocast")
-    for name, x in given.items():
-        if x.device != a.device: raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: pass {name}.to({first}.device)")
 
 def _other_call(a, b):
     "What to call instead, where `matmul` gets tensors that are no matrices."
@@ -168,14 +167,13 @@ def by_columns(
     a, b,          # matrices
     columns=None,  # should C be column-major, a transposed view? None: either will do
 ):
-    "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes? It is where fewer numbers have to be copied, those of C included."
-    def price(turned):
-        numbers = copied(a, b, turned)
-        taken = straight(*((b.t(), a.t()) if turned else (a, b)))
-        relaid = a.shape[0] * b.shape[1] if columns not in (None, turned) else 0
-        return relaid + (0 if taken else numbers), numbers > 0
-    if a.is_contiguous() and b.is_contiguous() and not columns: return False
-    return price(True) < price(False)
+    "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes? It is where that copies fewer numbers, those of C included."
+    if columns is None:
+        by_rows, turned = copied(a, b, False), copied(a, b, True)
+        return turned < by_rows and not (turned and straight(a, b))
+    way = copied(a, b, columns)
+    if not way or straight(*((b.t(), a.t()) if columns else (a, b))): return columns
+    return columns if way <= copied(a, b, not columns) + a.shape[0] * b.shape[1] else not columns
 
 def _product(a, b):
     "A·B of row-major matrices, by a kernel of the course."
@@ -226,19 +224,21 @@ def _below(op, keys, *args):
     "The operator without its derivatives."
     with torch._C._AutoDispatchBelowAutograd(): return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
 
-def _refuse_lost_tangents(*tensors):
-    "`RuntimeError` while a function is compiled that was called inside `dual_level`: Inductor's kernels would drop tangents."
-    if torch._guards.TracingContext.try_get() and any(isinstance(x, FakeTensor) for x in tensors):
+_GRAPHS = dict(tangents=False)  # does a compiled graph make tangents? It doesn't tell `forward_ad` of its level
+
+def _forward_mode(*tensors):
+    """Does a tensor carry a tangent? `RuntimeError` while a function is compiled that was called inside `dual_level`: Inductor's
+    kernels would drop tangents."""
+    level = forward_ad._current_level >= 0
+    if level and torch._guards.TracingContext.try_get() and any(isinstance(x, FakeTensor) for x in tensors):
         from torch._dynamo.symbolic_convert import InstructionTranslator
         if InstructionTranslator.current_tx().output.dual_level >= 0:
             raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: compile a function "
                                "that calls torch.func.jvp itself, or don't compile this one")
+        _GRAPHS["tangents"] = True
+    return (level or _GRAPHS["tangents"]) and any(torch._VF._unpack_dual(x, level=0).tangent is not None for x in tensors)
 
-def _wants_derivatives(*tensors):
-    "A pair: in reverse mode, in forward mode? (PyTorch's core knows of tangents; a compiled graph doesn't tell `forward_ad`.)"
-    if forward_ad._current_level >= 0: _refuse_lost_tangents(*tensors)
-    return (torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors),
-            any(torch._VF._unpack_dual(x, level=0).tangent is not None for x in tensors))
+def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
 
 class _Product(_SingleLevelFunction):
     """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode, and an
@@ -252,11 +252,13 @@ class _Product(_SingleLevelFunction):
     @staticmethod
     def setup_context(ctx, inputs, output):
         ctx.columns = _columns(output)
+        ctx.set_materialize_grads(False)  # zeros would be multiplied
         ctx.save_for_backward(*inputs[1:3])
         ctx.save_for_forward(*inputs[1:3])
 
     @staticmethod
     def backward(ctx, dc):
+        if dc is None: return None, None, None, None
         (a, b), (_, of_a, of_b, _) = ctx.saved_tensors, ctx.needs_input_grad
         return None, _OP(dc, b.t(), _columns(a)) if of_a else None, _OP(a.t(), dc, _columns(b)) if of_b else None, None
 
@@ -269,7 +271,7 @@ class _Product(_SingleLevelFunction):
 def _matmul_autograd(keys, a, b, columns=None):
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function(): return _Product.apply(keys, a, b, columns)
-    if any(_wants_derivatives(a, b)): return _Product.apply(keys, a, b, columns)
+    if _forward_mode(a, b) or _reverse_mode(a, b): return _Product.apply(keys, a, b, columns)
     return _below(_OP, keys, a, b, columns)
 
 def _matmul_batched(info, in_dims, a, b, columns=None):
@@ -353,7 +355,9 @@ def _layer_fake(x, w, bias, activation, residual):
     check_layer(x, w.t(), bias, activation, residual)
     return x.new_empty(x.shape[0], w.shape[1])
 
-class _Layer(torch.autograd.Function):
+def _told(activation, residual): return activation is None or activation == "relu" and residual is None
+
+class _Layer(_SingleLevelFunction):
     "The derivatives of a layer that its operands and its result tell."
     @staticmethod
     def forward(*args): return _below(_LAYER, *args)
@@ -372,9 +376,8 @@ class _Layer(torch.autograd.Function):
 
 def _layer_autograd(keys, x, w, bias, activation, residual):
     tensors = [z for z in (x, w, bias, residual) if z is not None]
-    reverse, forward = _wants_derivatives(*tensors)
-    told = activation is None or activation == "relu" and residual is None
-    if torch._C._are_functorch_transforms_active() or forward or reverse and not told:
+    forward, reverse = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors), _reverse_mode(*tensors)
+    if forward or reverse and not _told(activation, residual):
         return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
     if reverse: return _Layer.apply(keys, x, w, bias, activation, residual)
     return _below(_LAYER, keys, x, w, bias, activation, residual)
@@ -411,8 +414,10 @@ def linear(
     types = [z.dtype for z in (x, w, *given.values())]
     fits = autocast and (residual is None or residual.dtype == torch.bfloat16) or types == [torch.bfloat16] * len(types)
     more = len(given) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
+    stored = torch.is_grad_enabled() and not _told(activation, residual) and any(
+        z.requires_grad for z in (x, w, *given.values()))  # the product, for the gradient
     # Whether sizes and addresses let one kernel do it, the operator finds out: `torch.compile` would take a limit for a constant.
-    y = (_LAYER if more and fits else _layer_by_steps)(rows, columns, bias, activation, residual)
+    y = (_LAYER if more and fits and not stored else _layer_by_steps)(rows, columns, bias, activation, residual)
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 class Linear(torch.nn.Linear):
