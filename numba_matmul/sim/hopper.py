@@ -23,6 +23,7 @@ from .scheduler import SimulatorError, joined
 class Landed:
     "In the place of the `Access` that wrote: a copy did, and somebody has waited for it."
     def races_with(self, new): return False
+    def is_past(self, thread): return True
 
 class Late:
     "What happens as late as it may: `land` comes when nobody else can go on."
@@ -272,8 +273,7 @@ def fence_proxy_async():
     "Let copies see what the running thread has stored and made."
     thread = getcurrent()
     thread.fenced, thread.stored = thread.fenced + thread.stored, []
-    thread.time += 1
-    thread.fenced_at = thread.time
+    thread.fenced_at = thread.tick()
     fence_mbarrier_init()  # this fence is enough for them, too
 
 def store_box(map_address, source, column, row):

@@ -9,6 +9,7 @@ __all__ = ['MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID', 'MAX_COOPERATIVE', 'MAX_SIMUL
            'diagnose', 'Launch', 'launch_of']
 
 # %% ../../nbs/library/sim_launch.ipynb #cccca344
+import ast
 import copy
 import gc
 import inspect
@@ -37,7 +38,7 @@ from .races import Elements
 from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, _line,
                                         _present)
 from .types import NONE, Array, is_scalar, type_of
-from .typing import run_typed, typed, unboxed_value
+from .typing import run_typed, source_tree, typed, unboxed_value
 from numba import config, cuda, typeof, types
 from numba.core import sigutils, typing
 from numba.core.typeconv import Conversion
@@ -170,7 +171,26 @@ _MASKED = set()            # codes of kernels in which some lanes of a warp meet
 _seed = ContextVar("seed", default=None)
 
 @cache
-def _learned(fn): return set()  # names of arrays that no launch of a kernel has written so far
+def _stored(fn):
+    "Parameters of a function that its text writes into, as far as that can be seen; a launch finds the others."
+    names, found = {*fn.__code__.co_varnames[:fn.__code__.co_argcount]}, []
+    try: outer = inspect.getclosurevars(fn)
+    except ValueError: return names  # a name of an outer function has no value yet
+    known = outer.globals | outer.nonlocals
+    for node in (node for part in source_tree(fn) or () for node in ast.walk(part)):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store): found.append(node.value)
+        if not isinstance(node, ast.Call) or (name := getattr(node.func, "id", "")) in outer.builtins: continue
+        callee = known.get(name)
+        if isinstance(callee, StrictKernel):
+            given = dict(zip(callee.fn.__code__.co_varnames, node.args)) | {x.arg: x.value for x in node.keywords}
+            found += [given[x] for x in _stored(callee.fn) & given.keys()]
+        elif getattr(callee, "instruction", (None, None))[1] is None: found += node.args[:1]  # no load, which has a result
+    return {node.id for node in found if isinstance(node, ast.Name)} & names
+
+@cache
+def _learned(fn):
+    "Names of arrays that no launch of a kernel has written so far."
+    return {*fn.__code__.co_varnames[:fn.__code__.co_argcount]} - _stored(fn)
 
 def _overlap(arrays):
     "Do some of these arrays have memory in common?"
@@ -272,7 +292,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         grid.masked, learned = self.fn.__code__ in _MASKED, _learned(self.fn)
         all_noted = _overlap(array._item._ary for array in arrays)
         for array in arrays:
-            array.watch.on = not memory.recorder and (all_noted or array.name not in learned)
+            array.begin(noted=not memory.recorder and (all_noted or array.name not in learned))
         indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
         def start(index): return Block(grid, index, args, SharedMemory(self.dynshared_size))
         try:

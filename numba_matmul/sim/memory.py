@@ -62,6 +62,7 @@ class SharedArray:
         self.base, self.unit = base, unit  # element i starts at byte base + ids[i] * unit
         self.promised = promised  # bytes: the array begins at a multiple of so many
         self.step = data.itemsize // unit  # numbers of the notes from one element to the next
+        self.noted, self.parts, self.runs = {}, {}, {}  # by index: the only note on an element; a view; notes on neighbours
 
     shape = property(lambda self: self.data.shape)
     size = property(lambda self: self.data.size)
@@ -70,14 +71,25 @@ class SharedArray:
     def __len__(self): return len(self.data)
 
     def __getitem__(self, index):
+        try: settled = self.noted[index].settled
+        except (KeyError, TypeError): settled = None  # TypeError: a slice has no hash
+        thread = getcurrent()
+        if settled is thread.moment or settled is thread.near: return self.data[index]
         _refuse_negative(index)
         value = self.data[index]
-        if isinstance(value, np.ndarray):
-            return SharedArray(self.name, value, self.ids[index], self.elements,
-                               self.base, self.unit, self.promised)
+        if isinstance(value, np.ndarray): return self._part(index)
         self.note_read(index, Access(sys._getframe(1)))
         if recorder: recorder("shared", "load", self, index, 1, sys._getframe(1))
         return value
+
+    def _part(self, index):
+        "A view: the same one for all threads, so that each finds what others have found."
+        key = tuple([(i.start, i.stop, i.step) if type(i) is slice else i
+                     for i in (index if type(index) is tuple else (index,))])
+        if key not in self.parts:
+            self.parts[key] = SharedArray(self.name, self.data[index], self.ids[index], self.elements,
+                                          self.base, self.unit, self.promised)
+        return self.parts[key]
 
     def __setitem__(self, index, value):
         _refuse_negative(index)
@@ -94,9 +106,18 @@ class SharedArray:
 
     def load(self, index, count, frame):
         "`count` neighbours in one access."
+        thread, key = getcurrent(), (index, count)
+        if key in self.runs:
+            notes, numbers = self.runs[key]
+            for element in notes:
+                if not (element.settled is thread.moment or element.settled is thread.near): break
+            else: return tuple(self.data[numbers])
         if recorder: recorder("shared", "load", self, index, count, frame)
-        access = Access(frame)
-        for i in (indices := _neighbours(self, index, count)): self.note_read(i, access)
+        access, indices = Access(frame), _neighbours(self, index, count)
+        for i in indices: self.note_read(i, access)
+        if self.step == self.elements.grain and key not in self.runs:
+            *before, first = index if type(index) is tuple else (index,)
+            self.runs[key] = [self.noted[i] for i in indices], (*before, slice(first, first + count))
         return tuple(self.data[i] for i in indices)
 
     def store(self, index, values, frame):
@@ -109,8 +130,11 @@ class SharedArray:
 
     def notes(self, index):
         "The notes on an element: several where arrays of smaller elements lie in the same memory."
-        elements, number = self.elements, self.ids[index]
-        if self.step == elements.grain: return (elements[number],)
+        elements = self.elements
+        if self.step == elements.grain:  # it only shrinks, so what is kept holds
+            if index not in self.noted: self.noted[index] = elements[int(self.ids[index])]
+            return (self.noted[index],)
+        number = int(self.ids[index])
         return [elements[part] for part in range(number, number + self.step, elements.grain)]
 
     def note_read(self, index, access):
@@ -144,6 +168,7 @@ class SharedArray:
         if element.copying is not None:
             raise SimulatorError(f"{self.label(at)} is the target of "
                                  "two asynchronous copies at once")
+        element.settled = None
         return element
 
     def fly(self, places, who):
@@ -185,58 +210,54 @@ def _poisoned(shape, dtype):
 @cache
 def _places(shape): return np.arange(prod(shape)).reshape(shape)
 
+@cache
+def _indices(shape): return [*np.ndindex(shape)] if len(shape) != 1 else [*range(*shape)]
+
 class LocalArray:
-    """A thread's own array, or a view of one. Its elements lie in a list, which gives one of them
-    faster than numpy does: kernels do hardly anything else."""
-    def __init__(self, items, dtype, places, declared, whole=False):
-        self.items, self.dtype, self.cast, self.places = items, dtype, dtype.type, places
+    """A thread's own array, or a view of one. The numbers lie in a dict under the index that a kernel gives: nothing
+    finds them faster, and kernels do hardly anything else."""
+    def __init__(self, numbers, dtype, places, whole, declared):
+        self.numbers, self.dtype, self.cast = numbers, dtype, dtype.type
+        self.places, self.whole = places, whole  # number of each element in the whole array; shape of that
         self.declared = declared  # code and line
         self.shape, self.ndim, self.size = places.shape, places.ndim, places.size
-        self.length = len(items) if whole and self.ndim == 1 else 0  # 0: look at the places
-        self.rows, self.cols = self.shape if whole and self.ndim == 2 else (0, 0)
+        self.at_once = numbers if places is _places(whole) else {}  # a view's indices are others
 
     def __len__(self): return len(self.places)
     def __iter__(self): return (self[i] for i in range(len(self)))
     def __array__(self, dtype=None, copy=None):
-        values = [self._value(i, i) for i in self.places.flat]
-        return np.array(values, dtype or self.dtype).reshape(self.shape)
+        return np.array([self[i] for i in np.ndindex(self.shape)], dtype or self.dtype).reshape(self.shape)
 
-    def _value(self, at, index):
-        value = self.items[at]
-        if value is not None: return value
-        raise SimulatorError(f"{_name(*self.declared)}[{_text(index)}] is read before it was written")
-
-    def _at(self, index):
-        "Where in the list an element lies; the places of a part. What is no element of a whole array numpy finds."
-        if type(index) is int:
-            if 0 <= index < self.length: return index
-        elif type(index) is tuple and len(index) == 2:
-            i, j = index
-            if type(i) is type(j) is int and 0 <= i < self.rows and 0 <= j < self.cols: return i * self.cols + j
+    def _find(self, index):
+        "The number of an element, or those of a part."
         _refuse_negative(index)
         return self.places[index]
 
     def __getitem__(self, index):
-        at = self._at(index)
-        if isinstance(at, np.ndarray): return LocalArray(self.items, self.dtype, at, self.declared)
-        value = self.items[at]
-        return self._value(at, index) if value is None else value
+        try: return self.at_once[index]
+        except (KeyError, TypeError): pass  # TypeError: a slice has no hash
+        found = self._find(index)
+        if isinstance(found, np.ndarray): return LocalArray(self.numbers, self.dtype, found, self.whole, self.declared)
+        if (place := _indices(self.whole)[found]) in self.numbers: return self.numbers[place]
+        raise SimulatorError(f"{_name(*self.declared)}[{_text(index)}] is read before it was written")
 
     def __setitem__(self, index, value):
-        at = self._at(index)
-        if isinstance(at, np.ndarray):
-            _refuse_copy(value)
-            for place in at.flat: self.items[place] = self.cast(value)
-        elif type(value) is self.cast: self.items[at] = value
+        try:
+            if index in self.at_once and (type(value) is self.cast or type(value) is int):
+                self.at_once[index] = value if type(value) is self.cast else self.cast(value)
+                return
+        except TypeError: pass
+        found = self._find(index)
+        if isinstance(found, np.ndarray): _refuse_copy(value)
         elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
-        else: self.items[at] = self.cast(value)
+        for number in np.ravel(found): self.numbers[_indices(self.whole)[number]] = self.cast(value)
 
 # %% ../../nbs/library/sim_memory.ipynb #386c0c0a
 class LocalMemory:
     def array(self, shape, dtype, alignment=None):
         shape, frame = shape if type(shape) is tuple else (shape,), sys._getframe(1)
-        return LocalArray([None] * prod(shape), np.dtype(getattr(dtype, "name", dtype)), _places(shape),
-                          (frame.f_code, frame.f_lineno), whole=True)
+        return LocalArray({}, np.dtype(getattr(dtype, "name", dtype)), _places(shape), shape,
+                          (frame.f_code, frame.f_lineno))
 
 # %% ../../nbs/library/sim_memory.ipynb #f408df28
 class SharedMemory:
@@ -314,10 +335,22 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         array = whole = item._ary
         while isinstance(whole.base, np.ndarray): whole = whole.base  # it begins where a GPU's memory is aligned
         start = whole.ctypes.data if first_byte is None else first_byte
-        self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start,
-                             strides=array.strides, watch=watch or Watch(False))
+        self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start, dims=array.ndim,
+                             strides=array.strides, watch=watch or Watch(False), array=array, noted={})
 
     def __getitem__(self, index):
+        if self.watch.on:
+            try: settled = self.noted[index].settled
+            except (KeyError, TypeError): settled = None
+            thread = getcurrent()
+            if settled is thread.moment or settled is thread.near: return self.array[index]
+        elif type(index) is int:
+            if index >= 0 and self.dims == 1 and not recorder: return self.array[index]
+        elif self.dims == 2 and not recorder:
+            try:
+                i, j = index
+                if i >= 0 <= j: return self.array[index]
+            except TypeError: pass
         _refuse_negative(index)
         value = self._item._ary[index]
         if isinstance(value, np.ndarray):
@@ -337,6 +370,11 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         for place in places: self.note_write(tuple(place) if len(places) > 1 else place, access, value)
         if recorder: recorder("global", "store", self, index, 1, sys._getframe(1))
         array[index] = value
+
+    def begin(self, noted):
+        "A launch begins: are accesses to the elements noted?"
+        self.watch.on = noted
+        self.noted.clear()
 
     def byte(self, index):
         "How far from the start of the whole array an element starts."
@@ -366,7 +404,9 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         self.note_write(index, Access(frame, atomic=True)).carry(reads=False, writes=True)
         self._item._ary[index] = value
 
-    def note(self, index): return getcurrent().block.grid.elements[self.first_byte + self.byte(index)]
+    def note(self, index):
+        if index not in self.noted: self.noted[index] = getcurrent().block.grid.elements[self.first_byte + self.byte(index)]
+        return self.noted[index]
 
     def note_reads(self, places, frame):
         if not self.watch.on: return

@@ -26,6 +26,10 @@ class Access:
         if thread is other or (self.barriers < new.barriers and thread.block is other.block): return False
         return not (new.atomic and self.atomic or thread.ordered_after(self))
 
+    def is_past(self, thread):
+        "Has a barrier put it before all that the threads of a thread's block do now?"
+        return self.thread.block is thread.block and self.barriers < thread.barriers
+
 def _noted(accesses, new):
     "`accesses` with `new`, unless those that are kept would give away every race that it would."
     thread = new.thread
@@ -41,9 +45,10 @@ def _noted(accesses, new):
 # %% ../../nbs/library/sim_races.ipynb #a51f0c15
 class Element:
     "What is known of one element of memory."
-    __slots__ = "write", "reads", "atomics", "copying", "flag"
+    __slots__ = "write", "reads", "atomics", "copying", "flag", "settled"
     def __init__(self):
         self.write = self.copying = None
+        self.settled = None  # for threads with this `moment` or `near` another read finds nothing, and changes nothing
         self.reads = self.atomics = ()
         self.flag = None  # the clocks that it carries, those for its block, the block
 
@@ -55,10 +60,18 @@ class Element:
         for other in self.atomics:
             if other.races_with(access): report(array, index, other, "written", access, "read")
         self.reads = _noted(self.reads, access) if self.reads else [access]
+        if len(self.reads) > 1 and not self.atomics: self._settle(access.thread)
+
+    def _settle(self, thread):
+        "After a read by a thread: for whom do the two that are noted stand?"
+        block, (one, other) = thread.block, (read.thread for read in self.reads[:2])
+        if block.grid.masked or self.write is not None and not self.write.is_past(thread): return
+        if one.block is not other.block or one.block is block and one.warp != other.warp: self.settled = thread.moment
+        elif one.block is block and one.warp == thread.warp: self.settled = thread.near
 
     def note_write(self, access, array, index, value=None):
         "Check a write of a value against what is known, and note it. None: it counts as a new one."
-        write = self.write
+        write, self.settled = self.write, None
         if write is not None and write.races_with(access):
             same = value is not None and not write.atomic and array.holds(index, value)
             report(array, index, write, "written", access, "written", same)
@@ -92,7 +105,8 @@ class Elements(dict):
         "From now on elements of that many numbers are known apart, if larger ones were."
         if not self.grain or size < self.grain:
             for number, element in list(self.items()):
-                for part in range(size, self.grain, size): self[number + part] = copy(element)
+                element.settled = None  # from now on arrays ask for the notes on its parts
+                for part in range(0, self.grain, size): self[number + part] = copy(element)
             self.grain = size
 
 # %% ../../nbs/library/sim_races.ipynb #a51f0c17

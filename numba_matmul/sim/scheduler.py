@@ -110,6 +110,7 @@ class Thread(greenlet):
         self.block, self.threadIdx, self.blockIdx = block, kernelapi.Dim3(*index), block.index
         self.linear, self.warp, self.lane = linear, linear // 32, linear % 32
         self.barriers = self.time = 0  # barriers of the block it has passed; moments that others may know
+        self.moment = self.near = self  # see `Block.begin_moment`
         self.saw = NOBODY              # lane of its warp → up to which moment it knows that lane
         self.knowledge = NOTHING       # what fences and flags have told it
         self.waits_at = self.mask = self.given = self.received = self.orders = None
@@ -162,9 +163,15 @@ class Thread(greenlet):
         return known is not None and (known.get(other.block, 0) > access.barriers
                                       or known.get(other, 0) > access.time)
 
+    def tick(self):
+        "Another moment begins, for this thread alone."
+        self.moment = self.near = object()
+        self.time += 1
+        return self.time
+
     def clock(self):
         "All that is in order before this moment: block → barriers, thread → moments."
-        self.time += 1
+        self.tick()
         threads, first = self.block.threads, 32 * self.warp
         now = {threads[first + lane]: time for lane, time in enumerate(self.saw) if time}
         return joined(self.knowledge.known, now | {self.block: self.barriers, self: self.time})
@@ -179,7 +186,9 @@ class Thread(greenlet):
 
     def learn(self, clock):
         "What an mbarrier or a named barrier tells it."
-        if clock: self.knowledge = self.knowledge._replace(known=joined(self.knowledge.known, clock))
+        if clock:
+            self.tick()
+            self.knowledge = self.knowledge._replace(known=joined(self.knowledge.known, clock))
 
 # %% ../../nbs/library/sim_scheduler.ipynb #322ac3a1
 class Block:
@@ -191,6 +200,13 @@ class Block:
         self.threads = [Thread(lambda: grid.fn(*args), self, reversed(place), i)
                         for i, place in enumerate(places)]
         self.runnable, self.alive = self.threads, self.threads
+        self.begin_moment()
+
+    def begin_moment(self):
+        """Of all threads: the same accesses of others are in order before what each of those does now that have the
+        same `moment` and, in a warp, the same `near`."""
+        moment, nears = object(), [object() for _ in self.threads[::32]]
+        for thread in self.threads: thread.moment, thread.near = moment, nears[thread.warp]
 
     def __str__(self): return f"block {_index(self.index, self.grid_dims)}"
 
@@ -242,10 +258,9 @@ class Block:
         if any(t.saw is not saw for t in lanes): saw = tuple(map(max, *(t.saw for t in lanes), saw))
         saw = list(saw)
         for t in lanes:
-            t.time += 1
-            saw[t.lane] = t.time
-        saw = tuple(saw)
-        for t in lanes: t.saw = saw
+            saw[t.lane] = t.tick()
+        saw, moment = tuple(saw), object()
+        for t in lanes: t.saw, t.moment, t.near = saw, moment, moment
         _share(lanes)
 
     def _refuse_places(self, lanes):
@@ -267,8 +282,7 @@ class Block:
             for t in group: t.meeting, t.received = None, values
             if place.startswith("named"):
                 _share(group)
-                for t in group: t.time += 1
-                clock = {t: t.time for t in group}
+                clock = {t: t.tick() for t in group}
                 for t in group:
                     t.fenced = []
                     t.learn(clock)
@@ -294,6 +308,7 @@ class Block:
             thread.barriers += 1
             thread.fenced, thread.maps = [], maps
         _share(alive)
+        self.begin_moment()
         return alive
 
     def _refuse_barrier(self, alive, places):
@@ -383,7 +398,9 @@ class Grid:
         for thread in threads:
             thread.at_grid, thread.barriers = False, thread.barriers + 1
             thread.learn(clock)
-        for block in self.started: block.runnable = block.alive
+        for block in self.started:
+            block.runnable = block.alive
+            block.begin_moment()
         self.moves += 1
 
     def _refuse_to_wait(self):
