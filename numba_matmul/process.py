@@ -26,11 +26,12 @@ from pathlib import Path
 from types import CodeType, FunctionType
 
 import cloudpickle
-import numpy as np
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .cards import gpu_name
+from .sim.host import placed
 from numba import config, cuda
 from numba.cuda.simulator import kernel as numba_kernel
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 # %% ../nbs/library/process.ipynb #b9b72159
 class ChildError(RuntimeError):
@@ -106,7 +107,8 @@ class Pickler(cloudpickle.Pickler):
                 self.device[fn] = self._alone((self.copies[fn], options))
             if pickled := self.device.get(fn): return _device_function, (pickled,)
             return _rebuild, (self.copies[fn], options, configuration)
-        if getattr(obj, "__cuda_ndarray__", False): return np.asarray, (obj.copy_to_host(),)
+        if getattr(obj, "__cuda_ndarray__", False) and not isinstance(obj, FakeCUDAArray):
+            return placed, (host := obj.copy_to_host(), 0, host.shape, host.strides, host.dtype)
         if isinstance(obj, _lru_cache_wrapper) and obj.__module__ == "__main__":
             return cache, (obj.__wrapped__,)  # a cached factory of a notebook
         if isinstance(obj, FunctionType):

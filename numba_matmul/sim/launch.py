@@ -26,10 +26,11 @@ from types import SimpleNamespace
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import dtype_of, rounded
+from ..arrays import describe, dtype_of, is_torch, rounded
 from ..draw import Message
 from ..process import ChildError, has_compiler, in_child, kernel_parts, recursion
 from .hopper import check_end
+from . import host
 from .memory import (DYNAMIC_SHARED_LIMIT, Atomics, GlobalArray, LocalMemory,
                                      SharedMemory, Watch)
 from . import memory
@@ -145,6 +146,17 @@ def check_size(
                              "are its limit: choose a smaller shape (or, with the microscope, some "
                              "of the blocks: blocks=[(0, 0, 0)])")
 
+def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, bool)
+
+def _dimensions(what, given):
+    "A grid or a block as three ints of Python, whichever integers were given: numpy's would overflow."
+    dims = given if isinstance(given, (tuple, list)) else (given,)
+    if len(dims) > 3: raise ValueError(f"the {what} is {given!r}; expected at most three numbers")
+    if not all(map(_is_whole, dims)):
+        quotient = ": / gives a float, cdiv(n, m) a whole number" if any(isinstance(n, (float, np.floating)) for n in dims) else ""
+        raise TypeError(f"the {what} is {given!r}; expected a whole number, or a tuple of up to three{quotient}")
+    return (*map(int, dims), *(1,) * (3 - len(dims)))
+
 MAX_PARAMETERS = 32764  # bytes; an array takes 7 numbers of 8, and 2 more for each further dimension
 
 def check_parameters(fn, kinds):
@@ -198,6 +210,21 @@ def _numba_type(arg):
     layout = "C" if there.is_c_contiguous() else "F" if there.is_f_contiguous() else "A"
     return types.Array(numpy_support.from_dtype(there.dtype), there.ndim, layout)
 
+def _need_type(name, dtype):
+    "Refuse numbers that the compiler has no type for."
+    if dtype.kind == "O": raise TypeError(f"{name} has elements of type object, and a kernel takes numbers")
+    if not dtype.isnative:
+        raise TypeError(f"{name} has numbers in the other byte order ({dtype.str}): "
+                        f"pass {name}.astype({dtype.newbyteorder('=').str[1:]!r})")
+    try: numpy_support.from_dtype(dtype)
+    except Exception: raise TypeError(f"{name} is of type {dtype}, which no GPU has: convert it, as in {name}.astype('float64')") from None
+
+def _arrays_in(args):
+    "The arrays among arguments, those in tuples too."
+    for arg in args:
+        if isinstance(arg, GlobalArray): yield arg
+        elif isinstance(arg, tuple): yield from _arrays_in(arg)
+
 def _as(kind, arg):
     "A number as the type that a signature gives it; all else as it is."
     if isinstance(kind, types.BaseTuple): return tuple(map(_as, kind, arg))
@@ -233,12 +260,17 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         self.options, self.blocks = options, None  # blocks: run only these
 
     def __getitem__(self, configuration):
-        if len(configuration) not in (2, 3, 4):
-            raise ValueError("must specify at least the griddim and blockdim")
+        if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+            raise ValueError(f"{self.__name__}[{configuration!r}] is no launch: it takes {self.__name__}[grid, block], "
+                             "and after those, if you want, a stream and the bytes of dynamic shared memory")
+        grid, block, stream, size = (*configuration, 0, 0)[:4]
         launch = copy.copy(self)  # so that two configurations of one kernel are two
-        grid_and_block = numba_kernel.normalize_kernel_dimensions(*configuration[:2])
-        launch.grid_dim, launch.block_dim = grid_and_block
-        launch.dynshared_size = configuration[3] if len(configuration) == 4 else 0
+        launch.grid_dim, launch.block_dim = _dimensions("grid", grid), _dimensions("block", block)
+        if stream and not isinstance(stream, host.Stream):
+            raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
+        if not _is_whole(size):
+            raise TypeError(f"the dynamic shared memory is {size!r}; expected bytes, a whole number")
+        launch.dynshared_size = int(size)
         return launch
 
     def __call__(self, *args):
@@ -255,7 +287,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise SimulatorError(f"{self.__name__} returns a value, and a kernel cannot: "
                                  "write it into an array")
         args = [unboxed_value(arg) for arg in args]
-        arrays = [arg for arg in args if isinstance(arg, GlobalArray)]
+        arrays = [*_arrays_in(args)]
         before = [array._item._ary.copy() for array in arrays]
         while True:
             try: self._run(typed_launch, args, arrays)
@@ -283,6 +315,14 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         if not self.blocks and not memory.recorder:
             learned.update(array.name for array in arrays if not array.watch.written)
 
+    configure = lambda self, *configuration: self[configuration]
+    def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
+        if ntasks < 0: raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        threads = tpb or 128  # a GPU asks its driver for a number
+        return self[-(-ntasks // threads), threads, stream, sharedmem] if ntasks else lambda *args: None
+    def __getattr__(self, name):
+        raise AttributeError(host.no_name_of_kernel(self, name) if "fn" in vars(self) and name[:2] != "__" else name)
+
     def _check_limits(self):
         if self.grid_dim is None:
             raise ValueError(f"launch {self.__name__} as {self.__name__}[grid, block](…)")
@@ -299,20 +339,31 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         if bound and threads > bound:
             raise SimulatorError(f"a block of {threads} threads "
                                  f"breaks the promise launch_bounds={bounds}")
-        if self.dynshared_size > DYNAMIC_SHARED_LIMIT:
+        if not 0 <= self.dynshared_size <= DYNAMIC_SHARED_LIMIT:
             raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
                                  f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _argument(self, arg, write_back, name=""):
         "`arg` as the kernel sees it."
-        if isinstance(arg, np.ndarray) and arg.ndim: arg = InOut(arg)
+        if isinstance(arg, tuple):
+            parts = [self._argument(part, write_back, f"{name}[{i}]") for i, part in enumerate(arg)]
+            return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
+        if isinstance(arg, host.HostArray): arg = FakeCUDAArray(arg.view(np.ndarray))  # the GPU reads that memory itself
+        if isinstance(arg, np.ndarray): arg = InOut(arg)
         if isinstance(arg, ArgHint): arg = arg.to_device(write_back)
-        if isinstance(arg, FakeCUDAArray): return GlobalArray(arg, name, watch=Watch(True))
-        if isinstance(arg, float): return np.float64(arg)  # compiled, a Python float is one
-        if not isinstance(arg, (int, complex, np.generic, tuple)):
-            given = f"{type(arg).__module__}.{type(arg).__name__}"
-            raise TypeError(f"a kernel takes device arrays and numbers, not {given}")
+        if isinstance(arg, FakeCUDAArray):
+            _need_type(name, arg.dtype)
+            return GlobalArray(arg, name, watch=Watch(True))
+        if isinstance(arg, float) and not isinstance(arg, np.generic): return np.float64(arg)  # as compiled
+        if is_torch(arg) or isinstance(arg, list):
+            raise TypeError(f"{name} is a {describe(arg)}, which a kernel can't take: pass to_d({name})")
+        if not isinstance(arg, (int, complex, np.generic)):
+            raise TypeError(f"{name} is a {describe(arg)}, and a kernel takes device arrays and numbers")
+        if isinstance(arg, (np.str_, np.bytes_)): raise TypeError(f"{name} is a {describe(arg)}, and a kernel takes numbers")
+        if isinstance(arg, np.generic): _need_type(name, arg.dtype)
+        elif isinstance(arg, int) and not -2**63 <= arg < 2**64:
+            raise TypeError(f"{name} is {arg}, and the largest integers have 64 bits")
         return arg
 
 # %% ../../nbs/library/sim_launch.ipynb #ba054efc
@@ -332,9 +383,7 @@ def jit(function_or_signature=None, **options):
 def _of_the_running_kernel(name):
     "What the module `cuda` answers for a name that it has only inside a kernel."
     running = numba_kernel._get_kernel_context()
-    if running is None:
-        raise AttributeError(f"cuda.{name} exists only inside a running kernel: "
-                             "decorate its function with @cuda.jit, and launch it")
+    if running is None: raise AttributeError(host.no_name_of_cuda(name, dir(StrictModule((1, 1, 1), (1, 1, 1)))))
     return getattr(running, name)
 
 def _cast(kind, *args):
@@ -352,6 +401,7 @@ def install():
         raise RuntimeError("the simulator is off: "
                            "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
     gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
+    host.install()
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
     types.Number.__call__ = _cast
