@@ -8,8 +8,8 @@ __all__ = ['ChildError', 'kernel_parts', 'callees', 'recursion', 'Pickler', 'Lat
 
 # %% ../nbs/library/process.ipynb #a36d02a3
 import dis
+import faulthandler
 import io
-import itertools
 import linecache
 import os
 import pickle
@@ -29,7 +29,7 @@ from types import CodeType, FunctionType
 import cloudpickle
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .cards import gpu_name
-from .sim.host import placed
+from .sim.host import OptIn, placed
 from .sim.scheduler import _last_user_line
 from numba import config, cuda
 from numba.cuda.simulator import kernel as numba_kernel
@@ -60,7 +60,8 @@ def kernel_parts(kernel):
         return kernel.fn, getattr(kernel, "options", {"device": kernel._device}), configuration
     configuration, launch = None, getattr(kernel, "dispatcher", None)
     if launch is not None and hasattr(kernel, "griddim"):
-        configuration, kernel = (kernel.griddim, kernel.blockdim, 0, kernel.sharedmem), launch
+        size = OptIn(kernel.sharedmem) if kernel.pre_launch_callbacks else kernel.sharedmem
+        configuration, kernel = (kernel.griddim, kernel.blockdim, 0, size), launch
     if hasattr(kernel, "targetoptions") and hasattr(kernel, "py_func"):
         # lto is left to the child's own default: it depends on the linker found there
         options = {k: v for k, v in kernel.targetoptions.items() if k != "lto"}
@@ -159,15 +160,16 @@ class Late(BaseException):
     "In a child: its time is over. (No `Exception`: a kernel's are reported as its mistakes.)"
 
 def _watch_time(timeout):
-    "In a child: half of its time is over; then all of it, which ends a kernel that runs; then half as much again."
-    fired = itertools.count(1)
+    "In a child: when its time is over, end a kernel that runs, with a word on how far it came."
+    half_way = iter([True])
     def alarm(*_):
-        progress, time_is = getattr(numba_kernel._get_kernel_context(), "progress", None), next(fired)
-        if time_is == 1 and progress: progress.note()
-        elif time_is == 2 and progress: raise Late(progress.why_late())
-        elif time_is > 2: os._exit(1)  # the parent should have ended it
+        progress, half = getattr(numba_kernel._get_kernel_context(), "progress", None), next(half_way, False)
+        if half and progress: progress.note()
+        if not half: signal.setitimer(signal.ITIMER_REAL, 0)
+        if not half and progress: raise Late(progress.why_late())
     signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout / 2, timeout / 2)
+    faulthandler.dump_traceback_later(timeout + 2, exit=True)  # should the parent fail to end it
 
 def _child(parent, printed):
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to the file `printed`."
@@ -188,9 +190,13 @@ def _child(parent, printed):
             if getattr(e, "travels", False): result = "error", (type(e), str(e))
             else: result = "error", (ChildError, f"{type(e).__name__}: {e}")
         except Late as e:
+            last = e.__traceback__
+            while last.tb_next.tb_next: last = last.tb_next
+            last.tb_next = None  # the alarm itself
             line = _last_user_line(e.__traceback__)
             result = "error", (ChildError, f"no answer within {timeout} s, {e}" + f" It's at {line}" * bool(line))
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
         answer.write(pickle.dumps(result))
         answer.flush()
 
@@ -222,7 +228,7 @@ class _Child:
         try: return pickle.load(answer)
         except (EOFError, pickle.UnpicklingError): process.wait()  # it has ended itself
         self.said.seek(0)
-        last_words = self.said.read().decode(errors="replace")[-2000:]
+        last_words = (self.said.read() + os.pread(self.printed.fileno(), 1 << 16, self.shown)).decode(errors="replace")[-2000:]
         raise ChildError(f"the child ended with status {process.returncode}: {last_words}")
 
     def show_printed(self):

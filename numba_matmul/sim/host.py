@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['DEVICE', 'MemoryInfo', 'profile_stop', 'HostArray', 'pinned_array', 'device_array', 'mapped_array', 'managed_array',
            'mapped_array_like', 'mapped', 'to_device', 'is_cuda_array', 'as_cuda_array', 'placed', 'Device', 'Context',
-           'current_context', 'select_device', 'detect', 'Stream', 'Event', 'event_elapsed_time', 'profile_start',
-           'profiling', 'Reduce', 'no_name_of_cuda', 'no_name_of_kernel', 'install']
+           'current_context', 'select_device', 'detect', 'OptIn', 'Stream', 'Event', 'event_elapsed_time',
+           'profile_start', 'profiling', 'Reduce', 'no_name_of_cuda', 'no_name_of_kernel', 'install']
 
 # %% ../../nbs/library/sim_host.ipynb #h0570003
 import time
@@ -217,6 +217,9 @@ def detect():
     return True
 
 # %% ../../nbs/library/sim_host.ipynb #h0570011
+class OptIn(int):
+    "Bytes of dynamic shared memory of a launch for which the driver is told that they may be more than 48 KB."
+
 class Stream(api.stream):
     "A stream: what is put into it has already happened."
     def __int__(self): return 0

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID', 'MAX_COOPERATIVE', 'MAX_SIMULATED', 'JIT_OPTIONS', 'MAX_PARAMETERS',
-           'WORST_FIRST', 'PROMISE', 'StrictModule', 'CooperativeGroups', 'check_size', 'OptIn', 'check_parameters',
+           'WORST_FIRST', 'PROMISE', 'StrictModule', 'CooperativeGroups', 'check_size', 'check_parameters',
            'all_arguments', 'interleaved', 'as_declared', 'Progress', 'StrictKernel', 'jit', 'install', 'skip_cells',
            'check_launch', 'simulate', 'diagnose', 'Launch', 'launch_of']
 
@@ -147,9 +147,6 @@ def check_size(
                              f"about {size / 600_000:,.0f} minutes, and {MAX_SIMULATED:,} threads "
                              "are its limit: choose a smaller shape (or, with the microscope, some "
                              "of the blocks: blocks=[(0, 0, 0)])")
-
-class OptIn(int):
-    "Bytes of dynamic shared memory for which the driver was told that they may be more than 48 KB."
 
 def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, bool)
 
@@ -319,7 +316,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
         if not _is_whole(size):
             raise TypeError(f"the dynamic shared memory is {size!r}; expected bytes, a whole number")
-        launch.dynshared_size = size if isinstance(size, OptIn) else int(size)
+        launch.dynshared_size = size if isinstance(size, host.OptIn) else int(size)
         return launch
 
     def __call__(self, *args):
@@ -407,7 +404,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _check_shared(self, static):
-        if not self.dynshared_size or isinstance(self.dynshared_size, OptIn): return
+        if not self.dynshared_size or isinstance(self.dynshared_size, host.OptIn): return
         if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
             raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain launch may have "
                                  f"{STATIC_SHARED_LIMIT}: for more, up to {DYNAMIC_SHARED_LIMIT} on an H100, the driver "
