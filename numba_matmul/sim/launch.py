@@ -46,7 +46,7 @@ from numba.core import sigutils, typing
 from numba.core.typeconv import Conversion
 from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, sentry_contiguous
 from numba.np import numpy_support
 
 # %% ../../nbs/library/sim_launch.ipynb #0d493a97
@@ -508,6 +508,8 @@ def check_launch(launch, args):
     if not configuration:
         raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
     all_arguments(fn, args)
+    for arg in args:  # a child would get a copy of a view, and a launch takes none
+        if isinstance(arg, np.ndarray): sentry_contiguous(arg)
 
 def _launch(launch, args):
     launch(*args)
