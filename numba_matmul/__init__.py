@@ -1,12 +1,13 @@
 """Fast matrix multiplication in Numba CUDA, step by step.
 
 Importing this package decides where kernels run: with a usable NVIDIA GPU there. Without one it turns on Numba's
-simulator, made strict (`numba_matmul.sim`), and says so in one line. `NUMBA_ENABLE_CUDASIM`, when you set it
+simulator, made strict (`numba_matmul.sim`), and says so in one line on stderr. `NUMBA_ENABLE_CUDASIM`, when you set it
 yourself, always wins. In a notebook, cells that cannot run here are then skipped with a line."""
 __version__ = "0.1.0"
 
 import os
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version as _version
 
 
@@ -33,8 +34,16 @@ def _why_no_gpu():
         return "the GPU has compute capability {}.{}; CUDA {} needs {}.{}".format(*capability, needed, *oldest)
 
 
+def _can_print(encoding):
+    "Does an encoding have what our messages are written with?"
+    try: return "✓×·–".encode(encoding)
+    except (LookupError, UnicodeEncodeError): return False
+
+
 def _choose():
     "Turn the simulator on where there is no GPU; make it strict wherever it is on."
+    with suppress(AttributeError):  # a terminal that has no ✓ and no × shows a question mark
+        if sys.stdout.errors == "strict" and not _can_print(sys.stdout.encoding): sys.stdout.reconfigure(errors="replace")
     os.environ.setdefault("NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS", "0")  # lessons launch small grids on purpose
     # Have torch.profiler shut its tracer down after each profile. Otherwise the tracer may crash at the end of a process
     # in which the driver was initialised before torch was imported (seen in 15 of 32 runs with torch 2.11).
@@ -50,7 +59,10 @@ def _choose():
                               "Restart Python (the notebook's kernel) and import numba_matmul, or util, before numba.")
         if reason:
             os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-            print(f"Kernels run in Numba's simulator: {reason}.")
+            print(f"Kernels run in Numba's simulator: {reason}.", file=sys.stderr)
+    elif chosen == "0" and (reason := _why_no_gpu()):
+        print(f"Kernels can be compiled here and not run: {reason}, and NUMBA_ENABLE_CUDASIM=0 turns the simulator off. "
+              "Leave it unset, and they run in the simulator.", file=sys.stderr)
     from numba import config
     from .sim import launch
     if config.ENABLE_CUDASIM: launch.install()

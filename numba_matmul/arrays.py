@@ -59,9 +59,7 @@ def array_like(
     if is_torch(x):
         import torch
         return x.new_empty(shape, dtype=dtype and getattr(torch, dtype))
-    new = cuda.device_array(shape, dtype or x.dtype)
-    if config.ENABLE_CUDASIM and new.size: new._ary.reshape(-1).view(np.uint8)[:] = 0xFF
-    return new
+    return cuda.device_array(shape, dtype or x.dtype)
 
 # %% ../nbs/library/arrays.ipynb #46f3bce5
 def to_bf16(

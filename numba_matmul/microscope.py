@@ -11,13 +11,14 @@ import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from math import prod
+from numbers import Integral
 
 import numpy as np
 from greenlet import getcurrent
-from .arrays import is_row_major
 from .draw import COLORS, color_of
 from .process import in_child, kernel_parts
 from .sim import async_copy, memory, scheduler
+from .sim.memory import GlobalArray
 from .sim.launch import StrictModule, check_launch, check_size, launch_of
 
 SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes a bank and cycle
@@ -117,6 +118,8 @@ class Site:
     sample: dict = field(default_factory=dict, repr=False)  # of the first request: lane →
                                                 # first byte, index, byte it was copied from
     count: int = 1    # elements per lane
+    layout: tuple = (False, 1, 0)  # of a global matrix: do neighbours in memory lie below each other? how many elements
+                      # apart? how many elements of its sector lie before it?
 
     @property
     def cost(self):
@@ -136,7 +139,7 @@ def _watch(launch, args, blocks):
         thread = getcurrent()
         size, byte = count * array.dtype.itemsize, array.byte(index)
         at = scheduler.instruction(frame)
-        place = frame.f_code, at, space, operation, array.name, size, count
+        place = frame.f_code, at, space, operation, array.name, size, count, _layout(array)
         n = turn[place, thread]
         turn[place, thread] += 1
         request = seen[place, tuple(thread.blockIdx), thread.warp, n]
@@ -149,9 +152,9 @@ def _watch(launch, args, blocks):
     finally: memory.recorder = None
     sites = defaultdict(dict)
     for (place, block, *_), lanes in seen.items():
-        (code, at, space, operation, name, size, count), line = place, lanes[0][2]
+        (code, at, space, operation, name, size, count, layout), line = place, lanes[0][2]
         text = linecache.getline(code.co_filename, line).strip()
-        new = Site(space, operation, name, size, line, at, text, count=count)
+        new = Site(space, operation, name, size, line, at, text, count=count, layout=layout)
         site = sites[block].setdefault(place, new)
         sample = {lane: access for lane, access, _ in lanes}
         starts = {lane: byte for lane, (byte, *_) in sample.items()}
@@ -161,10 +164,23 @@ def _watch(launch, args, blocks):
         else: site.passes += wavefronts(starts, size)
         site.wanted += len(set(starts.values())) * size
         if not site.sample: site.sample = sample
-    names = launch.fn.__code__.co_varnames
-    shapes = {name: arg.shape for name, arg in zip(names, args) if isinstance(arg, np.ndarray)}
+    shapes = {array.name: tuple(array.shape) for array in launch.arrays}
+    for array in launch.arrays:
+        if array.name in reads: reads[array.name] = _by_place(array, reads[array.name])
     by_block = {block: list(found.values()) for block, found in sites.items()}
     return by_block, {name: dict(count) for name, count in reads.items()}, shapes
+
+def _layout(array):
+    "See `Site`."
+    if not isinstance(array, GlobalArray) or array.ndim != 2: return False, 1, 0
+    size, steps = array.dtype.itemsize, [abs(step) for step in array.strides]
+    return steps[0] < steps[1], min(steps) // size or 1, array.base % SECTOR // size
+
+def _by_place(array, counts):
+    "Counts by the number of an element in memory, by its number in the array's own order of rows."
+    if array.base == 0 and array._item.is_c_contiguous(): return counts
+    places = (array.base + np.tensordot(array.strides, np.indices(array.shape), 1)).ravel() // array.dtype.itemsize
+    return {i: counts[place] for i, place in enumerate(places.tolist()) if place in counts}
 
 # %% ../nbs/library/microscope.ipynb #adcd41a5
 def _sorts(kernel, grid, block):
@@ -193,7 +209,7 @@ class View:
                 key = site.line, site.at, site.space, site.operation, site.array, site.size
                 if key not in found:
                     found[key] = Site(*key[2:], *key[:2], site.text, sample=site.sample,
-                                      count=site.count)
+                                      count=site.count, layout=site.layout)
                 total = found[key]
                 total.requests += site.requests
                 total.passes += site.passes
@@ -283,11 +299,9 @@ def microscope(
         raise TypeError("pass a host function and one shape, microscope(sgemm_naive, (64, 64, 64)), "
                         "or a kernel and its arguments, microscope(kernel[grid, block], …)")
     kernel, _, (grid, block, *_) = kernel_parts(configured)
-    if not all(is_row_major(x) for x in args if getattr(x, "shape", ())):
-        raise ValueError("the microscope needs row-major arrays: a view has other addresses")
     if blocks is None: counts = _sorts(kernel, grid, block)
-    else: counts = {tuple(place): 1 for place in blocks}
-    if not counts or any(len(place) != 3 or not all(0 <= i < n for i, n in zip(place, grid))
+    else: counts = {tuple(int(i) if isinstance(i, Integral) else i for i in place): 1 for place in blocks}
+    if not counts or any(len(place) != 3 or not all(isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid))
                          for place in counts):
         raise ValueError(f"blocks are (x, y, z) within the grid {tuple(grid)}, and at least one")
     sites, reads, shapes = in_child(_watch, configured, args, list(counts), simulator=True,
@@ -297,9 +311,12 @@ def microscope(
 # %% ../nbs/library/microscope.ipynb #33d20ed7
 def _draw_sectors(site, columns):
     import matplotlib.pyplot as plt
+    across, step, before = site.layout
+    along, line = ("row", "column") if across else ("column", "row")
     def place(index):
         if type(index) is not tuple: index = divmod(index, columns) if columns else (0, index)
-        return tuple(map(int, index))
+        row, column = map(int, reversed(index) if across else index)
+        return row, column * step + before
     at = {lane: place(index) for lane, (_, index, _) in site.sample.items()}
     rows, columns = zip(*at.values())
     width, box = site.count, SECTOR * site.count // site.size  # in elements
@@ -329,8 +346,8 @@ def _draw_sectors(site, columns):
     ax.yaxis.get_major_locator().set_params(integer=True)
     ax.set(xlim=(0, span), ylim=(height, 0),
            title=f"{site.operation} of {site.array}, first request: {touches} sector{'s' * (touches != 1)}",
-           xlabel=f"column (from {left}); a frame: a sector",
-           ylabel=f"row (from {top})")
+           xlabel=f"{along} (from {left // step}); a frame: a sector",
+           ylabel=f"{line} (from {top})")
     ax.title.set_fontsize(10)
     plt.close(fig)
     return fig

@@ -453,7 +453,7 @@ def test_torch_tensors_are_refused_with_their_type():
         @cuda.jit
         def k(x): x[0] = 1
         k[1, 1](torch.zeros(3))
-    with pytest.raises(ChildError, match="not torch.Tensor"): in_child(launch, simulator=True)
+    with pytest.raises(ChildError, match=r"x is a torch.Tensor, .*pass to_d\(x\)"): in_child(launch, simulator=True)
 
 
 def test_cuda_may_be_a_local_name():
@@ -483,7 +483,7 @@ def test_a_signature_is_what_a_launch_must_have():
     wide, square = X.astype(np.float64), X.reshape(8, 8)
     for args in (wide, out, 3), (square, out, 3), (X, out, out), (X, 5, 3):
         with pytest.raises(TypeError, match="k was compiled for .*int32.*, and is launched with .*pass those types"): k[1, 64](*args)
-    assert "k was compiled for" in diagnose(k[1, 64], wide, out, 3) and diagnose(k[1, 64], X, out, 3) == "No mistake found."
+    assert "k was compiled for" in diagnose(k[1, 64], wide, out, 3) and diagnose(k[1, 64], X, out, 3).startswith("No mistake found.")
     refused(k[1, 64], X, out, 2**40, match="1099511627776 is no int32")
     assert machine_code(k, "void(float32[::1], float32[::1], int32)").registers > 0
 

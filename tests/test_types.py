@@ -153,7 +153,7 @@ def test_more_arguments_than_a_launch_has_room_for_are_refused():
 def test_nothing_is_called_good_that_does_not_compile():
     message = diagnose(calls_what_only_the_simulator_has[1, 1], out)
     assert "the compiler refuses" in message and "No mistake found" not in message
-    assert "No mistake found." == diagnose(fine[1, 1], out)
+    assert diagnose(fine[1, 1], out).startswith("No mistake found.")
 
 
 @cuda.jit

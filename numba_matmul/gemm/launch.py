@@ -27,6 +27,7 @@ from ..cards import gpu_card
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from .tiles import check_tile
 from ..sim import hopper
+from ..sim.host import OptIn
 from ..sim.memory import DYNAMIC_SHARED_LIMIT
 from numba import config, cuda
 
@@ -69,7 +70,7 @@ def with_shared_memory(
     if size > shared_memory_limit():
         raise RuntimeError(f"a block needs {size:,} bytes of shared memory, and on this GPU it can "
                            f"have {shared_memory_limit():,}: choose fewer stages, or a smaller tile")
-    launch = kernel[blocks, threads, stream, size]
+    launch = kernel[blocks, threads, stream, OptIn(size)]
     if not config.ENABLE_CUDASIM and _allow_shared_memory not in launch.pre_launch_callbacks:
         launch.pre_launch_callbacks.append(_allow_shared_memory)
     return launch

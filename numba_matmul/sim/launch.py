@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['MAX_THREADS', 'MAX_BLOCK', 'MAX_GRID', 'MAX_COOPERATIVE', 'MAX_SIMULATED', 'JIT_OPTIONS', 'MAX_PARAMETERS',
-           'WORST_FIRST', 'StrictModule', 'CooperativeGroups', 'check_size', 'check_parameters', 'all_arguments',
-           'interleaved', 'as_declared', 'StrictKernel', 'jit', 'install', 'skip_cells', 'check_launch', 'simulate',
-           'diagnose', 'Launch', 'launch_of']
+           'WORST_FIRST', 'PROMISE', 'StrictModule', 'CooperativeGroups', 'check_size', 'check_parameters',
+           'all_arguments', 'interleaved', 'as_declared', 'Progress', 'StrictKernel', 'jit', 'install', 'skip_cells',
+           'check_launch', 'simulate', 'diagnose', 'Launch', 'launch_of']
 
 # %% ../../nbs/library/sim_launch.ipynb #cccca344
 import ast
@@ -16,7 +16,8 @@ import inspect
 import os
 import re
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, redirect_stdout
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -27,12 +28,13 @@ from types import SimpleNamespace
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import dtype_of, rounded
+from ..arrays import describe, dtype_of, is_torch, rounded
 from ..draw import Message
-from ..process import ChildError, has_compiler, in_child, kernel_parts, recursion
+from ..process import ChildError, callees, has_compiler, in_child, kernel_parts, recursion
 from .hopper import check_end
-from .memory import (DYNAMIC_SHARED_LIMIT, Atomics, GlobalArray, LocalMemory,
-                                     SharedMemory, Watch)
+from . import host
+from .memory import (DYNAMIC_SHARED_LIMIT, STATIC_SHARED_LIMIT, Atomics, GlobalArray,
+                                     LocalMemory, SharedMemory, Watch)
 from . import memory
 from .races import Elements
 from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, _line,
@@ -44,7 +46,7 @@ from numba.core import sigutils, typing
 from numba.core.typeconv import Conversion
 from numba.cuda.args import ArgHint, InOut
 from numba.cuda.simulator import kernel as numba_kernel, kernelapi
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, sentry_contiguous
 from numba.np import numpy_support
 
 # %% ../../nbs/library/sim_launch.ipynb #0d493a97
@@ -146,6 +148,17 @@ def check_size(
                              "are its limit: choose a smaller shape (or, with the microscope, some "
                              "of the blocks: blocks=[(0, 0, 0)])")
 
+def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, bool)
+
+def _dimensions(what, given):
+    "A grid or a block as three ints of Python, whichever integers were given: numpy's would overflow."
+    dims = given if isinstance(given, (tuple, list)) else (given,)
+    if len(dims) > 3: raise ValueError(f"the {what} is {given!r}; expected at most three numbers")
+    if not all(map(_is_whole, dims)):
+        quotient = ": / gives a float, cdiv(n, m) a whole number" if any(isinstance(n, (float, np.floating)) for n in dims) else ""
+        raise TypeError(f"the {what} is {given!r}; expected a whole number, or a tuple of up to three{quotient}")
+    return (*map(int, dims), *(1,) * (3 - len(dims)))
+
 MAX_PARAMETERS = 32764  # bytes; an array takes 7 numbers of 8, and 2 more for each further dimension
 
 def check_parameters(fn, kinds):
@@ -218,6 +231,21 @@ def _numba_type(arg):
     layout = "C" if there.is_c_contiguous() else "F" if there.is_f_contiguous() else "A"
     return types.Array(numpy_support.from_dtype(there.dtype), there.ndim, layout)
 
+def _need_type(name, dtype):
+    "Refuse numbers that the compiler has no type for."
+    if dtype.kind == "O": raise TypeError(f"{name} has elements of type object, and a kernel takes numbers")
+    if not dtype.isnative:
+        raise TypeError(f"{name} has numbers in the other byte order ({dtype.str}): "
+                        f"pass {name}.astype({dtype.newbyteorder('=').str[1:]!r})")
+    try: numpy_support.from_dtype(dtype)
+    except Exception: raise TypeError(f"{name} is of type {dtype}, which no GPU has: convert it, as in {name}.astype('float64')") from None
+
+def _arrays_in(args):
+    "The arrays among arguments, those in tuples too."
+    for arg in args:
+        if isinstance(arg, GlobalArray): yield arg
+        elif isinstance(arg, tuple): yield from _arrays_in(arg)
+
 def _as(kind, arg):
     "A number as the type that a signature gives it; all else as it is."
     if isinstance(kind, types.BaseTuple): return tuple(map(_as, kind, arg))
@@ -244,6 +272,50 @@ def as_declared(name, signature, args):
     return [*map(_as, best[0], args)]
 
 
+class _PrintedOnce:
+    "Where a launch prints: one that starts over prints the same again, which is left out."
+    def __init__(self, out): self.out, self.shown, self.at = out, 0, 0
+    def write(self, text):
+        new, self.at = text[max(0, self.shown - self.at):], self.at + len(text)
+        self.shown = max(self.shown, self.at)
+        self.out.write(new)
+    def again(self): self.at = 0
+    def __getattr__(self, name): return getattr(self.out, name)
+
+class Progress:
+    "How far a launch has come. A long one says so on stderr, now and then."
+    def __init__(self, launch):
+        self.launch, self.begun, self.since = launch, 0, time.monotonic()
+        self.blocks, self.said, self.half_way = len(launch.blocks or ()) or prod(launch.grid_dim), 0, None
+
+    @property
+    def seconds(self): return time.monotonic() - self.since
+
+    def next_block(self):
+        seconds, done = self.seconds, self.begun
+        self.begun += 1
+        if done and seconds > 2 * self.said and (seconds > 10 or not self.said and seconds * self.blocks > 60 * done):
+            self.said = seconds
+            print(f"{self.launch.__name__} in the simulator: {self}. A smaller shape takes less.", file=sys.stderr)
+
+    def note(self):
+        "In the middle of the time that there is: what will have changed, unless it is stuck?"
+        self.half_way = self._state()
+
+    def _state(self):
+        threads = [thread for block in self.launch.grid.started for thread in block.threads]
+        return self.begun, sum(thread.dead for thread in threads), sum(thread.barriers for thread in threads)
+
+    def __str__(self):
+        all_of_it, done = self.seconds * self.blocks / max(1, self.begun - 1), self.begun - 1
+        estimate = f", about {all_of_it:,.0f} s in all" if done else ""
+        return f"block {self.begun} of {self.blocks} after {self.seconds:.0f} s{estimate}"
+
+    def why_late(self):
+        "What to think about, when its time is over."
+        if self._state() == self.half_way: return f"{self}, and nothing has changed for half of that time: does a loop never end?"
+        return f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, timeout=…"
+
 # %% ../../nbs/library/sim_launch.ipynb #a3ff258e
 class StrictKernel(numba_kernel.FakeCUDAKernel):
     "What `@cuda.jit` returns in the strict simulator."
@@ -253,12 +325,17 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         self.options, self.blocks = options, None  # blocks: run only these
 
     def __getitem__(self, configuration):
-        if len(configuration) not in (2, 3, 4):
-            raise ValueError("must specify at least the griddim and blockdim")
+        if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+            raise ValueError(f"{self.__name__}[{configuration!r}] is no launch: it takes {self.__name__}[grid, block], "
+                             "and after those, if you want, a stream and the bytes of dynamic shared memory")
+        grid, block, stream, size = (*configuration, 0, 0)[:4]
         launch = copy.copy(self)  # so that two configurations of one kernel are two
-        grid_and_block = numba_kernel.normalize_kernel_dimensions(*configuration[:2])
-        launch.grid_dim, launch.block_dim = grid_and_block
-        launch.dynshared_size = configuration[3] if len(configuration) == 4 else 0
+        launch.grid_dim, launch.block_dim = _dimensions("grid", grid), _dimensions("block", block)
+        if stream and not isinstance(stream, host.Stream):
+            raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
+        if not _is_whole(size):
+            raise TypeError(f"the dynamic shared memory is {size!r}; expected bytes, a whole number")
+        launch.dynshared_size = size if isinstance(size, host.OptIn) else int(size)
         return launch
 
     def __call__(self, *args):
@@ -275,11 +352,14 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise SimulatorError(f"{self.__name__} returns a value, and a kernel cannot: "
                                  "write it into an array")
         args = [unboxed_value(arg) for arg in args]
-        arrays = [arg for arg in args if isinstance(arg, GlobalArray)]
+        arrays = [*_arrays_in(args)]
         before = [array._item._ary.copy() for array in arrays]
+        printed = _PrintedOnce(sys.stdout)
         while True:
-            try: self._run(typed_launch, args, arrays)
+            try:
+                with redirect_stdout(printed): self._run(typed_launch, args, arrays)
             except Again as e:  # start over, and note what was not noted
+                printed.again()
                 _learned(self.fn).discard(str(e))
                 if str(e) == "masked": _MASKED.add(self.fn.__code__)
                 for array, values in zip(arrays, before): array._item._ary[...] = values
@@ -289,19 +369,36 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
     def _run(self, launch, args, arrays):
         "Run the blocks once. Of arrays that no launch has written so far, nothing is noted."
         self.grid = grid = Grid(launch, Elements(), _seed.get())
+        self.arrays = arrays
         grid.masked, learned = self.fn.__code__ in _MASKED, _learned(self.fn)
         all_noted = _overlap(array._item._ary for array in arrays)
         for array in arrays:
             array.begin(noted=not memory.recorder and (all_noted or array.name not in learned))
         indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
-        def start(index): return Block(grid, index, args, SharedMemory(self.dynshared_size))
+        cuda_here, collector = StrictModule(self.grid_dim, self.block_dim), gc.get_threshold()
+        progress = cuda_here.progress = Progress(self)
+        def start(index):
+            progress.next_block()
+            return Block(grid, index, args, SharedMemory(self.dynshared_size))
+        def end(block):
+            self._check_shared(block.memory.static_bytes)
+            check_end(block)
+        gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
         try:
-            with numba_kernel._push_kernel_context(StrictModule(self.grid_dim, self.block_dim)):
-                grid.run(indices, start, check_end)
+            with numba_kernel._push_kernel_context(cuda_here): grid.run(indices, start, end)
         except SimulatorError as e: grid.races[None] = str(e)
+        finally: gc.set_threshold(*collector)
         if grid.races: raise SimulatorError("\n".join(filter(None, grid.races.values())))
         if not self.blocks and not memory.recorder:
             learned.update(array.name for array in arrays if not array.watch.written)
+
+    configure = lambda self, *configuration: self[configuration]
+    def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
+        if ntasks < 0: raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        threads = tpb or 128  # a GPU asks its driver for a number
+        return self[-(-ntasks // threads), threads, stream, sharedmem] if ntasks else lambda *args: None
+    def __getattr__(self, name):
+        raise AttributeError(host.no_name_of_kernel(self, name) if "fn" in vars(self) and name[:2] != "__" else name)
 
     def _check_limits(self):
         if self.grid_dim is None:
@@ -319,20 +416,39 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         if bound and threads > bound:
             raise SimulatorError(f"a block of {threads} threads "
                                  f"breaks the promise launch_bounds={bounds}")
-        if self.dynshared_size > DYNAMIC_SHARED_LIMIT:
+        if not 0 <= self.dynshared_size <= DYNAMIC_SHARED_LIMIT:
             raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
                                  f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
+        self._check_shared(0)
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
+
+    def _check_shared(self, static):
+        if not self.dynshared_size or isinstance(self.dynshared_size, host.OptIn): return
+        if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
+            raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain launch may have "
+                                 f"{STATIC_SHARED_LIMIT}: for more, up to {DYNAMIC_SHARED_LIMIT} on an H100, the driver "
+                                 "must be told first, as with_shared_memory in numba_matmul.gemm.launch does")
 
     def _argument(self, arg, write_back, name=""):
         "`arg` as the kernel sees it."
-        if isinstance(arg, np.ndarray) and arg.ndim: arg = InOut(arg)
+        if isinstance(arg, tuple):
+            parts = [self._argument(part, write_back, f"{name}[{i}]") for i, part in enumerate(arg)]
+            return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
+        if isinstance(arg, host.HostArray): arg = FakeCUDAArray(arg.view(np.ndarray))  # the GPU reads that memory itself
+        if isinstance(arg, np.ndarray): arg = InOut(arg)
         if isinstance(arg, ArgHint): arg = arg.to_device(write_back)
-        if isinstance(arg, FakeCUDAArray): return GlobalArray(arg, name, watch=Watch(True))
-        if isinstance(arg, float): return np.float64(arg)  # compiled, a Python float is one
-        if not isinstance(arg, (int, complex, np.generic, tuple)):
-            given = f"{type(arg).__module__}.{type(arg).__name__}"
-            raise TypeError(f"a kernel takes device arrays and numbers, not {given}")
+        if isinstance(arg, FakeCUDAArray):
+            _need_type(name, arg.dtype)
+            return GlobalArray(arg, name, watch=Watch(True))
+        if isinstance(arg, float) and not isinstance(arg, np.generic): return np.float64(arg)  # as compiled
+        if is_torch(arg) or isinstance(arg, list):
+            raise TypeError(f"{name} is a {describe(arg)}, which a kernel can't take: pass to_d({name})")
+        if not isinstance(arg, (int, complex, np.generic)):
+            raise TypeError(f"{name} is a {describe(arg)}, and a kernel takes device arrays and numbers")
+        if isinstance(arg, (np.str_, np.bytes_)): raise TypeError(f"{name} is a {describe(arg)}, and a kernel takes numbers")
+        if isinstance(arg, np.generic): _need_type(name, arg.dtype)
+        elif isinstance(arg, int) and not -2**63 <= arg < 2**64:
+            raise TypeError(f"{name} is {arg}, and the largest integers have 64 bits")
         return arg
 
 # %% ../../nbs/library/sim_launch.ipynb #ba054efc
@@ -352,9 +468,7 @@ def jit(function_or_signature=None, **options):
 def _of_the_running_kernel(name):
     "What the module `cuda` answers for a name that it has only inside a kernel."
     running = numba_kernel._get_kernel_context()
-    if running is None:
-        raise AttributeError(f"cuda.{name} exists only inside a running kernel: "
-                             "decorate its function with @cuda.jit, and launch it")
+    if running is None: raise AttributeError(host.no_name_of_cuda(name, dir(StrictModule((1, 1, 1), (1, 1, 1)))))
     return getattr(running, name)
 
 def _cast(kind, *args):
@@ -371,7 +485,7 @@ def install():
     if not config.ENABLE_CUDASIM:
         raise RuntimeError("the simulator is off: "
                            "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
-    gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
+    host.install()
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
     types.Number.__call__ = _cast
@@ -413,27 +527,74 @@ def check_launch(launch, args):
     if not configuration:
         raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
     all_arguments(fn, args)
+    for arg in args:  # a child would get a copy of a view, and a launch takes none
+        if isinstance(arg, np.ndarray): sentry_contiguous(arg)
 
 def _launch(launch, args):
     launch(*args)
-    return tuple(arg for arg in args if isinstance(arg, np.ndarray))
+    return tuple(np.asarray(arg) for arg in args if isinstance(arg, (np.ndarray, FakeCUDAArray)))
+
+def _says_nothing(statement):
+    "Is this an expression that calls nothing, and whose value nobody takes? The text of a document string is none."
+    return (isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Constant)
+            and not any(isinstance(node, ast.Call) for node in ast.walk(statement)))
+
+def _looks_odd(fn, extents):
+    "Remarks on the source of a function of a kernel. extents: threads of the launch along x, y and z."
+    nodes = [node for statement in source_tree(fn) or () for node in ast.walk(statement)]
+    others = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & {"y", "z"}
+    for node in nodes:
+        where = _line(fn.__code__, node.lineno) if hasattr(node, "lineno") else ""
+        if _says_nothing(node):
+            cure = ("assign by =" if isinstance(node.value, ast.Compare) else
+                    f"call it, {ast.unparse(node.value)}()" if isinstance(node.value, ast.Attribute) else "is it a call or an assignment?")
+            yield f"{ast.unparse(node.value)} does nothing, at {where}; {cure}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "grid" and node.args:
+            axes = getattr(node.args[0], "value", 0)
+            if axes in (2, 3) and extents[axes - 1] == 1 < extents[0]:
+                yield (f"cuda.grid({axes}) in a launch with one thread along {'xyz'[axes - 1]}, where its index is always 0, "
+                       f"at {where}; give grid and block {axes} numbers each")
+            if axes == 1 and max(extents[1:]) > 1 and not others:
+                yield (f"cuda.grid(1) counts along x alone, and {extents[1] * extents[2]} threads of this launch have "
+                       f"each of its values, at {where}")
+
+def _unwritten(launch):
+    "Remarks on arrays that a launch was given and has not written, or not wholly."
+    fn, written = launch.fn, {array.name for array in launch.arrays if array.watch.written}
+    nodes = [node for statement in source_tree(fn) or () for node in ast.walk(statement)]
+    stored = {node.value.id for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+              and isinstance(node.value, ast.Name)}
+    used = {node.id for node in nodes if isinstance(node, ast.Name)}
+    for array in launch.arrays:
+        if array.name in stored - written: yield f"{array.name} was never written: no thread came to a line that does"
+        elif array.name.isidentifier() and nodes and array.name not in used: yield f"{array.name} is never used"
+        if array.name not in written: continue
+        first = array.first_byte + array.base
+        places = first + np.tensordot(array.strides, np.indices(array.shape), 1).ravel()
+        elements = launch.grid.elements
+        gaps = [i for i, place in enumerate(places.tolist()) if place not in elements or elements[place].write is None]
+        if gaps:
+            index = ", ".join(map(str, np.unravel_index(gaps[0], array.shape)))
+            yield f"{len(gaps)} of {array.size} elements of {array.name} were never written, the first is {array.name}[{index}]"
 
 def _launch_in_several_orders(launch, args):
     "Remarks on a kernel. If its blocks talk to each other, they are mixed in a few ways."
+    odd = []
     for seed in (None, *range(1, 6)):
-        with interleaved(seed): launch(*copy.deepcopy(args))
+        with interleaved(seed), redirect_stdout(None if seed else sys.stdout): launch(*copy.deepcopy(args))
+        if not seed:
+            extents = [blocks * threads for blocks, threads in zip(launch.grid_dim, launch.block_dim)]
+            odd = [text for fn in callees(launch.fn) for text in _looks_odd(fn, extents)] + [*_unwritten(launch)]
         if not launch.grid.talks: break
-    return sorted(set(launch.grid.remarks.values()))
+    return sorted({*launch.grid.remarks.values(), *odd})
 
-def _refused(launch, args):
-    "In a child with the compiler: why it refuses a kernel, in a line; `None` if it does not."
-    from numba.cuda import dispatcher
-    from numba.cuda.compiler import compile_cuda
+def _refused(launch, args, signature):
+    "In a child with the compiler: why it, or the driver, refuses a kernel, in a line; `None` if neither does."
+    from ..compiler import library_of, misfit, usage
     from numba.cuda.cudadrv.error import CudaSupportError
-    dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=(9, 0))
-    fn, options, _ = kernel_parts(launch)
-    kinds = tuple(map(launch.dispatcher.typeof_pyval, args))
-    try: compile_cuda(fn, None, kinds, cc=(9, 0))
+    fn, _, (_, block, *_) = kernel_parts(launch)
+    several = [kinds for kinds, _ in _declared(signature)] if signature else [tuple(map(launch.dispatcher.typeof_pyval, args))]
+    try: libraries = [library_of(launch.dispatcher, kinds, (9, 0)) for kinds in several]
     except CudaSupportError: return  # it asks for a driver, and there is none
     except Exception as e:
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(e))
@@ -442,6 +603,10 @@ def _refused(launch, args):
         what = " ".join(lines[:2] if lines and lines[0].endswith("signature:") else lines[:1]) or type(e).__name__
         line = f", in {_line(fn.__code__, int(where[0]))}" if where else ""
         return f"the compiler refuses {fn.__name__}: {what}{line}"
+    if prod(block) <= 256: return  # each may have all of the 255 registers that a thread can have
+    for library in libraries:
+        if found := misfit(prod(block), usage(library.get_cubin(cc=(9, 0, "a")).code)["REG"]):
+            return f"{fn.__name__} can't be launched: {found}"
 
 def simulate(
     launch,      # a kernel with its configuration: `kernel[grid, block]`
@@ -452,6 +617,9 @@ def simulate(
     check_launch(launch, args)
     return in_child(_launch, launch, args, simulator=True, timeout=timeout, keep=True)
 
+PROMISE = ("That goes for this launch, not for other shapes. Whether the result is right was not looked at: "
+           "assert_matmul_correct(a, b, c) does.")
+
 # %% ../../nbs/library/sim_launch.ipynb #4aec06aa
 def diagnose(
     launch,      # a kernel with its configuration: `kernel[grid, block]`
@@ -459,19 +627,19 @@ def diagnose(
     timeout=60,  # seconds
 ):
     """Launch in a child with the strict simulator and say what is wrong with the kernel, as text. If
-    nothing is, a second child compiles it, for arguments of these types."""
+    nothing is, a second child compiles it, for arguments of these types. What the kernel prints is shown."""
     check_launch(launch, args)
     in_simulator = dict(simulator=True, timeout=timeout, keep=True)
     try: remarks = in_child(_launch_in_several_orders, launch, args, **in_simulator)
     except (SimulatorError, ChildError) as e: return Message(e)
-    remarks = [f"By the way: {remark}." for remark in remarks]
+    remarks = [PROMISE, *(f"By the way: {remark}." for remark in remarks)]
     if not has_compiler():
         return Message("\n".join(["No mistake found. It was not compiled: numba-cuda is not installed.", *remarks]))
-    fn, *_ = kernel_parts(launch)
+    fn, options, _ = kernel_parts(launch)
     args = [np.empty((0,) * arg.ndim, arg.dtype) if getattr(arg, "ndim", 0) else arg
             for arg in all_arguments(fn, args)]
-    refused = in_child(_refused, launch, args, simulator=False, timeout=timeout, keep=True)
-    return Message("\n".join([refused or "No mistake found.", *remarks]))
+    refused = in_child(_refused, launch, args, options.get("signature"), simulator=False, timeout=timeout, keep=True)
+    return Message("\n".join([refused, *remarks[1:]] if refused else ["No mistake found.", *remarks]))
 
 # %% ../../nbs/library/sim_launch.ipynb #66cd01f9
 @dataclass
