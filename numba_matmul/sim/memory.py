@@ -247,10 +247,12 @@ class LocalArray:
                 self.at_once[index] = value if type(value) is self.cast else self.cast(value)
                 return
         except TypeError: pass
-        found = self._find(index)
-        if isinstance(found, np.ndarray): _refuse_copy(value)
+        found, places = self._find(index), _indices(self.whole)
+        if isinstance(found, np.ndarray):
+            _refuse_copy(value)
+            for number in found.flat: self.numbers[places[number]] = self.cast(value)
         elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
-        for number in np.ravel(found): self.numbers[_indices(self.whole)[number]] = self.cast(value)
+        else: self.numbers[places[found]] = self.cast(value)
 
 # %% ../../nbs/library/sim_memory.ipynb #386c0c0a
 class LocalMemory:
@@ -335,8 +337,8 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         array = whole = item._ary
         while isinstance(whole.base, np.ndarray): whole = whole.base  # it begins where a GPU's memory is aligned
         start = whole.ctypes.data if first_byte is None else first_byte
-        self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start, dims=array.ndim,
-                             strides=array.strides, watch=watch or Watch(False), array=array, noted={})
+        self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start, strides=array.strides,
+                             shape=item.shape, ndim=array.ndim, watch=watch or Watch(False), array=array, noted={})
 
     def __getitem__(self, index):
         if self.watch.on:
@@ -345,23 +347,25 @@ class GlobalArray(FakeWithinKernelCUDAArray):
             thread = getcurrent()
             if settled is thread.moment or settled is thread.near: return self.array[index]
         elif type(index) is int:
-            if index >= 0 and self.dims == 1 and not recorder: return self.array[index]
-        elif self.dims == 2 and not recorder:
+            if index >= 0 and self.ndim == 1 and not recorder: return self.array[index]
+        elif self.ndim == 2 and not recorder:
             try:
                 i, j = index
                 if i >= 0 <= j: return self.array[index]
-            except TypeError: pass
+            except (TypeError, ValueError): pass  # there is a slice in it; fewer than two
         _refuse_negative(index)
-        value = self._item._ary[index]
+        value = self.array[index]
         if isinstance(value, np.ndarray):
             return GlobalArray(FakeCUDAArray(value), self.name, self.first_byte, self.watch)
-        if self.watch.on: self.note(index).note_read(Access(sys._getframe(1)), self, index)
+        if self.watch.on:
+            self.noted[index] = self.note(index)
+            self.noted[index].note_read(Access(sys._getframe(1)), self, index)
         if recorder: recorder("global", "load", self, index, 1, sys._getframe(1))
         return value
 
     def __setitem__(self, index, value):
         _refuse_negative(index)
-        array = self._item._ary
+        array = self.array
         if isinstance(array[index], np.ndarray):
             _refuse_copy(value)
             places = np.moveaxis(np.indices(array.shape), 0, -1)[index].reshape(-1, array.ndim)
@@ -387,7 +391,7 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         if recorder: recorder("global", "load", self, index, count, frame)
         places = _neighbours(self, index, count)
         self.note_reads(places, frame)
-        return tuple(self._item._ary[i] for i in places)
+        return tuple(self.array[i] for i in places)
 
     def store(self, index, values, frame):
         "`values` to neighbours in one access."
@@ -396,17 +400,15 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         access = Access(frame)
         for i, value in zip(_neighbours(self, index, len(values)), values):
             self.note_write(i, access, value)
-            self._item._ary[i] = value
+            self.array[i] = value
 
     def store_relaxed(self, index, value, frame):
         "Write all or nothing of an element that others may read at the same time."
         _refuse_negative(index)
         self.note_write(index, Access(frame, atomic=True)).carry(reads=False, writes=True)
-        self._item._ary[index] = value
+        self.array[index] = value
 
-    def note(self, index):
-        if index not in self.noted: self.noted[index] = getcurrent().block.grid.elements[self.first_byte + self.byte(index)]
-        return self.noted[index]
+    def note(self, index): return getcurrent().block.grid.elements[self.first_byte + self.byte(index)]
 
     def note_reads(self, places, frame):
         if not self.watch.on: return
@@ -429,7 +431,7 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         return element
 
     def label(self, index): return f"{self.name}[{_text(index)}]"
-    def holds(self, index, value): return _same(self._item._ary[index], value)
+    def holds(self, index, value): return _same(self.array[index], value)
 
 # %% ../../nbs/library/sim_memory.ipynb #d1ffe33f
 class Atomics(kernelapi.FakeCUDAAtomic):
@@ -441,7 +443,7 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             thread, frame = getcurrent(), sys._getframe(1)
             index, *values = args if name != "compare_and_swap" else ((0,) * array.ndim, *args)
             _refuse_negative(index)
-            bare = array.data if isinstance(array, SharedArray) else array._item._ary
+            bare = array.data if isinstance(array, SharedArray) else array.array
             bare[index]
             thread.block.grid.mix(thread, frame)
             element = array.note_atomic(index, Access(frame, atomic=True))

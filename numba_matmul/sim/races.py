@@ -94,6 +94,7 @@ class Element:
             sent, sent_near = joined(sent, whole), joined(sent_near, near)  # it passes on what it found
         if writes: self.flag = (sent, sent_near, thread.block) if sent or sent_near else None
 
+# %% ../../nbs/library/sim_races.ipynb #a51f0c25
 class Elements(dict):
     "Notes by number of the element, made when they are needed."
     grain = 0  # numbers that belong to one element
