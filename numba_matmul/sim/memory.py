@@ -17,7 +17,7 @@ import numpy as np
 from greenlet import getcurrent
 from .hopper import Landed
 from .races import Access, Element, Elements
-from .scheduler import Again, SimulatorError, instruction
+from .scheduler import Again, SimulatorError, _where, instruction
 from numba import types
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
@@ -57,10 +57,11 @@ def _text(index): return ", ".join(str(i) for i in index) if type(index) is tupl
 # %% ../../nbs/library/sim_memory.ipynb #7125edd7
 class SharedArray:
     "A shared array, or a view of one: `elements[ids[i]]` is the note on `data[i]`."
-    def __init__(self, name, data, ids, elements, base, unit, promised):
+    def __init__(self, name, data, ids, elements, base, unit, promised, declared=None):
         self.name, self.data, self.ids, self.elements = name, data, ids, elements
         self.base, self.unit = base, unit  # element i starts at byte base + ids[i] * unit
         self.promised = promised  # bytes: the array begins at a multiple of so many
+        self.declared = declared  # of dynamic memory: code, instruction, line
         self.step = data.itemsize // unit  # numbers of the notes from one element to the next
         self.noted, self.parts, self.runs = {}, {}, {}  # by index: the only note on an element; a view; notes on neighbours
 
@@ -88,7 +89,7 @@ class SharedArray:
                      for i in (index if type(index) is tuple else (index,))])
         if key not in self.parts:
             self.parts[key] = SharedArray(self.name, self.data[index], self.ids[index], self.elements,
-                                          self.base, self.unit, self.promised)
+                                          self.base, self.unit, self.promised, self.declared)
         return self.parts[key]
 
     def __setitem__(self, index, value):
@@ -147,6 +148,7 @@ class SharedArray:
             if element.write is None:
                 raise SimulatorError(f"{self.label(index)} is read before it was written")
             element.note_read(access, self, index)
+            if element.owner: self.check_owner(element, index)
 
     def note_write(self, index, access, value=None):
         "Check a write by the running thread against what is known of the element, and note it."
@@ -155,6 +157,23 @@ class SharedArray:
                 raise SimulatorError(f"{self.label(index)} is written while an asynchronous copy "
                                      "into it is under way")
             element.note_write(access, self, index, value)
+            if self.declared: self.keep_owner(element, access, value)
+
+    def keep_owner(self, element, access, value):
+        """All dynamic arrays are one memory. What one of them has written and nobody has read, another may overwrite,
+        but who then reads it through the first one takes it for what is gone. Zeros count as nothing."""
+        owner, unread = element.owner or (None, False)
+        if unread and owner != self.declared: element.lost = owner, access
+        elif element.lost and element.lost[0] == self.declared: element.lost = None
+        element.owner = self.declared, value is None or bool(value)
+
+    def check_owner(self, element, index):
+        element.owner = element.owner[0], False
+        if element.lost and element.lost[0] == self.declared:
+            names = [_name(code, line) for code, _, line in (self.declared, element.owner[0])]
+            raise SimulatorError(f"{self.label(index)} was written through {names[0]}, and overwritten through {names[1]} before "
+                                 f"anybody had read it, at {_where(element.lost[1].calls)}: all arrays of cuda.shared.array(0, …) "
+                                 "begin at the same byte; make one, and take slices of it: both[:n], both[n:]")
 
     def note_atomic(self, index, access):
         "The same for an atomic operation; the notes on the element."
@@ -181,7 +200,7 @@ class SharedArray:
         self.data[places], landed = values, Landed()
         for number in self.ids[places].tolist():
             element = self.elements[number]
-            element.copying, element.write, element.reads = None, landed, ()
+            element.copying, element.write, element.reads, element.owner, element.lost = None, landed, (), None, None
 
     def fetch(self, places, what):
         "What a unit reads that is no thread."
@@ -285,7 +304,7 @@ class SharedMemory:
         frame = sys._getframe(1)
         key = frame.f_code, instruction(frame), frame.f_lineno
         if key not in self.arrays:
-            if shape == 0: self.arrays[key] = self._dynamic(dtype)
+            if shape == 0: self.arrays[key] = self._dynamic(dtype, key)
             else:
                 made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
                 self.arrays[key] = self._static(_name(frame.f_code, frame.f_lineno, made), shape, dtype, alignment)
@@ -306,13 +325,13 @@ class SharedMemory:
         elements.divide(1)
         return SharedArray(name, data, ids, elements, base, data.itemsize, alignment or data.itemsize)
 
-    def _dynamic(self, dtype):
+    def _dynamic(self, dtype, declared=None):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
         size = np.dtype(getattr(dtype, "name", dtype)).itemsize
         self.dynamic_elements.divide(size)
         data = self.dynamic[:len(self.dynamic) // size * size].view(_poisoned(0, dtype).dtype)
         ids = np.arange(data.size) * size
-        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements, 0, 1, 16)
+        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements, 0, 1, 16, declared)
 
 # %% ../../nbs/library/sim_memory.ipynb #3d376980
 def _name(code, line, made=0):
@@ -427,7 +446,6 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         "The same for an atomic operation; the notes on the element."
         element = self.note_write(index, access)
         element.note_read(access, self, index)
-        getcurrent().block.grid.talks = True
         return element
 
     def label(self, index): return f"{self.name}[{_text(index)}]"
@@ -445,6 +463,7 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             _refuse_negative(index)
             bare = array.data if isinstance(array, SharedArray) else array.array
             bare[index]
+            thread.block.grid.talks = True
             thread.block.grid.mix(thread, frame)
             element = array.note_atomic(index, Access(frame, atomic=True))
             before = bare[index]
