@@ -61,7 +61,7 @@ class SharedArray:
         self.name, self.data, self.ids, self.elements = name, data, ids, elements
         self.base, self.unit = base, unit  # element i starts at byte base + ids[i] * unit
         self.promised = promised  # bytes: the array begins at a multiple of so many
-        self.declared = declared  # of dynamic memory: code, instruction, line
+        self.declared = declared  # of dynamic memory: code, instruction, line, variable
         self.step = data.itemsize // unit  # numbers of the notes from one element to the next
         self.noted, self.parts, self.runs = {}, {}, {}  # by index: the only note on an element; a view; notes on neighbours
 
@@ -170,8 +170,8 @@ class SharedArray:
     def check_owner(self, element, index):
         element.owner = element.owner[0], False
         if element.lost and element.lost[0] == self.declared:
-            names = [_name(code, line) for code, _, line in (self.declared, element.owner[0])]
-            raise SimulatorError(f"{self.label(index)} was written through {names[0]}, and overwritten through {names[1]} before "
+            raise SimulatorError(f"{self.label(index)} was written through {self.declared[-1]}, and overwritten through "
+                                 f"{element.owner[0][-1]} before "
                                  f"anybody had read it, at {_where(element.lost[1].calls)}: all arrays of cuda.shared.array(0, …) "
                                  "begin at the same byte; make one, and take slices of it: both[:n], both[n:]")
 
@@ -304,10 +304,10 @@ class SharedMemory:
         frame = sys._getframe(1)
         key = frame.f_code, instruction(frame), frame.f_lineno
         if key not in self.arrays:
-            if shape == 0: self.arrays[key] = self._dynamic(dtype, key)
-            else:
-                made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
-                self.arrays[key] = self._static(_name(frame.f_code, frame.f_lineno, made), shape, dtype, alignment)
+            made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
+            name = _name(frame.f_code, frame.f_lineno, made)
+            self.arrays[key] = (self._dynamic(dtype, (*key, name)) if shape == 0
+                                else self._static(name, shape, dtype, alignment))
         return self.arrays[key]
 
     def _static(self, name, shape, dtype, alignment):
