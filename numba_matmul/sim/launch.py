@@ -403,25 +403,7 @@ def skip_cells():
         return [f"print({text!r})\n" for text in said] or lines
     shell.input_transformers_cleanup.append(skip)
 
-# %% ../../nbs/library/sim_launch.ipynb #74187369
-def check_launch(launch, args):
-    "Refuse what is no kernel with its configuration, or has other arguments."
-    parts = kernel_parts(launch)
-    if parts is None:
-        name = getattr(launch, "__name__", repr(launch))
-        raise TypeError(f"{name} is no kernel: pass kernel[grid, block], where `kernel` is a "
-                        "function decorated with @cuda.jit")
-    fn, options, configuration = parts
-    if options.get("device"):
-        raise TypeError(f"{fn.__name__} is a device function: pass a kernel that calls it")
-    if not configuration:
-        raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
-    all_arguments(fn, args)
-
-def _launch(launch, args):
-    launch(*args)
-    return tuple(arg for arg in args if isinstance(arg, np.ndarray))
-
+# %% ../../nbs/library/sim_launch.ipynb #74187370
 def _launch_in_several_orders(launch, args):
     "Remarks on a kernel. If its blocks talk to each other, they are mixed in a few ways, and results compared."
     first, differ = None, []
@@ -448,6 +430,25 @@ def _differ(name, one, other):
     at = tuple(map(int, np.argwhere(~same)[0]))
     return (f"the result depends on which thread or block comes first: {name}[{', '.join(map(str, at))}] is {one[at]} "
             f"in one order and {other[at]} in another")
+
+# %% ../../nbs/library/sim_launch.ipynb #74187369
+def check_launch(launch, args):
+    "Refuse what is no kernel with its configuration, or has other arguments."
+    parts = kernel_parts(launch)
+    if parts is None:
+        name = getattr(launch, "__name__", repr(launch))
+        raise TypeError(f"{name} is no kernel: pass kernel[grid, block], where `kernel` is a "
+                        "function decorated with @cuda.jit")
+    fn, options, configuration = parts
+    if options.get("device"):
+        raise TypeError(f"{fn.__name__} is a device function: pass a kernel that calls it")
+    if not configuration:
+        raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
+    all_arguments(fn, args)
+
+def _launch(launch, args):
+    launch(*args)
+    return tuple(arg for arg in args if isinstance(arg, np.ndarray))
 
 def _refused(launch, args):
     "In a child with the compiler: why it refuses a kernel, in a line; `None` if it does not."
