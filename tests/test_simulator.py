@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -21,17 +22,18 @@ from greenlet import getcurrent
 from numba import config, cuda, float32, int32, types, uint16, uint32, uint64
 
 from numba_matmul import process
-from numba_matmul.arrays import from_bf16, to_bf16
+from numba_matmul.arrays import from_bf16, rounded, to_bf16
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, end_idle_children, in_child
+from numba_matmul.registry import KERNELS
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
-from numba_matmul.sim.launch import StrictKernel, diagnose, launch_of, simulate
+from numba_matmul.sim.launch import StrictKernel, _launch_in_several_orders, diagnose, launch_of, simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 X = np.arange(64, dtype=np.float32)
@@ -1048,3 +1050,150 @@ def test_a_file_that_was_edited_does_not_change_what_was_loaded(reloaded, tmp_pa
     write(2)
     if reloaded: edited_kernel = importlib.reload(edited_kernel)
     assert found() == (1 + reloaded,) * 2
+
+
+def products_in_threads():
+    "In a child: what eight threads find that call four kernels at the same time."
+    def product(number):
+        fn, (m, n, k) = KERNELS[number], (64, 64, 64) if number > 14 else (33, 40, 17)
+        a, b = (np.random.default_rng(number).integers(-2, 3, shape).astype(np.float32) for shape in ((m, k), (k, n)))
+        c = fn(*(cuda.to_device(rounded(x, fn.dtype)) for x in (a, b))).copy_to_host()
+        return np.array_equal(c if fn.dtype == "float32" else from_bf16(c), a @ b)
+    with ThreadPoolExecutor(8) as threads: return [*threads.map(product, (1, 5, 13, 16, 1, 16, 1, 16))]
+
+
+def test_kernels_can_be_launched_from_several_threads():
+    assert all(in_child(products_in_threads, simulator=True, keep=True))
+
+
+@cuda.jit(device=True)
+def all_wait(): cuda.syncthreads()
+
+
+@cuda.jit(device=True)
+def swapped(value): return cuda.shfl_xor_sync(0xFFFFFFFF, value, 1)
+
+
+@cuda.jit(device=True)
+def put(array, i, value): array[i] = value
+
+
+def test_a_place_in_a_device_function_is_told_by_its_calls():
+    @cuda.jit
+    def k(out, mode):
+        tile = cuda.shared.array(1, float32)
+        i = cuda.threadIdx.x
+        all_wait()
+        if mode == 1:
+            if i < 32: all_wait()
+            else: all_wait()
+        if mode == 2:
+            if i < 16: out[i] = swapped(i)
+            else: out[i] = swapped(i)
+        if mode == 3: put(tile, 0, i)
+        if out.shape[0] == 64: all_wait()
+        else: all_wait()
+        out[i] = swapped(i)
+    assert simulate(k[1, 64], np.zeros(64, np.int32), 0)[0].tolist() == [i ^ 1 for i in range(64)]
+    refused(k[1, 64], np.zeros(64, np.int32), 1, match="called at line .*if i < 32: all_wait.*called at line .*else: all_wait")
+    refused(k[1, 64], np.zeros(64, np.int32), 2, match="swap values at different lines.*called at line .*if i < 16")
+    refused(k[1, 64], np.zeros(64, np.int32), 3,
+            match="race: .*array.i. = value, called at line .*put.tile, 0, i., and is .*, called at line .*put.tile, 0, i.")
+
+
+def test_dynamic_arrays_are_one_memory():
+    @cuda.jit
+    def k(x, out, mode):
+        one, other = cuda.shared.array(0, float32), cuda.shared.array(0, float32)
+        words = cuda.shared.array(0, int32)
+        if mode < 2: a, b = (one[:64], one[64:]) if mode == 0 else (one, other)
+        i = cuda.threadIdx.x
+        if mode < 2:
+            a[i], b[i] = x[i], x[i] + 1
+            cuda.syncthreads()
+            out[i] = b[i ^ 1] + a[i ^ 1]
+        if mode == 2:  # the bits of floats, in memory that held integers before, which were read or are 0
+            words[i] = 0
+            one[i] = x[i]
+            cuda.syncthreads()
+            out[i] = words[i ^ 1] >> 23
+            cuda.syncthreads()
+            words[i] = i + 5
+            cuda.syncthreads()
+            out[i] += words[i ^ 1]
+    other = X.reshape(-1, 2)[:, ::-1].ravel()
+    assert np.array_equal(simulate(k[1, 64, 0, 512], X, X.copy(), 0)[1], 2 * other + 1)
+    refused(k[1, 64, 0, 512], X, X.copy(), 1, match="written through one, and overwritten through other .*at line .*begin at the same byte")
+    assert np.array_equal(simulate(k[1, 64, 0, 512], X, X.copy(), 2)[1], (other.view(np.int32) >> 23) + (np.arange(64) ^ 1) + 5)
+
+
+def test_what_an_asynchronous_copy_reads_stays_until_the_wait():
+    @cuda.jit
+    def k(x, out, mode):
+        tile = cuda.shared.array(64, float32, alignment=16)
+        i = cuda.threadIdx.x
+        if i == 40:
+            cp_async(tile, 0, x, 0, 4, 4)
+            cp_async_commit_group()
+            if mode == 0: x[1] = 5
+            if mode < 2: cp_async_wait_group(0)
+            if mode == 1: x[1] = 5
+        cuda.syncthreads()
+        if mode == 2 and i == 0: x[1] = 5
+        if mode == 3 and i == 50: x[1] = 5
+        if i == 40: cp_async_wait_group(0)
+        cuda.syncthreads()
+        if mode == 4 and i == 0: x[1] = 5
+        out[i] = tile[i % 4]
+    for mode in (1, 4): assert simulate(k[1, 64], X.copy(), X.copy(), mode)[1][:4].tolist() == [0, 1, 2, 3]
+    for mode in (0, 2): refused(k[1, 64], X.copy(), X.copy(), mode, match=r"x\[1\] is written while an asynchronous copy from it, started by thread .40.")
+    refused(k[1, 64], X.copy(), X.copy(), 3, match=r"race: x\[1\] was read by thread .40. at line .*cp_async_wait_group")
+
+
+def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
+    @cuda.jit
+    def k(flags, step):
+        i = cuda.blockIdx.x
+        if step == 0: cuda.cg.this_grid().sync()
+        elif 0 <= i + step < cuda.gridDim.x:
+            while cuda.atomic.add(flags, i + step, 0) == 0: pass
+        cuda.threadfence()
+        cuda.atomic.add(flags, i, 1)
+    whole = 200 * 1024  # bytes, so that a multiprocessor has room for one block
+    flags = np.zeros(140, np.int32)
+    refused(k[140, 1, 0, whole], flags, 0, match="needs all 140 blocks at once, and an H100 runs at most 132")
+    refused(k[140, 1, 0, whole], flags, 1, match="wait for what never comes.*132 blocks of this size run at once on an H100")
+    assert (simulate(k[140, 1, 0, whole], flags, -1)[0] == 1).all() and (simulate(k[140, 1], flags, 1)[0] == 1).all()
+
+
+def test_a_result_that_depends_on_the_order_is_told():
+    @cuda.jit
+    def k(x, out, places, mode):
+        i = cuda.grid(1)
+        if mode == 0: cuda.atomic.exch(out, 0, x[i])
+        if mode == 1: out[cuda.atomic.add(places, 0, 1)] = x[i]
+        if mode == 2: cuda.atomic.compare_and_swap(places[:1], 0, i + 1)
+        if mode == 3: cuda.atomic.add(out, i % 2, x[i])
+        if mode == 4: cuda.atomic.max(places, 1, i)
+        if mode == 5:
+            count = cuda.shared.array(1, int32)
+            if cuda.threadIdx.x == 0: count[0] = 0
+            cuda.syncthreads()
+            out[cuda.blockIdx.x * 8 + cuda.atomic.add(count, 0, 1)] = x[i]
+    x = np.random.default_rng(0).standard_normal(64).astype(np.float32)
+    for mode, told in enumerate(("out", "out", "places", None, None, "out")):
+        said = in_child(_launch_in_several_orders, k[8, 8], (x, np.zeros(64, np.float32), np.zeros(2, np.int32), mode),
+                        simulator=True, keep=True)
+        assert [re.match(r"the result depends on which thread or block comes first: (\w+)\[0?", x)[1] for x in said] == [told] * bool(told)
+
+
+def test_views_of_local_arrays_have_indices_of_their_own():
+    @cuda.jit
+    def k(out):
+        local, table = cuda.local.array(4, int32), cuda.local.array((2, 3), float32)
+        for i in range(4): local[::-1][i] = i
+        table[:, :] = 7
+        table[1][2] = 5
+        for i in range(4): out[i] = local[i]
+        out[4], out[5], out[6] = table[1, 2], table[:, 1][1], local[1:][0]
+    assert simulate(k[1, 1], np.zeros(7))[0].tolist() == [3, 2, 1, 0, 5, 7, 2]

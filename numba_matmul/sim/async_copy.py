@@ -32,22 +32,25 @@ def cp_async(
                              f"{target.dtype.itemsize}")
     _refuse_negative(target_index)
     places = _neighbours(target, target_index, count)
-    values = [target.dtype.type(0)] * count
+    values, sources = [target.dtype.type(0)] * count, [None] * count
     if inside > 0:
         _refuse_negative(source_index)
         starts = _neighbours(source, source_index, count)
         source.note_reads(starts[:inside], frame)
-        values[:inside] = [source._item._ary[start] for start in starts[:inside]]
+        values[:inside] = [source.array[start] for start in starts[:inside]]
+        if source.watch.on:  # nothing writes what is not watched
+            sources[:inside] = [(source, start) for start in starts[:inside]]
+            for start in starts[:inside]: source.note(start).sent += thread,
         if memory.recorder: memory.recorder("global", "load", source, source_index, inside, frame)
     if memory.recorder:
         came_from = source.byte(source_index) if inside > 0 else None
         memory.recorder("shared", "copy", target, target_index, count, frame, came_from)
     access = Access(frame)
-    for at, value in zip(places, values):
+    for at, value, origin in zip(places, values, sources):
         element = target.free_for_copy(at, target.ids[at])
         target.note_write(at, access)
         element.copying = thread
-        thread.copies[-1].append((target, at, value))
+        thread.copies[-1].append((target, at, value, origin))
 
 def cp_async_commit_group():
     "Close the running thread's open group of copies."
@@ -62,7 +65,12 @@ def cp_async_wait_group(
     landing = max(0, len(thread.copies) - 1 - pending)  # the last group is still open
     groups, thread.copies = thread.copies[:landing], thread.copies[landing:]
     access = Access(frame)
-    for target, at, value in (copy for group in groups for copy in group):
+    for target, at, value, origin in (copy for group in groups for copy in group):
+        if origin:  # until now it was read
+            source, start = origin
+            element = source.note(start)
+            element.sent = tuple(other for other in element.sent if other is not thread)
+            element.note_read(access, source, start)
         target.elements[target.ids[at]].copying = None
         target.note_write(at, access)
         target.data[at] = value

@@ -17,7 +17,7 @@ import numpy as np
 from greenlet import getcurrent
 from .hopper import Landed
 from .races import Access, Element, Elements
-from .scheduler import Again, SimulatorError, instruction
+from .scheduler import Again, SimulatorError, _where, instruction
 from numba import types
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
@@ -57,10 +57,11 @@ def _text(index): return ", ".join(str(i) for i in index) if type(index) is tupl
 # %% ../../nbs/library/sim_memory.ipynb #7125edd7
 class SharedArray:
     "A shared array, or a view of one: `elements[ids[i]]` is the note on `data[i]`."
-    def __init__(self, name, data, ids, elements, base, unit, promised):
+    def __init__(self, name, data, ids, elements, base, unit, promised, declared=None):
         self.name, self.data, self.ids, self.elements = name, data, ids, elements
         self.base, self.unit = base, unit  # element i starts at byte base + ids[i] * unit
         self.promised = promised  # bytes: the array begins at a multiple of so many
+        self.declared = declared  # of dynamic memory: code, instruction, line, variable
         self.step = data.itemsize // unit  # numbers of the notes from one element to the next
         self.noted, self.parts, self.runs = {}, {}, {}  # by index: the only note on an element; a view; notes on neighbours
 
@@ -88,7 +89,7 @@ class SharedArray:
                      for i in (index if type(index) is tuple else (index,))])
         if key not in self.parts:
             self.parts[key] = SharedArray(self.name, self.data[index], self.ids[index], self.elements,
-                                          self.base, self.unit, self.promised)
+                                          self.base, self.unit, self.promised, self.declared)
         return self.parts[key]
 
     def __setitem__(self, index, value):
@@ -147,6 +148,7 @@ class SharedArray:
             if element.write is None:
                 raise SimulatorError(f"{self.label(index)} is read before it was written")
             element.note_read(access, self, index)
+            if element.owner: self.check_owner(element, index)
 
     def note_write(self, index, access, value=None):
         "Check a write by the running thread against what is known of the element, and note it."
@@ -155,6 +157,23 @@ class SharedArray:
                 raise SimulatorError(f"{self.label(index)} is written while an asynchronous copy "
                                      "into it is under way")
             element.note_write(access, self, index, value)
+            if self.declared: self.keep_owner(element, access, value)
+
+    def keep_owner(self, element, access, value):
+        """All dynamic arrays are one memory. What one of them has written and nobody has read, another may overwrite,
+        but who then reads it through the first one takes it for what is gone. Zeros count as nothing."""
+        owner, unread = element.owner or (None, False)
+        if unread and owner != self.declared: element.lost = owner, access
+        elif element.lost and element.lost[0] == self.declared: element.lost = None
+        element.owner = self.declared, value is None or bool(value)
+
+    def check_owner(self, element, index):
+        element.owner = element.owner[0], False
+        if element.lost and element.lost[0] == self.declared:
+            raise SimulatorError(f"{self.label(index)} was written through {self.declared[-1]}, and overwritten through "
+                                 f"{element.owner[0][-1]} before "
+                                 f"anybody had read it, at {_where(element.lost[1].calls)}: all arrays of cuda.shared.array(0, …) "
+                                 "begin at the same byte; make one, and take slices of it: both[:n], both[n:]")
 
     def note_atomic(self, index, access):
         "The same for an atomic operation; the notes on the element."
@@ -181,7 +200,7 @@ class SharedArray:
         self.data[places], landed = values, Landed()
         for number in self.ids[places].tolist():
             element = self.elements[number]
-            element.copying, element.write, element.reads = None, landed, ()
+            element.copying, element.write, element.reads, element.owner, element.lost = None, landed, (), None, None
 
     def fetch(self, places, what):
         "What a unit reads that is no thread."
@@ -247,10 +266,12 @@ class LocalArray:
                 self.at_once[index] = value if type(value) is self.cast else self.cast(value)
                 return
         except TypeError: pass
-        found = self._find(index)
-        if isinstance(found, np.ndarray): _refuse_copy(value)
+        found, places = self._find(index), _indices(self.whole)
+        if isinstance(found, np.ndarray):
+            _refuse_copy(value)
+            for number in found.flat: self.numbers[places[number]] = self.cast(value)
         elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
-        for number in np.ravel(found): self.numbers[_indices(self.whole)[number]] = self.cast(value)
+        else: self.numbers[places[found]] = self.cast(value)
 
 # %% ../../nbs/library/sim_memory.ipynb #386c0c0a
 class LocalMemory:
@@ -283,10 +304,10 @@ class SharedMemory:
         frame = sys._getframe(1)
         key = frame.f_code, instruction(frame), frame.f_lineno
         if key not in self.arrays:
-            if shape == 0: self.arrays[key] = self._dynamic(dtype)
-            else:
-                made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
-                self.arrays[key] = self._static(_name(frame.f_code, frame.f_lineno, made), shape, dtype, alignment)
+            made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
+            name = _name(frame.f_code, frame.f_lineno, made)
+            self.arrays[key] = (self._dynamic(dtype, (*key, name)) if shape == 0
+                                else self._static(name, shape, dtype, alignment))
         return self.arrays[key]
 
     def _static(self, name, shape, dtype, alignment):
@@ -304,13 +325,13 @@ class SharedMemory:
         elements.divide(1)
         return SharedArray(name, data, ids, elements, base, data.itemsize, alignment or data.itemsize)
 
-    def _dynamic(self, dtype):
+    def _dynamic(self, dtype, declared=None):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
         size = np.dtype(getattr(dtype, "name", dtype)).itemsize
         self.dynamic_elements.divide(size)
         data = self.dynamic[:len(self.dynamic) // size * size].view(_poisoned(0, dtype).dtype)
         ids = np.arange(data.size) * size
-        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements, 0, 1, 16)
+        return SharedArray("dynamic shared memory", data, ids, self.dynamic_elements, 0, 1, 16, declared)
 
 # %% ../../nbs/library/sim_memory.ipynb #3d376980
 def _name(code, line, made=0):
@@ -335,8 +356,8 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         array = whole = item._ary
         while isinstance(whole.base, np.ndarray): whole = whole.base  # it begins where a GPU's memory is aligned
         start = whole.ctypes.data if first_byte is None else first_byte
-        self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start, dims=array.ndim,
-                             strides=array.strides, watch=watch or Watch(False), array=array, noted={})
+        self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start, strides=array.strides,
+                             shape=item.shape, ndim=array.ndim, watch=watch or Watch(False), array=array, noted={})
 
     def __getitem__(self, index):
         if self.watch.on:
@@ -345,23 +366,25 @@ class GlobalArray(FakeWithinKernelCUDAArray):
             thread = getcurrent()
             if settled is thread.moment or settled is thread.near: return self.array[index]
         elif type(index) is int:
-            if index >= 0 and self.dims == 1 and not recorder: return self.array[index]
-        elif self.dims == 2 and not recorder:
+            if index >= 0 and self.ndim == 1 and not recorder: return self.array[index]
+        elif self.ndim == 2 and not recorder:
             try:
                 i, j = index
                 if i >= 0 <= j: return self.array[index]
-            except TypeError: pass
+            except (TypeError, ValueError): pass  # there is a slice in it; fewer than two
         _refuse_negative(index)
-        value = self._item._ary[index]
+        value = self.array[index]
         if isinstance(value, np.ndarray):
             return GlobalArray(FakeCUDAArray(value), self.name, self.first_byte, self.watch)
-        if self.watch.on: self.note(index).note_read(Access(sys._getframe(1)), self, index)
+        if self.watch.on:
+            self.noted[index] = self.note(index)
+            self.noted[index].note_read(Access(sys._getframe(1)), self, index)
         if recorder: recorder("global", "load", self, index, 1, sys._getframe(1))
         return value
 
     def __setitem__(self, index, value):
         _refuse_negative(index)
-        array = self._item._ary
+        array = self.array
         if isinstance(array[index], np.ndarray):
             _refuse_copy(value)
             places = np.moveaxis(np.indices(array.shape), 0, -1)[index].reshape(-1, array.ndim)
@@ -387,7 +410,7 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         if recorder: recorder("global", "load", self, index, count, frame)
         places = _neighbours(self, index, count)
         self.note_reads(places, frame)
-        return tuple(self._item._ary[i] for i in places)
+        return tuple(self.array[i] for i in places)
 
     def store(self, index, values, frame):
         "`values` to neighbours in one access."
@@ -396,17 +419,15 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         access = Access(frame)
         for i, value in zip(_neighbours(self, index, len(values)), values):
             self.note_write(i, access, value)
-            self._item._ary[i] = value
+            self.array[i] = value
 
     def store_relaxed(self, index, value, frame):
         "Write all or nothing of an element that others may read at the same time."
         _refuse_negative(index)
         self.note_write(index, Access(frame, atomic=True)).carry(reads=False, writes=True)
-        self._item._ary[index] = value
+        self.array[index] = value
 
-    def note(self, index):
-        if index not in self.noted: self.noted[index] = getcurrent().block.grid.elements[self.first_byte + self.byte(index)]
-        return self.noted[index]
+    def note(self, index): return getcurrent().block.grid.elements[self.first_byte + self.byte(index)]
 
     def note_reads(self, places, frame):
         if not self.watch.on: return
@@ -425,11 +446,10 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         "The same for an atomic operation; the notes on the element."
         element = self.note_write(index, access)
         element.note_read(access, self, index)
-        getcurrent().block.grid.talks = True
         return element
 
     def label(self, index): return f"{self.name}[{_text(index)}]"
-    def holds(self, index, value): return _same(self._item._ary[index], value)
+    def holds(self, index, value): return _same(self.array[index], value)
 
 # %% ../../nbs/library/sim_memory.ipynb #d1ffe33f
 class Atomics(kernelapi.FakeCUDAAtomic):
@@ -441,8 +461,9 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             thread, frame = getcurrent(), sys._getframe(1)
             index, *values = args if name != "compare_and_swap" else ((0,) * array.ndim, *args)
             _refuse_negative(index)
-            bare = array.data if isinstance(array, SharedArray) else array._item._ary
+            bare = array.data if isinstance(array, SharedArray) else array.array
             bare[index]
+            thread.block.grid.talks = True
             thread.block.grid.mix(thread, frame)
             element = array.note_atomic(index, Access(frame, atomic=True))
             before = bare[index]

@@ -9,15 +9,16 @@ __all__ = ['MOST_RACES', 'Access', 'Element', 'Elements', 'report']
 from copy import copy
 
 from greenlet import getcurrent
-from .scheduler import SimulatorError, _line, joined
+from .scheduler import SimulatorError, _calls, _where, joined
 
 # %% ../../nbs/library/sim_races.ipynb #a51f0c14
 class Access:
     "One access: who, where, at which moment."
-    __slots__ = "thread", "code", "line", "barriers", "time", "atomic"
+    __slots__ = "thread", "calls", "barriers", "time", "atomic"
     def __init__(self, frame, atomic=False):
         self.thread = thread = getcurrent()
-        self.code, self.line, self.atomic = frame.f_code, frame.f_lineno, atomic
+        in_kernel = frame.f_code is thread.block.grid.fn.__code__
+        self.calls, self.atomic = ((frame.f_code, frame.f_lineno),) if in_kernel else _calls(frame), atomic
         self.barriers, self.time = thread.barriers, thread.time
 
     def races_with(self, new):
@@ -45,11 +46,12 @@ def _noted(accesses, new):
 # %% ../../nbs/library/sim_races.ipynb #a51f0c15
 class Element:
     "What is known of one element of memory."
-    __slots__ = "write", "reads", "atomics", "copying", "flag", "settled"
+    __slots__ = "write", "reads", "atomics", "copying", "flag", "settled", "sent", "owner", "lost"
     def __init__(self):
         self.write = self.copying = None
         self.settled = None  # for threads with this `moment` or `near` another read finds nothing, and changes nothing
-        self.reads = self.atomics = ()
+        self.reads = self.atomics = self.sent = ()  # sent: threads whose asynchronous copies read it
+        self.owner = self.lost = None  # of dynamic shared memory, see `SharedArray.keep_owner`
         self.flag = None  # the clocks that it carries, those for its block, the block
 
     def note_read(self, access, array, index):
@@ -65,7 +67,7 @@ class Element:
     def _settle(self, thread):
         "After a read by a thread: for whom do the two that are noted stand?"
         block, (one, other) = thread.block, (read.thread for read in self.reads[:2])
-        if block.grid.masked or self.write is not None and not self.write.is_past(thread): return
+        if block.grid.masked or self.lost or self.write is not None and not self.write.is_past(thread): return
         if one.block is not other.block or one.block is block and one.warp != other.warp: self.settled = thread.moment
         elif one.block is block and one.warp == thread.warp: self.settled = thread.near
 
@@ -79,6 +81,10 @@ class Element:
             if read.races_with(access): report(array, index, read, "read", access, "written")
         for other in self.atomics:
             if other.races_with(access): report(array, index, other, "written", access, "written")
+        for thread in self.sent:
+            if not thread.dead:
+                raise SimulatorError(f"{array.label(index)} is written while an asynchronous copy from it, started by {thread}, "
+                                     "is under way: wait for the copy first, and pass a barrier if another thread writes")
         if access.atomic: self.atomics = _noted(self.atomics, access)
         self.write = access
 
@@ -94,6 +100,7 @@ class Element:
             sent, sent_near = joined(sent, whole), joined(sent_near, near)  # it passes on what it found
         if writes: self.flag = (sent, sent_near, thread.block) if sent or sent_near else None
 
+# %% ../../nbs/library/sim_races.ipynb #a51f0c25
 class Elements(dict):
     "Notes by number of the element, made when they are needed."
     grain = 0  # numbers that belong to one element
@@ -115,14 +122,14 @@ MOST_RACES = 8  # pairs of lines; then the launch is ended
 def report(array, index, before, done, now, doing, same=False):
     "Two accesses race: keep that for the end of the launch."
     thread, other, label = now.thread, before.thread, array.label(index)
-    grid, where = thread.block.grid, _line(now.code, now.line)
+    grid, where = thread.block.grid, _where(now.calls)
     if same:
-        grid.remarks.setdefault((now.code, now.line), f"several threads write the same value to {label}, at {where}")
+        grid.remarks.setdefault(now.calls[0], f"several threads write the same value to {label}, at {where}")
         return
-    lines = frozenset(((before.code, before.line), (now.code, now.line)))
+    lines = frozenset((before.calls[0], now.calls[0]))
     if lines in grid.races: return
     by, lack = (f"{other}", "no barrier") if other.block is thread.block else (
         f"{other} of {other.block}", "no flag and fences")
-    grid.races[lines] = (f"race: {label} was {done} by {by} at {_line(before.code, before.line)}, and is {doing} "
+    grid.races[lines] = (f"race: {label} was {done} by {by} at {_where(before.calls)}, and is {doing} "
                          f"by {thread} with {lack} between, in {thread} of {thread.block}, {where}")
     if len(grid.races) == MOST_RACES: raise SimulatorError("")
