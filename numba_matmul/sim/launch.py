@@ -321,6 +321,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
 
     def __call__(self, *args):
         if self._device or numba_kernel._get_kernel_context(): return run_typed(self.fn, *args)
+        _announce()
         self._check_limits()
         args, write_back = all_arguments(self.fn, args), []
         args = [self._argument(arg, write_back, name)
@@ -461,11 +462,22 @@ def _cast(kind, *args):
             return in_numpy(value) if in_numpy else kind.cast_python_value(value)
     return types.Type.__call__(kind, *args)
 
-def install():
+_to_say = []  # at the first launch
+
+def _announce():
+    while _to_say: print(_to_say.pop(), file=sys.stderr)
+
+def _ipython(): return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+def install(
+    announcement=None,  # for stderr: who works interactively sees it at once, a program when it launches a kernel
+):
     "Make the simulator strict. Kernels decorated from now on are checked."
     if not config.ENABLE_CUDASIM:
         raise RuntimeError("the simulator is off: "
                            "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
+    if announcement: _to_say.append(announcement)
+    if _ipython() or hasattr(sys, "ps1"): _announce()
     host.install()
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
@@ -486,7 +498,7 @@ def skip_cells():
     "Under IPython, replace cells that cannot run here by one line that says so."
     missing = {"#|cuda": "a GPU"} if config.ENABLE_CUDASIM else {}
     if not has_compiler(): missing["#|compiler"] = "numba-cuda, which is not installed"
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = _ipython()
     if shell is None: return
     def skip(lines):
         marks = {line.replace(" ", "").strip() for line in lines} & missing.keys()
