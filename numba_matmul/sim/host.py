@@ -196,7 +196,8 @@ class Context(devices.FakeCUDAContext):
     def create_event(self, timing=True): return Event(timing)
     def __getattr__(self, name):
         if name == "_device": raise AttributeError(name)
-        return getattr(self._device, name)
+        if hasattr(self._device, name): return getattr(self._device, name)
+        raise AttributeError(f"the simulator's context has no {name}{_nearest(name, [*dir(Context), *DEVICE, *dir(Device)])}")
 
 def current_context(devnum=0):
     "The context of a device."
@@ -283,7 +284,7 @@ _ABSENT = {  # names of the real module → what to say of them
     "declare_device": "the simulator can't link foreign code, and so has no cuda.{}: write the function in Python",
     **dict.fromkeys("""activemask eq_sync libdevice literal literal_unroll ldca ldcg ldcs ldcv ldlu stcg stcs stwb
         stwt""".split(), _IN_KERNEL)}
-_OF_DISPATCHER = """add_overload call compile compile_device disable_compile dump enable_caching fold_argument_types
+_OF_DISPATCHER = """doc func_code specializations targetctx typingctx add_overload call compile compile_device disable_compile dump enable_caching fold_argument_types
     get_annotation_info get_call_template get_compile_result get_const_mem_size get_function_type get_local_mem_per_thread
     get_max_threads_per_block get_metadata get_overload get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_cfg
     inspect_disasm_cfg inspect_llvm inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types is_compiling
