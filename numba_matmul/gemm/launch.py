@@ -19,13 +19,12 @@ from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
-from ..arrays import array_like, cdiv, current_gpu, is_torch
+from ..arrays import OptIn, array_like, cdiv, current_gpu, is_torch
 from .args import calls, span
 from ..cards import gpu_card
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from .tiles import check_tile
 from ..sim import hopper
-from ..sim.host import OptIn
 from ..sim.memory import DYNAMIC_SHARED_LIMIT
 from numba import config, cuda
 

@@ -28,7 +28,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import describe, dtype_of, is_torch, rounded
+from ..arrays import OptIn, describe, dtype_of, is_torch, rounded
 from ..draw import Message
 from ..process import ChildError, callees, has_compiler, in_child, kernel_parts, recursion
 from .hopper import check_end
@@ -37,7 +37,8 @@ from .memory import (DYNAMIC_SHARED_LIMIT, STATIC_SHARED_LIMIT, Atomics, GlobalA
                                      LocalMemory, SharedMemory, Watch)
 from . import memory
 from .races import Elements
-from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, _line,
+from .resources import full_capability, library_of, misfit, registers_of
+from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, Thread, _line,
                                         _present)
 from .types import NONE, Array, is_scalar, type_of
 from .typing import run_typed, source_tree, typed, unboxed_value
@@ -148,7 +149,7 @@ def check_size(
                              "are its limit: choose a smaller shape (or, with the microscope, some "
                              "of the blocks: blocks=[(0, 0, 0)])")
 
-def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, bool)
+def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, (bool, np.timedelta64))
 
 def _dimensions(what, given):
     "A grid or a block as three ints of Python, whichever integers were given: numpy's would overflow."
@@ -292,10 +293,13 @@ class Progress:
         estimate = f", about {all_of_it:,.0f} s in all" if done else ""
         return f"block {self.begun} of {self.blocks} after {self.seconds:.0f} s{estimate}"
 
-    def why_late(self):
-        "What to think about, when its time is over."
-        if self._state() == self.half_way: return f"{self}, and nothing has changed for half of that time: does a loop never end?"
-        return f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, timeout=…"
+    def why_late(self, frame):
+        "What to think about, when its time is over, and where it is."
+        while frame and frame.f_globals.get("__name__", "").startswith(("numba_matmul.sim.", "numba_matmul.ptx.")): frame = frame.f_back
+        line = f" It's at {_line(frame.f_code, frame.f_lineno)}" if isinstance(getcurrent(), Thread) and frame else ""
+        if self._state() == self.half_way:
+            return f"{self}, and nothing has changed for half of that time: does a loop never end?{line}"
+        return f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, timeout=….{line}"
 
 # %% ../../nbs/library/sim_launch.ipynb #a3ff258e
 class StrictKernel(numba_kernel.FakeCUDAKernel):
@@ -316,7 +320,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
         if not _is_whole(size):
             raise TypeError(f"the dynamic shared memory is {size!r}; expected bytes, a whole number")
-        launch.dynshared_size = size if isinstance(size, host.OptIn) else int(size)
+        launch.dynshared_size = size if isinstance(size, OptIn) else int(size)
         return launch
 
     def __call__(self, *args):
@@ -405,7 +409,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _check_shared(self, static):
-        if not self.dynshared_size or isinstance(self.dynshared_size, host.OptIn): return
+        if not self.dynshared_size or isinstance(self.dynshared_size, OptIn): return
         if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
             raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain launch may have "
                                  f"{STATIC_SHARED_LIMIT}: for more, up to {DYNAMIC_SHARED_LIMIT} on an H100, the driver "
@@ -583,7 +587,6 @@ def _launch_in_several_orders(launch, args):
 
 def _refused(launch, args, signature):
     "In a child with the compiler: why it, or the driver, refuses a kernel, in a line; `None` if neither does."
-    from ..compiler import library_of, misfit, usage
     from numba.cuda.cudadrv.error import CudaSupportError
     fn, _, (_, block, *_) = kernel_parts(launch)
     several = [kinds for kinds, _ in _declared(signature)] if signature else [tuple(map(launch.dispatcher.typeof_pyval, args))]
@@ -598,7 +601,7 @@ def _refused(launch, args, signature):
         return f"the compiler refuses {fn.__name__}: {what}{line}"
     if prod(block) <= 256: return  # each may have all of the 255 registers that a thread can have
     for library in libraries:
-        if found := misfit(prod(block), usage(library.get_cubin(cc=(9, 0, "a")).code)["REG"]):
+        if found := misfit(prod(block), registers_of(library.get_cubin(cc=full_capability((9, 0))).code)):
             return f"{fn.__name__} can't be launched: {found}"
 
 def simulate(
