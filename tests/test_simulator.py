@@ -1327,3 +1327,12 @@ def test_more_registers_than_there_are_is_named():
     code = machine_code(plain)
     assert code.registers > 128 and code.most_threads == 384 and "blocks of at most 384 threads" in repr(code)
     assert machine_code(bounded[1, 1024]).registers <= 64
+
+
+def test_a_product_that_takes_minutes_says_so_before_it_begins(monkeypatch):
+    monkeypatch.setattr(StrictKernel, "__call__", lambda *args: None)
+    big, small = to_d(np.zeros((512, 512), np.float32)), to_d(np.zeros((64, 64), np.float32))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        sgemm_naive(small, small), sgemm_naive(big, big, alpha=0.0), sgemm_naive(big, big)
+    assert [str(one.message) for one in told] == ["a product of 512×512×512 takes the simulator about 4 minutes: try a smaller one"]
