@@ -572,7 +572,8 @@ def _unwritten(launch):
         gaps = [i for i, place in enumerate(places.tolist()) if place not in elements or elements[place].write is None]
         if gaps:
             index = ", ".join(map(str, np.unravel_index(gaps[0], array.shape)))
-            yield f"{len(gaps)} of {array.size} elements of {array.name} were never written, the first is {array.name}[{index}]"
+            were = "was" if len(gaps) == 1 else "were"
+            yield f"{len(gaps)} of {array.size} elements of {array.name} {were} never written: the first is {array.name}[{index}]"
 
 def _launch_in_several_orders(launch, args):
     "Remarks on a kernel. If its blocks talk to each other, they are mixed in a few ways."
@@ -613,8 +614,8 @@ def simulate(
     check_launch(launch, args)
     return in_child(_launch, launch, args, simulator=True, timeout=timeout, keep=True)
 
-PROMISE = ("That goes for this launch, not for other shapes. Whether the result is right was not looked at: "
-           "assert_matmul_correct(a, b, c) does.")
+PROMISE = ("That's for this launch alone, and the result wasn't checked: for a product, "
+           "assert_matmul_correct(a, b, c) does that.")
 
 # %% ../../nbs/library/sim_launch.ipynb #4aec06aa
 def diagnose(
