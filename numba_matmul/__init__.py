@@ -1,8 +1,8 @@
 """Fast matrix multiplication in Numba CUDA, step by step.
 
 Importing this package decides where kernels run: with a usable NVIDIA GPU there. Without one it turns on Numba's
-simulator, made strict (`numba_matmul.sim`), and says so in one line on stderr. `NUMBA_ENABLE_CUDASIM`, when you set it
-yourself, always wins. In a notebook, cells that cannot run here are then skipped with a line."""
+simulator, made strict (`numba_matmul.sim`), and says so in one line on stderr: a notebook at once, a program at its
+first launch. `NUMBA_ENABLE_CUDASIM`, when you set it yourself, always wins. In a notebook, cells that cannot run here are then skipped with a line."""
 __version__ = "0.1.0"
 
 import os
@@ -48,6 +48,7 @@ def _choose():
     # Have torch.profiler shut its tracer down after each profile. Otherwise the tracer may crash at the end of a process
     # in which the driver was initialised before torch was imported (seen in 15 of 32 runs with torch 2.11).
     os.environ.setdefault("TEARDOWN_CUPTI", "1")
+    announcement = None
     chosen = os.environ.get("NUMBA_ENABLE_CUDASIM", "").strip()
     if chosen not in ("", "0", "1"):
         raise ImportError(f"NUMBA_ENABLE_CUDASIM is {chosen!r}: set it to 1 for the simulator, to 0 for a GPU, or not at all")
@@ -59,13 +60,13 @@ def _choose():
                               "Restart Python (the notebook's kernel) and import numba_matmul, or util, before numba.")
         if reason:
             os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-            print(f"Kernels run in Numba's simulator: {reason}.", file=sys.stderr)
+            announcement = f"Kernels run in Numba's simulator: {reason}."
     elif chosen == "0" and (reason := _why_no_gpu()):
         print(f"Kernels can be compiled here and not run: {reason}, and NUMBA_ENABLE_CUDASIM=0 turns the simulator off. "
               "Leave it unset, and they run in the simulator.", file=sys.stderr)
     from numba import config
     from .sim import launch
-    if config.ENABLE_CUDASIM: launch.install()
+    if config.ENABLE_CUDASIM: launch.install(announcement)
     launch.skip_cells()
 
 

@@ -28,9 +28,8 @@ from types import CodeType, FunctionType
 
 import cloudpickle
 import numba_matmul  # first: it chooses between the GPU and the simulator
+from .arrays import OptIn, placed
 from .cards import gpu_name
-from .sim.host import OptIn, placed
-from .sim.scheduler import _last_user_line
 from numba import config, cuda
 from numba.cuda.simulator import kernel as numba_kernel
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -162,11 +161,11 @@ class Late(BaseException):
 def _watch_time(timeout):
     "In a child: when its time is over, end a kernel that runs, with a word on how far it came."
     half_way = iter([True])
-    def alarm(*_):
+    def alarm(_, frame):
         progress, half = getattr(numba_kernel._get_kernel_context(), "progress", None), next(half_way, False)
         if half and progress: progress.note()
         if not half: signal.setitimer(signal.ITIMER_REAL, 0)
-        if not half and progress: raise Late(progress.why_late())
+        if not half and progress: raise Late(progress.why_late(frame))
     signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout / 2, timeout / 2)
     faulthandler.dump_traceback_later(timeout + 2, exit=True)  # should the parent fail to end it
@@ -189,12 +188,7 @@ def _child(parent, printed):
         except Exception as e:
             if getattr(e, "travels", False): result = "error", (type(e), str(e))
             else: result = "error", (ChildError, f"{type(e).__name__}: {e}")
-        except Late as e:
-            last = e.__traceback__
-            while last.tb_next.tb_next: last = last.tb_next
-            last.tb_next = None  # the alarm itself
-            line = _last_user_line(e.__traceback__)
-            result = "error", (ChildError, f"no answer within {timeout} s, {e}" + f" It's at {line}" * bool(line))
+        except Late as e: result = "error", (ChildError, f"no answer within {timeout} s, {e}")
         signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.cancel_dump_traceback_later()
         answer.write(pickle.dumps(result))

@@ -174,7 +174,6 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
 
 
 @pytest.mark.parametrize("call,error,text", [
-    (lambda: machine_code(simple[1, 8], ONE), TypeError, "launch configuration: pass the kernel alone, simple"),
     (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),  # and what else `launch_of` refuses
     (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"),
     (lambda: machine_code(5, ONE), TypeError, "5 is none"),
@@ -488,11 +487,20 @@ def test_a_pickled_kernel_knows_its_file(monkeypatch):
     assert copy.__code__.co_filename == copy().__code__.co_filename == __file__
 
 
-@pytest.mark.parametrize("made", [np.asarray, to_d], ids=["on the host", "on the device"])
-def test_the_microscope_refuses_a_view_with_gaps(made):
+def test_the_microscope_sees_views_as_they_lie_in_memory():
+    "Sectors of a warp's request along a row: of rows, of columns, of every other column, from the middle of a sector on."
     @cuda.jit
-    def k(x): x[cuda.grid(1)] = float32(0)
-    with pytest.raises(ValueError, match="row-major"): microscope(k[1, 32], made(np.zeros(256, np.float32))[::8])
+    def copy(x, out):
+        i, j = cuda.grid(2)
+        out[j, i] = x[j, i]
+    square, out = np.arange(32 * 64, dtype=np.float32).reshape(32, 64), np.zeros((32, 32), np.float32)
+    columns, device = np.asfortranarray(square), to_d(square)
+    for x, cost in ((square, 4), (columns, 32), (cuda.to_device(columns), 32), (device[:, ::2], 8), (device[:, 3:35], 5),
+                    (device[:, :31:-1], 4)):
+        view = microscope(copy[(np.uint8(1), 32), 32], x, out, blocks=[(np.int64(0), np.uint8(2), 0)])
+        assert view.site("x").cost == cost and sorted(view.reads["x"]) == [2 * x.shape[1] + i for i in range(32)]
+        assert view.heat_map("x").axes and (view.draw("x").axes[0].get_xlabel()[:3] == "row") == (cost == 32)
+    with pytest.raises(ValueError, match="non-contiguous"): microscope(copy[(1, 32), 32], square[:, ::2], out)
 
 
 @pytest.mark.parametrize("text", ["", "{"])

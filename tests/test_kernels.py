@@ -11,7 +11,7 @@ from greenlet import getcurrent
 from hypothesis import given, settings, strategies as st
 from numba import types
 
-from numba_matmul.arrays import cdiv, from_bf16, rounded, to_d, to_h
+from numba_matmul.arrays import cdiv, from_bf16, rounded, to_bf16, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import LARGEST, device_matrix, gemm_args
 from numba_matmul.gemm.launch import (LONGEST, TensorMapWords, capable, launch_kernel, launch_number, shared_memory_limit,
@@ -585,3 +585,33 @@ def test_in_bfloat16_the_neighbour_of_an_exact_product_is_wrong(steps):
     assert assert_matmul_correct(a, b, rounded(np.full((1, 1), 6.0), "bfloat16")) == 0
     with pytest.raises(AssertionError):
         assert_matmul_correct(a, b, (rounded(np.full((1, 1), 6.0), "bfloat16").astype(int) + steps).astype(np.uint16))
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_product_that_is_rounded_to_16_bits_is_right_and_its_neighbours_are_not(kind):
+    "Each of some 300 elements is moved by 2 units in the last place, one at a time; and what is too large for the type is infinite."
+    narrow, wide = (to_bf16, from_bf16) if kind == "bfloat16" else (np.float16, np.asarray)
+    random = np.random.default_rng(3)
+    for k in 1, 8, 64, 512:
+        a, b = (wide(narrow(random.standard_normal(shape))) for shape in ((10, k), (k, 10)))
+        exact = a.astype(np.float64) @ b
+        c = narrow(exact)
+        assert 0 < assert_matmul_correct(a, b, c) < 2**-8
+        sums = 4 * (k + 1) ** 0.5 * 2**-24 * (abs(a.astype(np.float64)) @ abs(b))  # what adding in float32 may cost
+        large_enough = np.flatnonzero(2**-11 * abs(exact) > sums)
+        assert len(large_enough) > 60
+        for i in large_enough:
+            wrong = c.copy()
+            wrong.view(np.uint16).ravel()[i] += 2 if i % 2 else -2 & 0xFFFF
+            with pytest.raises(AssertionError, match="^1 of 100"): assert_matmul_correct(a, b, wrong)
+    large = np.full((2, 4), 2.0**64 if kind == "bfloat16" else 200, np.float32)
+    with np.errstate(over="ignore"): infinite = narrow(large.astype(np.float64) @ large.T * 4)
+    assert assert_matmul_correct(large, large.T * 4, infinite) == 0
+    for bad in np.inf, -np.inf, np.nan:
+        with pytest.raises(AssertionError): assert_matmul_correct(np.ones((2, 4)), np.ones((4, 2)), narrow(np.full((2, 2), bad)))
+    if kind == "float16":  # sums in float16, too
+        a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((4, 64), (64, 4)))
+        c = np.zeros((4, 4), np.float16)
+        for q in range(64): c += a[:, q:q + 1] * b[q]
+        with pytest.raises(AssertionError, match="unit_roundoff=2\\*\\*-11"): assert_matmul_correct(a, b, c)
+        assert assert_matmul_correct(a, b, c, unit_roundoff=2**-11) < 0.02

@@ -3,12 +3,14 @@ tests."""
 import fcntl
 import importlib
 import inspect
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,16 +21,17 @@ import numpy as np
 import pytest
 from conftest import ROOT, environment
 from greenlet import getcurrent
-from numba import config, cuda, float32, int32, types, uint16, uint32, uint64
+from numba import config, cuda, float32, int32, types, uint16, uint32, uint64, vectorize
 
 from numba_matmul import process
-from numba_matmul.arrays import from_bf16, rounded, to_bf16
+from numba_matmul.arrays import from_bf16, rounded, to_bf16, to_d
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, end_idle_children, in_child
 from numba_matmul.registry import KERNELS
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
+from numba_matmul.gemm.launch import with_shared_memory
 from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
@@ -1161,9 +1164,9 @@ def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
         cuda.atomic.add(flags, i, 1)
     whole = 200 * 1024  # bytes, so that a multiprocessor has room for one block
     flags = np.zeros(140, np.int32)
-    refused(k[140, 1, 0, whole], flags, 0, match="needs all 140 blocks at once, and an H100 runs at most 132")
-    refused(k[140, 1, 0, whole], flags, 1, match="wait for what never comes.*132 blocks of this size run at once on an H100")
-    assert (simulate(k[140, 1, 0, whole], flags, -1)[0] == 1).all() and (simulate(k[140, 1], flags, 1)[0] == 1).all()
+    refused(with_shared_memory(k, 140, 1, 0, whole), flags, 0, match="needs all 140 blocks at once, and an H100 runs at most 132")
+    refused(with_shared_memory(k, 140, 1, 0, whole), flags, 1, match="wait for what never comes.*132 blocks of this size run at once on an H100")
+    assert (simulate(with_shared_memory(k, 140, 1, 0, whole), flags, -1)[0] == 1).all() and (simulate(k[140, 1], flags, 1)[0] == 1).all()
 
 
 def test_a_result_that_depends_on_the_order_is_told():
@@ -1197,3 +1200,287 @@ def test_views_of_local_arrays_have_indices_of_their_own():
         for i in range(4): out[i] = local[i]
         out[4], out[5], out[6] = table[1, 2], table[:, 1][1], local[1:][0]
     assert simulate(k[1, 1], np.zeros(7))[0].tolist() == [3, 2, 1, 0, 5, 7, 2]
+SCALARS = [*{np.dtype(code).type for code in np.typecodes["All"] if code not in "OV"}]  # every scalar type of numpy
+
+
+def test_every_scalar_type_of_numpy_in_every_slot_of_a_launch():
+    "Whole numbers count as Python's do, in every width; all else is refused before a thread runs."
+    def launches():
+        @cuda.jit
+        def k(sizes, *_): pass
+        @cuda.jit
+        def dims(sizes):
+            sizes[0] = cuda.gridDim.x * 200 + cuda.blockDim.x * 100
+            sizes[1] = cuda.gridDim.y * cuda.blockDim.y
+        def slots(n):
+            return [(n, 2), ((n, 2), 2), ((2, n), 2), ((1, 1, n), 2), (2, n), (2, (n, 2)), (2, (2, n)), (2, (1, 1, n)),
+                    (1, 1, 0, n), ([n], [n])]
+        found = {}
+        for kind in (*SCALARS, int, float, bool, str, type(None)):
+            value = None if kind is type(None) else kind(*["3"] if kind is np.str_ else [3, "s"] if kind in (np.datetime64, np.timedelta64) else [3])
+            for i, (slot, same) in enumerate(zip(slots(value), slots(3))):
+                sizes, expected = cuda.to_device(np.zeros((2, 2), np.int64))
+                try: dims[slot](sizes)
+                except Exception as e: found[kind.__name__, i] = type(e).__name__, str(e)
+                else:
+                    dims[same](expected)
+                    found[kind.__name__, i] = sizes.copy_to_host().tolist(), expected.copy_to_host().tolist()
+        return found
+    found = in_child(launches, simulator=True, keep=True)
+    whole = {kind.__name__ for kind in SCALARS if issubclass(kind, np.integer) and kind is not np.timedelta64} | {"int"}
+    assert len(whole) >= 9 and len(found) >= 10 * 26
+    for (name, slot), (one, other) in found.items():
+        if name in whole: assert one == other and one[0] >= 300, (name, slot, one, other)
+        else: assert one == "TypeError" and "expected" in other, (name, slot, one, other)
+    for slot, match in (((0, 1), "at least 1"), ((-1, 1), "at least 1"), ((2**31, 1), "at most"), ((1, (1, 0)), "at least 1"),
+                        ((1, (1, 1, 65)), "at most"), ((1, 1, 0, -1), "-1 bytes"), ((1, 1, 0, 48 * 1024 + 1), "49153 bytes.* 49152"),
+                        ((1, 1, 0, 2**40), "1099511627776 bytes")):
+        refused(last[slot], X, match=match)
+    for slot, error in ((1, ValueError), ((1,), ValueError), ((1, 1, 0, 0, 0), ValueError), (((1, 1, 1, 1), 1), ValueError)):
+        with pytest.raises(error): last[slot]
+
+
+@cuda.jit
+def last(x): x[x.size - 1] = 3
+
+
+@cuda.jit
+def last_of_both(pair, n): pair[0][int(n)] = pair[1][int(n)]
+
+
+def test_arguments_that_a_gpu_has_no_type_for_are_refused_by_name_and_the_others_run():
+    def launches():
+        import torch
+        bad = [np.array([1, None]), np.zeros(3, ">f4"), np.zeros(3, np.longdouble), [1.0], "text", np.str_("text"), None,
+               np.longdouble(1), 2**64, torch.zeros(3), (torch.zeros(3),), cuda.to_device(np.zeros(3, ">i4")), {}]
+        def told(x):
+            try: last[1, 1](x)
+            except Exception as e: return f"{type(e).__name__}: {e}"
+        good = []
+        for kind in SCALARS:
+            if np.dtype(kind).kind in "biufc" and kind not in (np.longdouble, np.clongdouble):
+                x = np.zeros(2, kind)
+                last[1, 1](x)
+                good.append(x[1] == (3 if kind is not np.bool_ else 1))
+        pair = np.zeros(2), cuda.to_device(np.arange(2.0))
+        last_of_both[1, 1](pair, 1)
+        zero = np.zeros(())
+        @cuda.jit
+        def of_no_dimension(x): x[()] = 5
+        of_no_dimension[1, 1](zero)
+        return [*map(told, bad)], good, pair[0].tolist(), float(zero)
+    told, good, pair, zero = in_child(launches, simulator=True, keep=True)
+    words = ["object", "other byte order.*astype", "float128|longdouble|float64", r"list.*to_d\(x\)", "str", "str_", "NoneType",
+             "float128|longdouble|float64", "64 bits", r"torch.Tensor.*to_d\(x\)", r"torch.Tensor.*to_d\(x\[0\]\)", "byte order", "dict"]
+    for text, match in zip(told, words, strict=True): assert text and re.search(f"^TypeError: x.*({match})", text), (text, match)
+    assert all(good) and len(good) >= 13 and pair == [0, 1] and zero == 5
+
+
+def test_what_nobody_wrote_shows():
+    def look():
+        like, columns = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32, order="F")
+        made = [cuda.device_array(3), cuda.device_array((2, 3), np.float16), cuda.device_array_like(like), cuda.pinned_array(3),
+                cuda.device_array(3, np.complex64, strides=(16,)), cuda.mapped_array(3), cuda.managed_array((3, 1), np.float32),
+                cuda.mapped_array_like(like), cuda.pinned_array_like(columns), cuda.device_array_like(columns), cuda.device_array(())]
+        whole = cuda.device_array((2, 2), np.int32), cuda.device_array(np.int64(2), np.uint8)
+        return [bool(np.isnan(np.asarray(x)).all()) for x in made], [np.asarray(x).ravel().tolist() for x in whole], made[-2].is_f_contiguous()
+    nan, whole, columns = in_child(look, simulator=True, keep=True)
+    assert all(nan) and len(nan) == 11 and whole == [[-1] * 4, [255] * 2] and columns
+
+
+def test_a_device_array_does_what_a_gpus_does():
+    "What the real one lacks is refused, what it copies is a copy, and what numpy would copy in silence is refused."
+    def look():
+        d = cuda.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
+        other, transposed = cuda.to_device(np.ones((3, 4), np.float32)), d.T
+        transposed[0, 0] = 99
+        on_host = np.asarray(d)
+        on_host[0, 1] = 99
+        refusals = {}
+        for name, f in {"+": lambda: d + d, "<": lambda: d < 1, "sum": lambda: d.sum(), "fill": lambda: d.fill(0), "mask": lambda: d[d.copy_to_host() > 1],
+                        "list": lambda: d[[0, 1]], "None": lambda: d[None], "ravel": lambda: d[:, 1:].ravel(), "reshape": lambda: d[:, 1:].reshape(9),
+                        "back": lambda: d[::-1].copy_to_host(), "gpu_data": lambda: d.gpu_data, "shap": lambda: d.shap,
+                        "as_cuda_array": lambda: cuda.as_cuda_array(np.zeros(2))}.items():
+            try: refusals[name] = f() and None
+            except Exception as e: refusals[name] = f"{type(e).__name__}: {e}"
+        return (d.copy_to_host().tolist(), transposed.shape, transposed.is_c_contiguous(), d == other, d == d, d in {d}, d.nbytes, d.reshape(4, -1).shape,
+                d[1, 1], cuda.to_device(np.zeros((3, 4), np.float32), to=d) is d, d[:, 1].copy_to_host().tolist(), cuda.as_cuda_array(d) is d), refusals
+    (values, *rest), refusals = in_child(look, simulator=True, keep=True)
+    assert values == np.arange(12).reshape(3, 4).tolist()
+    assert rest == [(4, 3), True, False, True, True, 48, (4, 3), 5, True, [0, 0, 0], True]
+    words = {"+": r"no \+.*to_h", "<": "no <", "sum": r"to_h\(x\).sum", "fill": "to_h", "mask": "integers and slices", "list": "integers and slices",
+             "None": "integers and slices", "ravel": "requires copying", "reshape": "requires copying", "back": "negative strides",
+             "gpu_data": "simulator has no gpu_data", "shap": "did you mean shape", "as_cuda_array": "to_d"}
+    for name, match in words.items(): assert re.search(match, refusals[name] or ""), (name, refusals[name])
+
+
+REAL_NAMES = """
+import json
+from numba import cuda
+from numba.cuda.cudadrv import devicearray, driver, devices
+def public(x): return [name for name in dir(x) if name[0] != "_"]
+@cuda.jit
+def k(x): pass
+print(json.dumps([public(cuda), public(k), public(devicearray.DeviceNDArray), public(driver.Stream), public(driver.Event), public(driver.Device)]))
+"""
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_every_public_name_of_numba_cuda_is_there_or_is_told_apart():
+    "A name of a kernel, one that the simulator lacks, a typo: each has an answer of its own."
+    done = subprocess.run([sys.executable, "-c", REAL_NAMES], env=environment() | {"NUMBA_ENABLE_CUDASIM": "0"}, capture_output=True, text=True)
+    names, of_kernel, of_array, *others = json.loads(done.stdout)
+    def look():
+        from numba_matmul.sim.launch import StrictModule
+        def told(x, name):
+            try: value = getattr(x, name)
+            except AttributeError as e: return str(e)
+            return "None" if value is None else ""
+        @cuda.jit
+        def k(x): pass
+        inside, d = {*dir(StrictModule((1, 1, 1), (1, 1, 1)))}, cuda.to_device(np.zeros((2, 2)))
+        objects = cuda.stream(), cuda.event(), cuda.get_current_device()
+        return ({name: told(cuda, name) for name in names}, inside, {name: told(k, name) for name in of_kernel},
+                {name: told(d, name) for name in of_array}, [(name, told(x, name)) for x, some in zip(objects, others) for name in some],
+                {name: told(cuda, name) for name in ("syncronize", "to_devise", "devicearray", "threadidx", "jti", "qqqqq", "shfl_snyc")})
+    answers, inside, kernel, array, rest, typos = in_child(look, simulator=True, keep=True)
+    def lacks(text): return "the simulator has no" in text or "the simulator compiles nothing" in text or "can't link" in text
+    known = {name for name, text in answers.items() if not text}
+    assert {"event_elapsed_time", "profile_start", "profiling", "as_cuda_array", "is_cuda_array", "mapped", "managed_array", "reduce",
+            "default_stream", "select_device", "detect", "synchronize"} <= known
+    for name in answers.keys() - known - {"alias", "fp16", "bf16"}:
+        in_kernel = "only inside a running kernel" in answers[name]
+        assert in_kernel != lacks(answers[name]), (name, answers[name])
+        assert in_kernel or name not in inside, name
+    for name, text in (*kernel.items(), *array.items()): assert not text or lacks(text), (name, text)
+    assert {"forall", "configure", "specialize", "overloads", "py_func"} & kernel.keys() <= {name for name, text in kernel.items() if not text}
+    assert [name for name, text in rest if text] == ["from_identity"] or not [name for name, text in rest if text]
+    assert "did you mean cuda.synchronize?" in typos["syncronize"] and "cuda.to_device" in typos["to_devise"] and "cuda.threadIdx" in typos["threadidx"]
+    assert typos["qqqqq"] == "numba.cuda has no qqqqq" and "cuda.shfl_sync" in typos["shfl_snyc"]
+
+
+def test_the_hosts_side_answers_as_a_gpus_does():
+    def look():
+        device, stream, seen = cuda.get_current_device(), cuda.stream(), []
+        start, end = cuda.event(), cuda.event(timing=True)
+        start.record(stream), end.record(stream), stream.add_callback(lambda s, status, arg: seen.append((s is stream, status, arg)), 7)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            ms = cuda.event_elapsed_time(start, end), start.elapsed_time(end)
+        with stream.auto_synchronize() as same, cuda.profiling(), cuda.defer_cleanup(), cuda.pinned(X): pass
+        errors = []
+        for f in (lambda: cuda.event_elapsed_time(cuda.event(), end), lambda: cuda.select_device(1), lambda: device.WARP_SIZ,
+                  lambda: vectorize(["float32(float32)"], target="cuda")(lambda x: x), lambda: cuda.compile_ptx(last, ()), lambda: last.inspect_asm(),
+                  lambda: cuda.current_context().get_memory_inf):
+            try: f()
+            except Exception as e: errors.append(str(e))
+        out, wide = np.zeros(5), np.zeros(300)
+        @cuda.jit
+        def every(x):
+            i = cuda.grid(1)
+            if i < x.size: x[i] += 1
+        every.forall(5)(out), every.forall(300, tpb=64)(wide), every.forall(0)(out)
+        with cuda.mapped(out) as on_device: every[1, 5](on_device)
+        shared = cuda.mapped_array(2)
+        shared[:] = 0
+        every[1, 2](shared)
+        total = cuda.reduce(lambda a, b: a + b)
+        room = cuda.to_device(np.zeros(1))
+        return (device.WARP_SIZE, device.MULTIPROCESSOR_COUNT, device.compute_capability, cuda.gpus[0].name == device.name, min(ms) >= 0,
+                len(told), "nothing about a GPU" in str(told[0].message), same is stream, seen, out.tolist(), wide.sum(), shared.tolist(),
+                total(np.arange(10.0)), total(X, size=3, init=1), total(X, res=room), room[0], cuda.select_device(0) is device), errors
+    found, errors = in_child(look, simulator=True, keep=True)
+    assert found == (32, 132, (9, 0), True, True, 2, True, True, [(True, 0, 7)], [2] * 5, 300, [1, 1], 45, 4, None, X.sum(), True)
+    for text, match in zip(errors, ["record", "no device 1", "WARP_SIZE", "vectorize", "machine_code", r"machine_code\(last", "get_memory_info"], strict=True):
+        assert re.search(match, text), text
+
+
+def test_diagnose_is_the_launch(capsys):
+    "Device arrays that share memory still do; what a kernel prints is shown once; it says what it doesn't promise, and what looks odd."
+    @cuda.jit
+    def shift(a, b):
+        i = cuda.grid(1)
+        if i + 1 < a.size: b[i] = a[i + 1]
+    d, host = to_d(X), X.copy()
+    for args in (d, d), (d[1:], d[:-1]), (d, d.reshape(64)), (d[::2], d[::2]): assert diagnose(shift[2, 32], *args).startswith("race"), args
+    for args in (d, to_d(X)), (d[:32], d[32:]), (host, host):  # arrays of the host are copied, each for itself
+        assert diagnose(shift[2, 32], *args).startswith("No mistake found."), args
+    def captures():
+        @cuda.jit
+        def k(out):
+            print("thread", cuda.grid(1))
+            cuda.syncthreads
+            i, j = cuda.grid(2)
+            j == 5
+            if i < 1: out[i, 0] = X[3]
+        return k
+    @cuda.jit
+    def forgets(x, y, z):
+        if x[0] > 100: y[cuda.grid(1)] = 1
+    message, odd = diagnose(captures()[1, 2], np.zeros((2, 2))), diagnose(forgets[1, (2, 2)], X, X, X)
+    assert capsys.readouterr().out == "thread 0\nthread 1\n"
+    for text in ("No mistake found.", "assert_matmul_correct", r"cuda.syncthreads does nothing.*cuda.syncthreads\(\)", "j == 5 does nothing.*assign",
+                 r"cuda.grid\(2\) in a launch with one thread along y", r"3 of 4 elements of out were never written: the first is out\[0, 1\]"):
+        assert re.search(text, message), (text, message)
+    for text in "y was never written", "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads": assert re.search(text, odd), (text, odd)
+    assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
+
+
+@cuda.jit
+def slow(x):
+    s = 0.0
+    for i in range(20000): s += i
+    x[cuda.grid(1)] = s
+
+
+@cuda.jit
+def stuck(x):
+    while x[0] == 0: pass
+
+
+def test_slow_is_told_from_stuck():
+    message = diagnose(slow[1000, 4], np.zeros(4000), timeout=2)
+    assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in all. It's slow, but.*smaller shape", message), message
+    message = diagnose(stuck[3, 4], np.zeros(4), timeout=2)
+    assert re.search(r"block 1 of 3 .*does a loop never end\? It's at line \d+ of stuck: while x\[0\] == 0", message), message
+
+
+def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
+    from numba_matmul.sim import launch
+    monkeypatch.setattr(launch.time, "monotonic", iter(range(0, 10**6, 7)).__next__)  # each look at the clock is 7 s later
+    last[40, 1](X.copy())
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("last")]
+    assert 2 <= len(lines) <= 6 and re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in all. A smaller shape takes less.", lines[0])
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_more_registers_than_there_are_is_named():
+    "158 for each of 1024 threads; also for a launch_bounds that is kept, and by the signature that the decorator has."
+    size = 8
+    def heavy(A, B, out):
+        acc = cuda.local.array((size, size), float32)
+        t = cuda.threadIdx.x
+        for i in range(size):
+            for j in range(size): acc[i, j] = 0
+        for q in range(A.shape[0]):
+            for i in range(size):
+                for j in range(size): acc[i, j] += A[q, i * 1024 + t] * B[q, j * 1024 + t]
+        for i in range(size):
+            for j in range(size): out[i, j, t] = acc[i, j]
+    signature = "void(float32[:, ::1], float32[:, ::1], float32[:, :, ::1])"
+    plain, bounded = cuda.jit(signature)(heavy), cuda.jit(signature, launch_bounds=1024)(heavy)
+    args = np.ones((1, size * 1024), np.float32), np.ones((1, size * 1024), np.float32), np.zeros((size, size, 1024), np.float32)
+    assert re.search(r"heavy can't be launched: 1\d\d registers × 1024 threads.*max_registers=64", diagnose(plain[1, 1024], *args, timeout=200))
+    with pytest.raises(CompileError, match="registers × 1024 threads"): machine_code(plain[1, 1024])
+    code = machine_code(plain)
+    assert code.registers > 128 and code.most_threads == 384 and "blocks of at most 384 threads" in repr(code)
+    assert machine_code(bounded[1, 1024]).registers <= 64
+
+
+def test_a_product_that_takes_minutes_says_so_before_it_begins(monkeypatch):
+    monkeypatch.setattr(StrictKernel, "__call__", lambda *args: None)
+    big, small = to_d(np.zeros((512, 512), np.float32)), to_d(np.zeros((64, 64), np.float32))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        sgemm_naive(small, small), sgemm_naive(big, big, alpha=0.0), sgemm_naive(big, big)
+    assert [str(one.message) for one in told] == ["a product of 512×512×512 takes the simulator about 4 minutes: try a smaller one"]

@@ -31,9 +31,34 @@ def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args
 
 @without_gpu
 def test_without_a_gpu_the_simulator_is_announced_in_one_line():
-    done = python("from util import cdiv; from numba import config; assert config.ENABLE_CUDASIM")
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 1 and "simulator" in done.stdout
+    "On stderr, and by a program that only imports not at all: what it prints is its own, and the collector is as it was."
+    done = python("""
+import gc, sys
+before = gc.get_threshold()
+from util import to_d
+from numba import config, cuda
+assert config.ENABLE_CUDASIM and gc.get_threshold() == before
+print("imported", file=sys.stderr)
+@cuda.jit
+def k(x): x[0] = 1
+for _ in range(2): k[1, 1](to_d([0.0]))
+print("mine", gc.get_threshold() == before)""")
+    assert done.returncode == 0 and done.stdout == "mine True\n", done.stderr
+    first, said = done.stderr.splitlines()
+    assert first == "imported" and said.startswith("Kernels run in Numba's simulator: ")
+
+
+@without_gpu
+def test_a_gpu_that_is_demanded_and_not_there_is_told_at_once():
+    done = python("import util", NUMBA_ENABLE_CUDASIM="0")
+    assert done.stdout == "" and "NUMBA_ENABLE_CUDASIM=0" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@without_gpu
+def test_a_terminal_without_our_signs_is_printed_to():
+    done = python("import util; from numba_matmul.exercise import Scoreboard, Verdict; print(Scoreboard([Verdict('a', True, '3 × 4 – 5')]))",
+                  PYTHONIOENCODING="ascii", LC_ALL="C")
+    assert done.returncode == 0 and done.stdout == "? a  3 ? 4 ? 5\n", done.stderr
 
 
 @without_gpu

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['DEVICE', 'MemoryInfo', 'profile_stop', 'HostArray', 'pinned_array', 'device_array', 'mapped_array', 'managed_array',
-           'mapped_array_like', 'mapped', 'to_device', 'is_cuda_array', 'as_cuda_array', 'placed', 'Device', 'Context',
-           'current_context', 'select_device', 'detect', 'OptIn', 'Stream', 'Event', 'event_elapsed_time',
-           'profile_start', 'profiling', 'Reduce', 'no_name_of_cuda', 'no_name_of_kernel', 'install']
+           'mapped_array_like', 'mapped', 'to_device', 'is_cuda_array', 'as_cuda_array', 'Device', 'Context',
+           'current_context', 'select_device', 'detect', 'Stream', 'Event', 'event_elapsed_time', 'profile_start',
+           'profiling', 'Reduce', 'no_name_of_cuda', 'no_name_of_kernel', 'install']
 
 # %% ../../nbs/library/sim_host.ipynb #h0570003
 import time
@@ -18,8 +18,9 @@ from functools import reduce
 from numbers import Integral
 
 import numpy as np
+from ..arrays import placed
 from .memory import DYNAMIC_SHARED_LIMIT
-from numba import config, cuda
+from numba import cuda
 from numba.cuda.simulator import api, kernel as numba_kernel
 from numba.cuda.simulator.cudadrv import devicearray, devices
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
@@ -120,15 +121,6 @@ def _to_numpy(array, dtype=None, copy=None):
     if copy is False: raise ValueError("`copy=False` is not supported. A copy is always created.")
     return np.array(array._ary, dtype)
 
-def placed(
-    memory,  # array
-    offset,  # of the first element, in bytes
-    shape, strides, dtype,
-):
-    "A device array that lies in `memory`; outside the simulator, a numpy array."
-    array = np.ndarray(shape, dtype, memory.reshape(-1, order="A").view(np.uint8), offset, strides)
-    return FakeCUDAArray(array) if config.ENABLE_CUDASIM else array
-
 def _reduced(array):
     "How a device array is copied or pickled: with all its memory, which others may share."
     view = memory = array._ary
@@ -196,7 +188,8 @@ class Context(devices.FakeCUDAContext):
     def create_event(self, timing=True): return Event(timing)
     def __getattr__(self, name):
         if name == "_device": raise AttributeError(name)
-        return getattr(self._device, name)
+        if hasattr(self._device, name): return getattr(self._device, name)
+        raise AttributeError(f"the simulator's context has no {name}{_nearest(name, [*dir(Context), *DEVICE, *dir(Device)])}")
 
 def current_context(devnum=0):
     "The context of a device."
@@ -217,9 +210,6 @@ def detect():
     return True
 
 # %% ../../nbs/library/sim_host.ipynb #h0570011
-class OptIn(int):
-    "Bytes of dynamic shared memory of a launch for which the driver is told that they may be more than 48 KB."
-
 class Stream(api.stream):
     "A stream: what is put into it has already happened."
     def __int__(self): return 0
@@ -283,7 +273,7 @@ _ABSENT = {  # names of the real module → what to say of them
     "declare_device": "the simulator can't link foreign code, and so has no cuda.{}: write the function in Python",
     **dict.fromkeys("""activemask eq_sync libdevice literal literal_unroll ldca ldcg ldcs ldcv ldlu stcg stcs stwb
         stwt""".split(), _IN_KERNEL)}
-_OF_DISPATCHER = """add_overload call compile compile_device disable_compile dump enable_caching fold_argument_types
+_OF_DISPATCHER = """doc func_code specializations targetctx typingctx add_overload call compile compile_device disable_compile dump enable_caching fold_argument_types
     get_annotation_info get_call_template get_compile_result get_const_mem_size get_function_type get_local_mem_per_thread
     get_max_threads_per_block get_metadata get_overload get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_cfg
     inspect_disasm_cfg inspect_llvm inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types is_compiling

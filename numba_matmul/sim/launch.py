@@ -29,7 +29,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import describe, dtype_of, is_torch, rounded
+from ..arrays import OptIn, describe, dtype_of, is_torch, rounded
 from ..draw import Message
 from ..process import ChildError, callees, has_compiler, in_child, kernel_parts, recursion
 from .hopper import check_end
@@ -38,6 +38,7 @@ from .memory import (DYNAMIC_SHARED_LIMIT, STATIC_SHARED_LIMIT, Atomics, GlobalA
                                      LocalMemory, SharedMemory, Watch)
 from . import memory
 from .races import Elements
+from .resources import full_capability, library_of, misfit, registers_of
 from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, Thread, _line,
                                         _present)
 from .types import NONE, Array, is_scalar, type_of
@@ -148,7 +149,7 @@ def check_size(
                              "are its limit: choose a smaller shape (or, with the microscope, some "
                              "of the blocks: blocks=[(0, 0, 0)])")
 
-def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, bool)
+def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, (bool, np.timedelta64))
 
 def _dimensions(what, given):
     "A grid or a block as three ints of Python, whichever integers were given: numpy's would overflow."
@@ -312,10 +313,13 @@ class Progress:
         estimate = f", about {all_of_it:,.0f} s in all" if done else ""
         return f"block {self.begun} of {self.blocks} after {self.seconds:.0f} s{estimate}"
 
-    def why_late(self):
-        "What to think about, when its time is over."
-        if self._state() == self.half_way: return f"{self}, and nothing has changed for half of that time: does a loop never end?"
-        return f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, timeout=…"
+    def why_late(self, frame):
+        "What to think about, when its time is over, and where it is."
+        while frame and frame.f_globals.get("__name__", "").startswith(("numba_matmul.sim.", "numba_matmul.ptx.")): frame = frame.f_back
+        line = f" It's at {_line(frame.f_code, frame.f_lineno)}" if isinstance(getcurrent(), Thread) and frame else ""
+        if self._state() == self.half_way:
+            return f"{self}, and nothing has changed for half of that time: does a loop never end?{line}"
+        return f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, timeout=….{line}"
 
 # %% ../../nbs/library/sim_launch.ipynb #a3ff258e
 class StrictKernel(numba_kernel.FakeCUDAKernel):
@@ -336,11 +340,12 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
         if not _is_whole(size):
             raise TypeError(f"the dynamic shared memory is {size!r}; expected bytes, a whole number")
-        launch.dynshared_size = size if isinstance(size, host.OptIn) else int(size)
+        launch.dynshared_size = size if isinstance(size, OptIn) else int(size)
         return launch
 
     def __call__(self, *args):
         if self._device or isinstance(getcurrent(), Thread): return run_typed(self.fn, *args)
+        _announce()
         with _one_at_a_time: self._simulate(args)
 
     def _simulate(self, args):
@@ -427,7 +432,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _check_shared(self, static):
-        if not self.dynshared_size or isinstance(self.dynshared_size, host.OptIn): return
+        if not self.dynshared_size or isinstance(self.dynshared_size, OptIn): return
         if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
             raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain launch may have "
                                  f"{STATIC_SHARED_LIMIT}: for more, up to {DYNAMIC_SHARED_LIMIT} on an H100, the driver "
@@ -484,11 +489,22 @@ def _cast(kind, *args):
             return in_numpy(value) if in_numpy else kind.cast_python_value(value)
     return types.Type.__call__(kind, *args)
 
-def install():
+_to_say = []  # at the first launch
+
+def _announce():
+    while _to_say: print(_to_say.pop(), file=sys.stderr)
+
+def _ipython(): return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+
+def install(
+    announcement=None,  # for stderr: who works interactively sees it at once, a program when it launches a kernel
+):
     "Make the simulator strict. Kernels decorated from now on are checked."
     if not config.ENABLE_CUDASIM:
         raise RuntimeError("the simulator is off: "
                            "set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
+    if announcement: _to_say.append(announcement)
+    if _ipython() or hasattr(sys, "ps1"): _announce()
     host.install()
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel
@@ -509,7 +525,7 @@ def skip_cells():
     "Under IPython, replace cells that cannot run here by one line that says so."
     missing = {"#|cuda": "a GPU"} if config.ENABLE_CUDASIM else {}
     if not has_compiler(): missing["#|compiler"] = "numba-cuda, which is not installed"
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    shell = _ipython()
     if shell is None: return
     def skip(lines):
         marks = {line.replace(" ", "").strip() for line in lines} & missing.keys()
@@ -609,11 +625,11 @@ def _unwritten(launch):
         gaps = [i for i, place in enumerate(places.tolist()) if place not in elements or elements[place].write is None]
         if gaps:
             index = ", ".join(map(str, np.unravel_index(gaps[0], array.shape)))
-            yield f"{len(gaps)} of {array.size} elements of {array.name} were never written, the first is {array.name}[{index}]"
+            were = "was" if len(gaps) == 1 else "were"
+            yield f"{len(gaps)} of {array.size} elements of {array.name} {were} never written: the first is {array.name}[{index}]"
 
 def _refused(launch, args, signature):
     "In a child with the compiler: why it, or the driver, refuses a kernel, in a line; `None` if neither does."
-    from ..compiler import library_of, misfit, usage
     from numba.cuda.cudadrv.error import CudaSupportError
     fn, _, (_, block, *_) = kernel_parts(launch)
     several = [kinds for kinds, _ in _declared(signature)] if signature else [tuple(map(launch.dispatcher.typeof_pyval, args))]
@@ -628,7 +644,7 @@ def _refused(launch, args, signature):
         return f"the compiler refuses {fn.__name__}: {what}{line}"
     if prod(block) <= 256: return  # each may have all of the 255 registers that a thread can have
     for library in libraries:
-        if found := misfit(prod(block), usage(library.get_cubin(cc=(9, 0, "a")).code)["REG"]):
+        if found := misfit(prod(block), registers_of(library.get_cubin(cc=full_capability((9, 0))).code)):
             return f"{fn.__name__} can't be launched: {found}"
 
 def simulate(
@@ -640,8 +656,8 @@ def simulate(
     check_launch(launch, args)
     return in_child(_launch, launch, args, simulator=True, timeout=timeout, keep=True)
 
-PROMISE = ("That goes for this launch, not for other shapes. Whether the result is right was not looked at: "
-           "assert_matmul_correct(a, b, c) does.")
+PROMISE = ("That's for this launch alone, and the result wasn't checked: for a product, "
+           "assert_matmul_correct(a, b, c) does that.")
 
 # %% ../../nbs/library/sim_launch.ipynb #4aec06aa
 def diagnose(
