@@ -383,10 +383,19 @@ def table(title, key, mutants, survivors):
     for name, count in sorted(counts.items()): print(f"  {name:<30} {count:7} {left[name]:10}")
 
 
+def whole(least):
+    "What argparse makes of a text: a number that is not too small."
+    def number(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, {least} or more")
+        return int(text)
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=240, help="of the mutants that the rules make; 0: all of them")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--count", type=whole(0), default=240, help="of the mutants that the rules make; 0: all of them")
+    parser.add_argument("--jobs", type=whole(1), default=os.cpu_count())
     parser.add_argument("--tests", action="store_true", help="let the tests look for those that no path finds")
     parser.add_argument("--sample", action="store_true", help="only twelve of the cheap kernels, for a test")
     parser.add_argument("--only", default="", help="part of a module's name")
@@ -398,6 +407,7 @@ def main():
     chosen = [mutant for mutant in chosen if args.only in mutant.module]
     mutants = [mutant for mutant in chosen if not listed(mutant)]
     if not chosen: sys.exit(f"no module's name has {args.only!r} in it")
+    if not mutants: sys.exit("all that were chosen are listed as not to be found")
     if args.sample: mutants = [mutant for mutant in mutants if mutant.module in KERNELS and mutant.hash % 3 == 0][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as not to be found", flush=True)
