@@ -70,11 +70,11 @@ def source_of(module): return path_of(module).read_bytes()
 def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
-# Not mutated: searches, estimates of time, what runs on a GPU alone, and texts of errors.
+# Not mutated: searches, estimates of time, what runs on a GPU alone, what only refuses, and texts of errors.
 LEFT_OUT = set("""_view _external launch_stream _room span _Memory _allow_shared_memory _cooperative _ask _map_words TensorMapWords
     PreparedLaunch _of_driver _launch _move_map _Plan _Plans _first_call prepared configurations candidates Tuning device_timer spilling autotune
     write_tuning recorded_tuning estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles tuned_tile launch_bounds capable
-    need_capability all_at_once refuse""".split())
+    need_capability all_at_once refuse need_whole check_options""".split())
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
 MODULES = KERNELS + [f"numba_matmul.gemm.{name}" for name in ("args", "epilogue", "launch", "pipeline", "schedule", "tiles")]
 
