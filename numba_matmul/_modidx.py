@@ -1223,6 +1223,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                        'numba_matmul/ptx/hopper.py')},
             'numba_matmul.registry': { 'numba_matmul.registry.find_kernels': ( 'library/registry.html#find_kernels',
                                                                                'numba_matmul/registry.py'),
+                                       'numba_matmul.registry.kernels_named': ( 'library/registry.html#kernels_named',
+                                                                                'numba_matmul/registry.py'),
                                        'numba_matmul.registry.number_of': ('library/registry.html#number_of', 'numba_matmul/registry.py')},
             'numba_matmul.report.plots': { 'numba_matmul.report.plots.by_dtype': ( 'library/report_plots.html#by_dtype',
                                                                                    'numba_matmul/report/plots.py'),

@@ -11,7 +11,9 @@ import json
 import os
 import re
 import sys
+from contextlib import suppress
 from functools import lru_cache
+from numbers import Integral
 from pathlib import Path
 from threading import get_ident
 
@@ -50,7 +52,7 @@ def _read_card(path, changed):
         card = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         check_card(card)
         return card
-    except (OSError, ValueError) as e:  # also what is no JSON, or not UTF-8
+    except (OSError, ValueError, RecursionError) as e:  # also what is no JSON, or not UTF-8
         reason = str(e).splitlines()[0].replace(str(path), path.name)
         print(f"{path.name} is left out, it is no result card: {reason:.200}", file=sys.stderr)
 
@@ -61,8 +63,14 @@ def load_cards(
 ) -> list:       # of dicts; not to be changed
     "The result cards that have all this; first the one with the most experiments, then by file name."
     if isinstance(kernels, str): raise TypeError(f"kernels is {kernels!r}; expected a list of names: pass [{kernels!r}]")
+    for text in (*fields, *kernels):
+        if not isinstance(text, str): raise TypeError(f"{text!r} is not a name")
+    if isinstance(size, bool) or not isinstance(size, Integral):
+        raise TypeError(f"size is {size!r}; expected a whole number, m = n = k")
+    def changed(path):  # a link may lead nowhere
+        with suppress(OSError): return path.stat().st_mtime_ns
     paths = sorted(card_folder().glob("*.json"))
-    cards = [card for path in paths if (card := _read_card(path, path.stat().st_mtime_ns))]
+    cards = [card for path in paths if (card := _read_card(path, changed(path)))]
     def has_all(card):
         return card.keys() >= set(fields) and all(card_row(card, kernel, size) for kernel in kernels)
     return sorted(filter(has_all, cards), key=lambda card: -len(card.get("experiments", {})))
@@ -111,7 +119,9 @@ def cycles_per_step(
     size=4096,  # m = n = k
 ) -> float:
     "Cycles of a multiprocessor per finished step (32 multiply-adds) of a warp; the card must hold the kernel at that size."
-    cycles = card_row(card, name, size)["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
+    row = card_row(card, name, size)
+    if row is None: raise LookupError(f"the card of the {card['gpu']} has no speed of {name!r} at {size}")
+    cycles = row["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
     return cycles / (size**3 / 32)
 
 # %% ../nbs/library/cards.ipynb #4fb8597c
@@ -131,6 +141,8 @@ def write_card(
     path=None,  # file; the card of that GPU in `card_folder()` if None
 ) -> Path:
     "Write a result card, and return its path. `ValueError` for what would be no card of this GPU."
+    if not isinstance(card, dict) or "gpu" not in card:
+        raise ValueError(f"{card!r:.60} is no result card: expected a dict that names a GPU under \"gpu\"")
     if card["gpu"] != _here():
         raise ValueError(f"only one {card['gpu']} can change its card, "
                          f"and this is {_here() or 'a machine without a GPU'}")
@@ -139,7 +151,9 @@ def write_card(
                          "give a file to write")
     file_name = re.sub(r"[^a-z0-9]+", "-", card["gpu"].lower()) + ".json"
     path = Path(path) if path else card_folder()/file_name
-    old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    try: old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as e: raise ValueError(f"{path.name} stays as it is, for it is no result card: {e}") from None
+    if not isinstance(old, dict): raise ValueError(f"{path.name} stays as it is, for it is no result card")
     if old.get("gpu", card["gpu"]) != card["gpu"]:
         raise ValueError(f"{path.name} is the card of one {old['gpu']}: choose another file")
     card = old | card
@@ -157,8 +171,11 @@ def recorded(
     size=4096,    # m = n = k
     before=None,  # name of another one to compare it with
 ):
-    "What the cards say about a kernel's speed, a sentence or two for each GPU, as Markdown."
+    """What the cards say about a kernel's speed, a sentence or two for each GPU, as Markdown. `ValueError` if no card knows
+    the other one."""
     sentences = []
+    if before is not None and load_cards(kernels=[name], size=size) and not load_cards(kernels=[before], size=size):
+        raise ValueError(f"before is {before!r}, and no result card has its speed at {size}")
     for card in load_cards(kernels=[name], size=size):
         row, other = card_row(card, name, size), before and card_row(card, before, size)
         text = (f"On one {card['gpu']} ({row.get('date', card['date'])}) `{name}` takes "

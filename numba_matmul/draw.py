@@ -51,9 +51,12 @@ def draw_matmul(
     title="",     # text above it all
     text=(None, None, None),  # texts for the cells of a, b, c
 ):
-    "Draw A, B and C in the arrangement of a product. Returns the figure."
+    "Draw A, B and C in the arrangement of a product. Returns the figure. `ValueError` if the shapes don't fit together."
     import matplotlib.pyplot as plt
-    (m, k), n = np.shape(a), np.shape(b)[1]
+    shapes = [np.shape(cells) for cells in (a, b, c)]
+    if any(len(shape) != 2 or 0 in shape for shape in shapes) or shapes[0][1] != shapes[1][0] or shapes[2] != (shapes[0][0], shapes[1][1]):
+        raise ValueError(f"a, b and c have the shapes {shapes}; expected (m, k), (k, n) and (m, n)")
+    (m, k), n = shapes[0], shapes[1][1]
     figsize = 0.27 * (k + n) + 1, 0.27 * (k + m) + 1
     fig, axes = plt.subplots(2, 2, figsize=figsize, width_ratios=(k, n), height_ratios=(k, m),
                              layout="constrained")

@@ -179,6 +179,7 @@ def _need_card(option):
 
 def _tune(text, budget):
     "Search for the best tiles, print the five fastest of each kernel, and keep the searches."
+    if not 0 < budget < float("inf"): _refuse(f"--budget {budget}: expected a number of seconds above 0")
     searched = {str(n): kernel for n, kernel in KERNELS.items() if kernel.tiles and kernel.tiles.space}
     if text != "all" and text not in searched:
         _refuse(f"--tune {text}: the kernels with a space to search are {', '.join(searched)}, or all")
@@ -257,6 +258,8 @@ def main(
 ):
     "Check every kernel and show its speed beside cuBLAS."
     with _one_line():
+        if "" in sys.orig_argv[1:] and "" not in (kernels, size, json, plot, tune):  # fastcore drops it where it comes first
+            _refuse("an argument is empty")
         if readme: return _write_readme()
         if tune is not None: return _tune(tune, budget)
         if calls: return _calls()

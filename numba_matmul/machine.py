@@ -6,7 +6,7 @@
 __all__ = ['L1_KB', 'PARTS', 'LIT', 'DARK', 'LINE', 'machine_facts', 'draw_machine']
 
 # %% ../nbs/library/machine.ipynb #ma000004
-from .cards import gpu_card, load_cards
+from .cards import check_card, pick_card
 from .draw import COLORS
 
 # %% ../nbs/library/machine.ipynb #ma000005
@@ -15,7 +15,8 @@ PARTS = ("dram", "l2", "l1", "shared", "registers", "schedulers", "fp32", "tenso
 LIT, DARK, LINE = COLORS[7], "#F4F4F4", "#666666"
 
 def machine_facts(card):
-    "What the drawing says of each part, from a result card."
+    "What the drawing says of each part, from a result card; `ValueError` if it is none."
+    check_card(card)
     capability, clock, number = (card[x] for x in ("compute_capability", "clock_mhz", "multiprocessors"))
     shared_tb_s = 128 * clock * number / 1e6  # 128 bytes per cycle, from every multiprocessor
     l2 = f"{card['l2_mb']:.0f} MB" if "l2_mb" in card else ""
@@ -35,12 +36,13 @@ def draw_machine(
     note="",    # what is said below it
     card=None,  # a result card; that of this GPU, or the first one, if None
 ):
-    "Memory, caches and one multiprocessor, with some parts lit. Returns the figure."
+    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for a part that there
+    is not, `LookupError` where there is no card."""
     import matplotlib.pyplot as plt
-    if unknown := set(lit) - set(PARTS):
-        raise ValueError(f"no part is called {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    if unknown := [repr(part) for part in lit if part not in PARTS]:
+        raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
     lit = {"l1" if part == "shared" else "schedulers" if part == "warps" else part for part in lit}
-    facts = machine_facts(card or gpu_card() or load_cards()[0])
+    facts = machine_facts(pick_card() if card is None else card)
     fig, ax = plt.subplots(figsize=(7, 3), layout="constrained")
     _box(ax, 0, 0.8, 1.5, 3.6, f"DRAM\n“global\nmemory”\n\n{facts['dram']}", "dram" in lit)
     _box(ax, 2.1, 0.8, 1.3, 3.6, f"L2 cache\n\n{facts['l2']}", "l2" in lit)
@@ -60,6 +62,6 @@ def draw_machine(
         ax.annotate("", (start, 2.6), (stop, 2.6), arrowprops=arrow)
     ax.set(xlim=(-0.1, 10.4), ylim=(-0.1, 5.2))
     ax.axis("off")
-    ax.set_title(f"{facts['name']}{': ' + note if note else ''}", fontsize=9.5)
+    ax.set_title(f"{facts['name']}{f': {note}' if note else ''}", fontsize=9.5)
     plt.close(fig)
     return fig

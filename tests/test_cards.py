@@ -12,7 +12,11 @@ import pytest
 from conftest import ROOT, SCHEMA, environment, minimal_card
 from numba import config
 
-from numba_matmul import cards, ladder
+from numba_matmul import cards, exercise, ladder
+from numba_matmul.bench.experiment import experiment, from_card
+from numba_matmul.draw import draw_matmul
+from numba_matmul.machine import draw_machine
+from numba_matmul.registry import kernels_named
 from numba_matmul.report import readme
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
@@ -41,6 +45,9 @@ BROKEN = {
     "row.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(speed=[{"name": "sgemm_naive"}]))),
     "nan.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(clock_mhz=float("nan")))),
     "folder.json": lambda path: path.mkdir(),
+    "deep.json": lambda path: path.write_text("[" * 10**5),
+    "dangling.json": lambda path: path.symlink_to("nowhere"),
+    "circle.json": lambda path: path.symlink_to(path.name),
 }
 
 
@@ -51,6 +58,40 @@ def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys
     for _ in range(3): assert [card["gpu"] for card in cards.load_cards()] == ["Invented GPU"]
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1 and name in said and str(results) not in said
+
+
+def test_what_is_asked_of_cards_wrongly_is_told(results):
+    for ask in (lambda: cards.load_cards(3), lambda: cards.load_cards(kernels=[None]), lambda: cards.recorded(None),
+                lambda: cards.recorded("sgemm_naive", size="4096"), lambda: cards.gain("sgemm_naive", size=4096.0)):
+        with pytest.raises(TypeError, match="is not a name|expected a whole number"): ask()
+    with pytest.raises(LookupError, match="no result card has a speed"): draw_machine("l2")
+    assert "not been recorded" in cards.recorded("sgemm_naive", before="nonsense")  # nor has that
+    keep(results, minimal_card())
+    (row,) = minimal_card()["speed"]
+    with pytest.raises(ValueError, match=f"before is 'nonsense', and no result card has its speed at {row['m']}"):
+        cards.recorded(row["name"], row["m"], before="nonsense")
+    with pytest.raises(LookupError, match="has no speed of 'nonsense' at 4096"): cards.cycles_per_step(minimal_card(), "nonsense")
+    for card in None, {}, [1]:
+        with pytest.raises(ValueError, match="is no result card"): cards.write_card(card)
+    for part in "nonsense", 3, ["l2"], None, "":
+        with pytest.raises(ValueError, match="no part is called .*; there are dram"): draw_machine(part)
+    for card in {}, "H100", [1]:
+        with pytest.raises(ValueError, match="card must"): draw_machine("l2", card=card)
+    for shapes in (1, 2, 3), ([[0]], [[0, 1]], [[0]]), ([[0]], [], [[0]]):
+        with pytest.raises(ValueError, match="expected .m, k., .k, n. and .m, n."): draw_matmul(*shapes)
+    with pytest.raises(LookupError, match="no experiment 'nonsense'"): from_card(minimal_card(), "nonsense")
+    with pytest.raises(TypeError, match="expected a function"): experiment("x", "ms", 3)
+    with pytest.raises(TypeError, match="expected a dict"): experiment("x", "ms", dict, of=3)
+
+
+def test_an_empty_word_on_a_command_line_is_told(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "numba_matmul", ""])  # fastcore drops it from sys.argv
+    with pytest.raises(SystemExit): ladder.main(kernels="1")
+    assert "an argument is empty" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="no exercise ''; there are 00a"): exercise.main(keys=[])
+    for words, wrong in (([""], "''"), (["5", "x"], "'x'"), (["0"], "'0'"), (["1.0"], "'1.0'"), (["19", "-1"], "'19' or '-1'")):
+        with pytest.raises(SystemExit, match=f"STAGE=ncu: there is no kernel {wrong}; there are 1 to 18"): kernels_named(words, "STAGE=ncu")
+    assert [kernel.number for kernel in kernels_named(["05", "1", "5"], "")] == [5, 1] and len(kernels_named([], "")) == 18
 
 
 def test_cards_are_chosen_by_what_they_hold(results):
@@ -279,7 +320,7 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     check_gpu.main(["16", "tricky", "random", "01", "1"])
     assert (asked, kernels_of, written) == (["random", "tricky"], [[16, 1]] * 2, [])
     for wrong in ("99", "", "harge", "1.5"):
-        with pytest.raises(SystemExit, match=f"no kernel or part is called '{wrong}'; KERNELS are 1 to 18, PARTS are random, "):
+        with pytest.raises(SystemExit, match=f"STAGE=check: there is no kernel '{wrong}'; there are 1 to 18, and the parts random, "):
             check_gpu.main(["1", wrong])
 
 

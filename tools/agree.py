@@ -12,7 +12,7 @@ from numba import config, cuda, float32, uint32, uint64
 from numba.cuda.core.sigutils import normalize_signature
 
 from numba_matmul.compiler import gpu_target, machine_code, occupancy
-from numba_matmul.registry import KERNELS
+from numba_matmul.registry import KERNELS, kernels_named
 from numba_matmul.microscope import LINE, WORD, microscope
 from numba_matmul.ncu import COPIES, COUNTERS, SHAPE, ncu
 from numba_matmul.ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
@@ -210,4 +210,4 @@ def main(numbers):
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--launch"]: launch_all(map(int, sys.argv[2:]))
-    else: main([int(number) for number in sys.argv[1:]] or list(KERNELS))
+    else: main([kernel.number for kernel in kernels_named(sys.argv[1:], "STAGE=ncu")])

@@ -29,7 +29,7 @@ from numba import cuda
 
 from numba_matmul import torch_ops
 from numba_matmul.arrays import current_gpu
-from numba_matmul.registry import KERNELS
+from numba_matmul.registry import KERNELS, kernels_named
 from numba_matmul.gemm import launch
 from numba_matmul.gemm.args import gemm_args
 from numba_matmul.kernels import k14_stream_k
@@ -451,12 +451,7 @@ def ended_parts():
 
 def main(wanted):
     need_gpu("STAGE=check")
-    known = {str(number): number for number in KERNELS}
-    known |= {name.zfill(2): number for name, number in known.items()}
-    if unknown := [word for word in wanted if word not in known.keys() | PARTS.keys()]:
-        sys.exit(f"STAGE=check: no kernel or part is called {' or '.join(map(repr, unknown))}; "
-                 f"KERNELS are {min(KERNELS)} to {max(KERNELS)}, PARTS are {', '.join(PARTS)}")
-    kernels = [KERNELS[number] for number in dict.fromkeys(known[word] for word in wanted if word in known) or KERNELS]
+    kernels = kernels_named([word for word in wanted if word not in PARTS], "STAGE=check", f", and the parts {', '.join(PARTS)}")
     parts = [name for name in PARTS if name in wanted] or list(PARTS)
     ended = {} if wanted else ended_parts()
     for name in parts:

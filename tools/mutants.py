@@ -70,11 +70,11 @@ def source_of(module): return path_of(module).read_bytes()
 def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
-# Not mutated: searches, estimates of time, what runs on a GPU alone, and texts of errors.
+# Not mutated: searches, estimates of time, what runs on a GPU alone, what only refuses, and texts of errors.
 LEFT_OUT = set("""_view _external launch_stream _room span _Memory _allow_shared_memory _cooperative _ask _map_words TensorMapWords
     PreparedLaunch _of_driver _launch _move_map _Plan _Plans _first_call prepared configurations candidates Tuning device_timer spilling autotune
     write_tuning recorded_tuning estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles tuned_tile launch_bounds capable
-    need_capability all_at_once refuse""".split())
+    need_capability all_at_once refuse need_whole check_options""".split())
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
 MODULES = KERNELS + [f"numba_matmul.gemm.{name}" for name in ("args", "epilogue", "launch", "pipeline", "schedule", "tiles")]
 
@@ -383,10 +383,19 @@ def table(title, key, mutants, survivors):
     for name, count in sorted(counts.items()): print(f"  {name:<30} {count:7} {left[name]:10}")
 
 
+def whole(least):
+    "What argparse makes of a text: a number that is not too small."
+    def number(text):
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, {least} or more")
+        return int(text)
+    return number
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=240, help="of the mutants that the rules make; 0: all of them")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--count", type=whole(0), default=240, help="of the mutants that the rules make; 0: all of them")
+    parser.add_argument("--jobs", type=whole(1), default=os.cpu_count())
     parser.add_argument("--tests", action="store_true", help="let the tests look for those that no path finds")
     parser.add_argument("--sample", action="store_true", help="only twelve of the cheap kernels, for a test")
     parser.add_argument("--only", default="", help="part of a module's name")
@@ -398,6 +407,7 @@ def main():
     chosen = [mutant for mutant in chosen if args.only in mutant.module]
     mutants = [mutant for mutant in chosen if not listed(mutant)]
     if not chosen: sys.exit(f"no module's name has {args.only!r} in it")
+    if not mutants: sys.exit("all that were chosen are listed as not to be found")
     if args.sample: mutants = [mutant for mutant in mutants if mutant.module in KERNELS and mutant.hash % 3 == 0][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as not to be found", flush=True)

@@ -99,4 +99,24 @@ EXCUSED = {
         'a thread\'s columns are then neighbours, where it computes them and where it stores them: bank conflicts, the same results',
     ('kernels.k06_vectorized', 'second = x[uint64(at + uint64(1))] if not predicated or inside > 1 else zero', 'not predicated or inside > 1 → ((inside > 1))'):
         'where nothing is predicated, all four are inside: a test for nothing',
+    ('kernels.k08_bank_conflicts_padding', 'gap, step = (4 * bn // tn, 4) if split else (4, tn)', 'split → True'):
+        'the same; tests/test_kernels.py looks at the columns of a thread',
+    ('kernels.k06_vectorized', 'x = read4(a, uint64(a_from + s * k), cols if s < rows else 0)', '0 → (-1)'):
+        'none is inside, either way',
+    ('kernels.k14_stream_k', 'while cuda.atomic.cas(flags, other, launch, 0) != launch: pass', '0 → 1'):
+        'only a CUDA graph launches again with the same number; tests/test_kernels.py looks at the flags that are left',
+    ('kernels.k14_stream_k', 'while cuda.atomic.cas(flags, other, launch, 0) != launch: pass', '0 → (-1)'):
+        'the same',
+    ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', 'alignment < 16 → alignment <= 16'):
+        'all matrices are then copied into padded ones: slower, with the same results; tests/test_kernels.py looks at the launches',
+    ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 15'):
+        'an alignment is a power of two',
+    ('gemm.epilogue', 'elif not number: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring', 'not number → True'):
+        'a barrier for each box, where one is enough: slower, with the same results',
+    ('gemm.args', 'if not isinstance(factor, Real):', 'not isinstance(factor, Real) → False'):
+        'no path is given what is no number; tests/test_kernels.py gives it',
+    ('gemm.launch', 'if any(isinstance(arg, TensorMapWords) for arg in args[1:]):', 'any(isinstance(arg, TensorMapWords) for arg in args[1:]) → False'):
+        'no kernel is launched so; tests/test_kernels.py tries it',
+    ('gemm.launch', 'if any(isinstance(arg, TensorMapWords) for arg in args[1:]):', '1 → 2'):
+        'the same',
 }

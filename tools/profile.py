@@ -45,7 +45,7 @@ if __name__ == "__main__":
     if to_card and not wanted: wanted = list(there)
     unknown = [x for x in wanted if x.zfill(2) not in there]
     if unknown or not wanted:
-        sys.exit(f"make profile KERNEL=…: there is no script for {' '.join(unknown) or 'nothing'}; "
+        sys.exit(f"make profile KERNEL=…: there is no script for {' '.join(map(repr, unknown)) or 'nothing'}; "
                  f"there are {', '.join(there)}")
     try:
         profiles = {}

@@ -36,8 +36,13 @@ def shrink_pictures(cells):
 
 def find(wanted):
     "The notebooks with these names, in which * stands for anything; all of them if there are none."
-    paths = {path for name in wanted or ["*"] for path in NBS.rglob(f"{name}.ipynb")}
-    return sorted(paths, key=lambda path: path.name) or sys.exit(f"no notebook is called {' or '.join(wanted)}")
+    paths = set()
+    for name in wanted or ["*"]:
+        try: found = set(NBS.rglob(f"{name}.ipynb"))
+        except (NotImplementedError, ValueError): found = ()  # an absolute path, or ** within a name
+        if not found: sys.exit(f"no notebook is called {name!r}")
+        paths.update(found)
+    return sorted(paths, key=lambda path: path.name)
 
 
 def write_clean(nb, path):

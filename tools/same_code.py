@@ -78,6 +78,6 @@ def main(base):
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--compile"]: compile_all(Path(sys.argv[2]))
+    if sys.argv[1:2] == ["--compile"] and len(sys.argv) == 3: compile_all(Path(sys.argv[2]))
     elif len(sys.argv) == 2: main(sys.argv[1])
     else: sys.exit("make same-code BASE=<commit>")

@@ -104,5 +104,7 @@ def check(names):
 
 
 if __name__ == "__main__":
-    try: check(sys.argv[2:]) if sys.argv[1:2] == ["--check"] else set_up()
+    if sys.argv[1:] and sys.argv[1] != "--check":
+        sys.exit(f"{sys.argv[1]!r} is unknown; expected nothing, or --check and names of packages")
+    try: check(sys.argv[2:]) if sys.argv[1:] else set_up()
     except KeyboardInterrupt: sys.exit("\nInterrupted: call make again, and it goes on from here.")

@@ -135,6 +135,9 @@ def look(browser, base, page, pictures):
 def main(names, pictures):
     pages = sorted(path.relative_to(OUT).as_posix() for path in OUT.rglob("*.html") if "_static" not in path.parts)
     if not pages: sys.exit("there is no website yet: make site")
+    for name in names:
+        if not name or not any(name in page for page in pages): sys.exit(f"no page has {name!r} in its name")
+    chosen = [page for page in pages if not names or any(name in page for name in names)]
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=OUT)
     handler.func.log_message = lambda *args: None
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -144,7 +147,7 @@ def main(names, pictures):
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)
         try:
-            for page in [page for page in pages if not names or any(name in page for name in names)]:
+            for page in chosen:
                 found, ids[page], links[page] = look(browser, base, page, pictures)
                 problems += [f"{page}: {problem}" for problem in found]
         finally: browser.process.kill(); browser.process.wait()
@@ -165,5 +168,7 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", help="parts of pages' names; all pages if none")
     parser.add_argument("--pictures", type=Path, help="a folder for screenshots")
     args = parser.parse_args()
-    if args.pictures: args.pictures.mkdir(parents=True, exist_ok=True)
+    if args.pictures:
+        try: args.pictures.mkdir(parents=True, exist_ok=True)
+        except OSError as e: parser.error(f"--pictures {str(args.pictures)!r}: {e.strerror}")
     sys.exit(main(args.names, args.pictures))

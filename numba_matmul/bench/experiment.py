@@ -57,8 +57,9 @@ def from_card(
     name,     # of it
     of=None,  # what a reader asks it for, as in `experiment`
 ) -> Experiment:
-    "An experiment as a card has it."
-    kept = card["experiments"][name]
+    "An experiment as a card has it; `LookupError` if it hasn't."
+    kept = card.get("experiments", {}).get(name)
+    if kept is None: raise LookupError(f"the card has no experiment {name!r}")
     origin = f"Recorded on one {card['gpu']}, {kept['date']}."
     if (of or {}) != kept.get("of", {}):
         origin = f"{origin[:-1]}, **for {_listed(kept.get('of'))}, not for your {_listed(of)}**."
@@ -72,6 +73,8 @@ def experiment(
     of=None,  # what it is measured for, as a dict of numbers: tile sizes that a reader may change
 ) -> Experiment:
     "Call `measure` on a GPU; without one, return what the first result card that has it says."
+    if not callable(measure): raise TypeError(f"measure is {measure!r:.60}; expected a function without arguments")
+    if not isinstance(of, (dict, type(None))): raise TypeError(f"of is {of!r:.60}; expected a dict of numbers")
     if config.ENABLE_CUDASIM:
         card = next((c for c in load_cards("experiments") if name in c["experiments"]), None)
         return from_card(card, name, of) if card else Experiment(name, unit, {}, "Not recorded yet.")

@@ -207,6 +207,7 @@ class Products:
         warp = getcurrent().warp
         if warp in self.waited: return
         self.waited.add(warp)
+        self.memory.numbers.fetch(self.first, "multiplied still,")
         for place in self.first.tolist(): self.memory.numbers.note_read(place, Access(frame))
 
     def _factors(self, descriptor, row, column):
