@@ -16,7 +16,6 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
-from torch._subclasses import FakeTensor
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from .arrays import cdiv, current_gpu, describe, to_d, to_h
@@ -226,17 +225,20 @@ def _below(op, keys, *args):
 
 _GRAPHS = dict(tangents=False)  # does a compiled graph make tangents? It doesn't tell `forward_ad` of its level
 
+def _while_compiled():
+    "`RuntimeError` inside `forward_ad.dual_level`: Inductor's kernels would drop the tangents. What is compiled outside stays there."
+    from torch._dynamo import guards, symbolic_convert, variables
+    if (translator := getattr(symbolic_convert.tls, "current_tx", None)) is None: return
+    if translator.output.dual_level >= 0:
+        raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: compile a function that "
+                           "calls torch.func.jvp itself, or don't compile this one")
+    guards.install_guard(variables.ctx_manager.DualLevelContextManager._guards_singleton)
+    if forward_ad._current_level >= 0: _GRAPHS["tangents"] = True
+
 def _forward_mode(*tensors):
-    """Does a tensor carry a tangent? `RuntimeError` while a function is compiled that was called inside `dual_level`: Inductor's
-    kernels would drop tangents."""
-    level = forward_ad._current_level >= 0
-    if level and torch._guards.TracingContext.try_get() and any(isinstance(x, FakeTensor) for x in tensors):
-        from torch._dynamo.symbolic_convert import InstructionTranslator
-        if InstructionTranslator.current_tx().output.dual_level >= 0:
-            raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: compile a function "
-                               "that calls torch.func.jvp itself, or don't compile this one")
-        _GRAPHS["tangents"] = True
-    return (level or _GRAPHS["tangents"]) and any(torch._VF._unpack_dual(x, level=0).tangent is not None for x in tensors)
+    "Does a tensor carry a tangent?"
+    return (forward_ad._current_level >= 0 or _GRAPHS["tangents"]) and any(
+        torch._VF._unpack_dual(x, level=0).tangent is not None for x in tensors)
 
 def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
 
@@ -269,6 +271,7 @@ class _Product(_SingleLevelFunction):
         return sum(parts[1:], parts[0])
 
 def _matmul_autograd(keys, a, b, columns=None):
+    if torch._guards.TracingContext.try_get(): _while_compiled()
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function(): return _Product.apply(keys, a, b, columns)
     if _forward_mode(a, b) or _reverse_mode(a, b): return _Product.apply(keys, a, b, columns)
@@ -375,6 +378,7 @@ class _Layer(_SingleLevelFunction):
                 dz.sum(0) if of_bias else None, None, dy if of_residual else None)
 
 def _layer_autograd(keys, x, w, bias, activation, residual):
+    if torch._guards.TracingContext.try_get(): _while_compiled()
     tensors = [z for z in (x, w, bias, residual) if z is not None]
     forward, reverse = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors), _reverse_mode(*tensors)
     if forward or reverse and not _told(activation, residual):
