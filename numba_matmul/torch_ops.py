@@ -43,20 +43,20 @@ def kernel_for(
     return _last_kernel(dtype, (9, 0) if config.ENABLE_CUDASIM else current_gpu().compute_capability)
 
 def need_tensors(**given):  # by name
-    "`TypeError` for what isn't a tensor."
+    "`TypeError` for what isn't a dense tensor."
     for name, x in given.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {describe(x)}; expected a torch tensor")
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
 
 def check_tensors(
     autocast=False,  # will types be made the same?
     **given,         # tensors by name, the two factors first
 ):
-    "`TypeError` or `ValueError`, unless they are dense tensors of types that the kernels take, on one device."
+    "`TypeError` or `ValueError`, unless they are of types that the kernels take, and on one device."
     (first, a), (second, b), *_ = given.items()
     for name, x in given.items():
-        if x.layout != torch.strided:
-            raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
         if x.dtype not in DTYPES and not (autocast and x.dtype == torch.float16):
             raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: pass {name}.float() or {name}.bfloat16()")
         if x.device != a.device: raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: pass {name}.to({first}.device)")
