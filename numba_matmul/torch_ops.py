@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'DEVICE', 'FEW_ROWS', 'FEW_RESULTS', 'LONG_SUM', 'LIBRARY', 'ACTIVATIONS', 'kernel_for', 'need_tensors',
-           'check_operands', 'copied', 'straight', 'by_columns', 'matmul', 'check_activation', 'check_layer', 'linear',
-           'Linear']
+           'check_tensors', 'check_operands', 'copied', 'straight', 'by_columns', 'matmul', 'check_activation',
+           'check_layer', 'linear', 'Linear']
 
 # %% ../nbs/library/torch_ops.ipynb #db0297d8
 from functools import cache, partial
@@ -242,7 +242,7 @@ def _forward_mode(*tensors):
 
 def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
 
-class _Product(_SingleLevelFunction):
+class _ProductRule(_SingleLevelFunction):
     """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode, and an
     `autograd.Function` can't be called in an operator while `torch.func` is at work.)"""
     @staticmethod
@@ -273,8 +273,8 @@ class _Product(_SingleLevelFunction):
 def _matmul_autograd(keys, a, b, columns=None):
     if torch._guards.TracingContext.try_get(): _while_compiled()
     if torch._C._are_functorch_transforms_active():
-        with enable_single_level_autograd_function(): return _Product.apply(keys, a, b, columns)
-    if _forward_mode(a, b) or _reverse_mode(a, b): return _Product.apply(keys, a, b, columns)
+        with enable_single_level_autograd_function(): return _ProductRule.apply(keys, a, b, columns)
+    if _forward_mode(a, b) or _reverse_mode(a, b): return _ProductRule.apply(keys, a, b, columns)
     return _below(_OP, keys, a, b, columns)
 
 def _matmul_batched(info, in_dims, a, b, columns=None):
@@ -360,7 +360,7 @@ def _layer_fake(x, w, bias, activation, residual):
 
 def _told(activation, residual): return activation is None or activation == "relu" and residual is None
 
-class _Layer(_SingleLevelFunction):
+class _LayerRule(_SingleLevelFunction):
     "The derivatives of a layer that its operands and its result tell."
     @staticmethod
     def forward(*args): return _below(_LAYER, *args)
@@ -383,7 +383,7 @@ def _layer_autograd(keys, x, w, bias, activation, residual):
     forward, reverse = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors), _reverse_mode(*tensors)
     if forward or reverse and not _told(activation, residual):
         return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
-    if reverse: return _Layer.apply(keys, x, w, bias, activation, residual)
+    if reverse: return _LayerRule.apply(keys, x, w, bias, activation, residual)
     return _below(_LAYER, keys, x, w, bias, activation, residual)
 
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
