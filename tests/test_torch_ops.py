@@ -198,6 +198,13 @@ def test_autocast():
     exact = torch.nn.functional.gelu(torch.nn.functional.linear(x, layer.weight, layer.bias), approximate="tanh")
     assert_close(y.float(), exact, rtol=2e-2, atol=2e-2)
     assert layer(x).dtype == F32
+    wider = tensor(5, 4)  # a residual of float32 isn't made shorter
+    with torch.no_grad(), torch.autocast(DEVICE, BF16): z = layer(x, wider)
+    assert z.dtype == F32
+    assert_close(z - wider, exact, rtol=2e-2, atol=2e-2)
+    with torch.autocast(DEVICE, BF16), forward_ad.dual_level():
+        y = layer(forward_ad.make_dual(x.detach(), x.detach()))
+        assert y.dtype == BF16 and forward_ad.unpack_dual(y).tangent.dtype == BF16
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
