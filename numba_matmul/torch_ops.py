@@ -408,7 +408,7 @@ def linear(
     of `matmul`. (The layer in an epilogue is an idea of CUTLASS's; GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415.)"""
     given = {name: z for name, z in (("bias", bias), ("residual", residual)) if z is not None}
     need_tensors(x=x, w=w, **given)
-    autocast = x.device.type == DEVICE and torch.is_autocast_enabled(DEVICE)
+    autocast = torch.is_autocast_enabled(DEVICE)
     check_tensors(autocast, x=x, w=w, **given)
     check_layer(x, w, bias, activation, residual)
     if residual is not None and residual.dtype != x.dtype and not autocast:
