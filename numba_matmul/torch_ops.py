@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DTYPES', 'DEVICE', 'FEW_ROWS', 'FEW_RESULTS', 'LONG_SUM', 'LIBRARY', 'ACTIVATIONS', 'kernel_for', 'need_tensors',
-           'check_operands', 'copied', 'straight', 'by_columns', 'matmul', 'check_activation', 'check_layer', 'linear',
-           'Linear']
+           'check_tensors', 'check_operands', 'copied', 'straight', 'by_columns', 'matmul', 'check_activation',
+           'check_layer', 'linear', 'Linear']
 
 # %% ../nbs/library/torch_ops.ipynb #db0297d8
 from functools import cache, partial
@@ -15,7 +15,9 @@ from types import SimpleNamespace
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 from .arrays import cdiv, current_gpu, describe, to_d, to_h
 from .gemm.epilogue import fused_name
 from .gemm.args import launch_stream, span
@@ -41,25 +43,42 @@ def kernel_for(
     return _last_kernel(dtype, (9, 0) if config.ENABLE_CUDASIM else current_gpu().compute_capability)
 
 def need_tensors(**given):  # by name
-    "`TypeError` for what is no tensor."
+    "`TypeError` for what isn't a dense tensor."
     for name, x in given.items():
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} is a {describe(x)}; expected a torch tensor")
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
+
+def check_tensors(
+    autocast=False,  # will types be made the same?
+    **given,         # tensors by name, the two factors first
+):
+    "`TypeError` or `ValueError`, unless they are of types that the kernels take, and on one device."
+    (first, a), (second, b), *_ = given.items()
+    for name, x in given.items():
+        if x.dtype not in DTYPES and not (autocast and x.dtype == torch.float16):
+            raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: pass {name}.float() or {name}.bfloat16()")
+        if x.device != a.device: raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: pass {name}.to({first}.device)")
+    if a.dtype != b.dtype and not autocast:
+        raise TypeError(f"{first} is {a.dtype} and {second} is {b.dtype}: pass {first}.to({second}.dtype), or use autocast")
+
+def _other_call(a, b):
+    "What to call instead, where `matmul` gets tensors that are no matrices."
+    more, batches = a.dim() - 2, a.shape[:-2] == b.shape[:-2]
+    if more > 0 and b.dim() == 2: return ": call matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]), or linear(a, b.t())"
+    if more > 0 and batches: return f": call {'torch.vmap(' * more}matmul{')' * more}(a, b)"
+    if a.dim() == 2 and b.dim() == 3: return ": call torch.vmap(matmul, (None, 0))(a, b)"
+    return ""
 
 def check_operands(
     a, b,  # tensors
 ):
     "`TypeError` or `ValueError`, unless they are matrices that can be multiplied."
+    check_tensors(a=a, b=b)
     for name, x in ("a", a), ("b", b):
-        if x.layout != torch.strided:
-            raise TypeError(f"{name} is {x.layout}; expected a dense matrix: pass {name}.to_dense()")
-        if x.dtype not in DTYPES:
-            raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: pass {name}.float() or {name}.bfloat16()")
         if x.dim() != 2:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected a matrix, two dimensions"
-                             + (": pass a.flatten(0, -2), or use linear" if name == "a" and x.dim() > 2 else ""))
-    if a.dtype != b.dtype: raise TypeError(f"a is {a.dtype} and b is {b.dtype}: pass a.to(b.dtype), or use autocast")
-    if a.device != b.device: raise ValueError(f"a is on {a.device} and b on {b.device}: pass b.to(a.device)")
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected a matrix, two dimensions" + _other_call(a, b))
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a is {a.shape[0]}×{a.shape[1]} and b is {b.shape[0]}×{b.shape[1]}: "
                          "a must have as many columns as b has rows")
@@ -68,11 +87,10 @@ def check_operands(
 FEW_ROWS = 64  # up to here a transposed B is multiplied as (Bᵀ·Aᵀ)ᵀ
 FEW_RESULTS, LONG_SUM = 2**19, 2048  # up to so many results of such long sums leave most of the GPU idle: kernel 18 cuts the sums
 
-def _can_17(a, b, others=(), short=False):
-    """Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?
-    `short`: will float32 become bfloat16?"""
+def _can_17(a, b, others=()):
+    "Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?"
     (m, k), n, rows_a, rows_b = a.shape, b.shape[1], a.is_contiguous(), b.is_contiguous()
-    return all((*(z.dtype == torch.bfloat16 or short and z.dtype == torch.float32 for z in (a, b, *others)),
+    return all((*(z.dtype == torch.bfloat16 for z in (a, b, *others)),
                 rows_a or a.t().is_contiguous(), rows_b or m > FEW_ROWS and b.t().is_contiguous(), a.numel() > 0, b.numel() > 0,
                 (k if rows_a else m) % 8 == 0, (n if rows_b else k) % 8 == 0, n % 8 == 0,
                 m * n > FEW_RESULTS or k < LONG_SUM))
@@ -146,12 +164,15 @@ def straight(
 
 def by_columns(
     a, b,          # matrices
-    columns=None,  # should C be column-major, a transposed view? None: where fewer numbers have to be copied
+    columns=None,  # should C be column-major, a transposed view? None: either will do
 ):
-    "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes?"
-    if columns is not None: return columns
-    by_rows, turned = copied(a, b, False), copied(a, b, True)
-    return turned < by_rows and not (turned and straight(a, b))
+    "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes? It is where that copies fewer numbers, those of C included."
+    if columns is None:
+        by_rows, turned = copied(a, b, False), copied(a, b, True)
+        return turned < by_rows and not (turned and straight(a, b))
+    way = copied(a, b, columns)
+    if not way or straight(*((b.t(), a.t()) if columns else (a, b))): return columns
+    return columns if way <= copied(a, b, not columns) + a.shape[0] * b.shape[1] else not columns
 
 def _product(a, b):
     "A·B of row-major matrices, by a kernel of the course."
@@ -170,6 +191,8 @@ def _on_its_gpu(fn, x, *others):
 LIBRARY = torch.library.Library("numba_matmul", "FRAGMENT")
 LIBRARY.define("matmul(Tensor a, Tensor b, bool? columns=None) -> Tensor", tags=torch.Tag.needs_exact_strides)
 
+def _columns(x): return x.dim() == 2 and not x.is_contiguous() and x.t().is_contiguous()
+
 def _matmul(a, b, columns=None):
     check_operands(a, b)
     if a.device.type != DEVICE:
@@ -180,46 +203,110 @@ def _matmul(a, b, columns=None):
     if turned: a, b = b.t(), a.t()
     if straight(a, b) and _reaches(a, b): c = _on_its_gpu(_launch_17, a, b)
     else: c = _product(a.contiguous(), b.contiguous())
-    return c.t() if turned else c
+    if turned: c = c.t()
+    if columns in (None, turned): return c
+    return c.t().contiguous().t() if columns else c.contiguous()
 
 def _matmul_fake(a, b, columns=None):
     check_operands(a, b)
     m, n = a.shape[0], b.shape[1]
-    return a.new_empty(n, m).t() if by_columns(a, b, columns) else a.new_empty(m, n)
-
-def _save(ctx, inputs, output): ctx.save_for_backward(*inputs[:2])
-
-def _columns(x): return x.t().is_contiguous() and not x.is_contiguous()
-
-def _gradients(ctx, dc):
-    a, b = ctx.saved_tensors
-    da = _OP(dc, b.t(), _columns(a)) if ctx.needs_input_grad[0] else None
-    db = _OP(a.t(), dc, _columns(b)) if ctx.needs_input_grad[1] else None
-    return da, db, None
+    return a.new_empty(n, m).t() if (by_columns(a, b) if columns is None else columns) else a.new_empty(m, n)
 
 LIBRARY.impl("matmul", _matmul, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::matmul", _matmul_fake, lib=LIBRARY)
-torch.library.register_autograd("numba_matmul::matmul", _gradients, setup_context=_save, lib=LIBRARY)
 _OP = torch.ops.numba_matmul.matmul.default
-
-# %% ../nbs/library/torch_ops.ipynb #9b87971b
 for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::matmul", _device, torch.bfloat16, lib=LIBRARY)
 
-def _no_tangents(*tensors):
-    "`NotImplementedError` in forward mode."
-    if not torch.compiler.is_compiling() and any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        raise NotImplementedError("these operators have no derivatives in forward mode: call backward()")
+# %% ../nbs/library/torch_ops.ipynb #9b87971b
+def _below(op, keys, *args):
+    "The operator without its derivatives."
+    with torch._C._AutoDispatchBelowAutograd(): return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
+
+_GRAPHS = dict(tangents=False)  # does a compiled graph make tangents? It doesn't tell `forward_ad` of its level
+
+def _while_compiled():
+    "`RuntimeError` inside `forward_ad.dual_level`: Inductor's kernels would drop the tangents. What is compiled outside stays there."
+    from torch._dynamo import guards, symbolic_convert, variables
+    if (translator := getattr(symbolic_convert.tls, "current_tx", None)) is None: return
+    if translator.output.dual_level >= 0:
+        raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: compile a function that "
+                           "calls torch.func.jvp itself, or don't compile this one")
+    guards.install_guard(variables.ctx_manager.DualLevelContextManager._guards_singleton)
+    if forward_ad._current_level >= 0: _GRAPHS["tangents"] = True
+
+def _forward_mode(*tensors):
+    "Does a tensor carry a tangent?"
+    return (forward_ad._current_level >= 0 or _GRAPHS["tangents"]) and any(
+        torch._VF._unpack_dual(x, level=0).tangent is not None for x in tensors)
+
+def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
+
+class _ProductRule(_SingleLevelFunction):
+    """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode, and an
+    `autograd.Function` can't be called in an operator while `torch.func` is at work.)"""
+    @staticmethod
+    def forward(*args):
+        if not torch._C._are_functorch_transforms_active(): return _below(_OP, *args)
+        # The levels below differentiate for themselves:
+        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True): return _below(_OP, *args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.columns = _columns(output)
+        ctx.set_materialize_grads(False)  # zeros would be multiplied
+        ctx.save_for_backward(*inputs[1:3])
+        ctx.save_for_forward(*inputs[1:3])
+
+    @staticmethod
+    def backward(ctx, dc):
+        if dc is None: return None, None, None, None
+        (a, b), (_, of_a, of_b, _) = ctx.saved_tensors, ctx.needs_input_grad
+        return None, _OP(dc, b.t(), _columns(a)) if of_a else None, _OP(a.t(), dc, _columns(b)) if of_b else None, None
+
+    @staticmethod
+    def jvp(ctx, _, da, db, __):
+        a, b = ctx.saved_tensors
+        parts = ([] if da is None else [_OP(da, b, ctx.columns)]) + ([] if db is None else [_OP(a, db, ctx.columns)])
+        return sum(parts[1:], parts[0])
+
+def _matmul_autograd(keys, a, b, columns=None):
+    if torch._guards.TracingContext.try_get(): _while_compiled()
+    if torch._C._are_functorch_transforms_active():
+        with enable_single_level_autograd_function(): return _ProductRule.apply(keys, a, b, columns)
+    if _forward_mode(a, b) or _reverse_mode(a, b): return _ProductRule.apply(keys, a, b, columns)
+    return _below(_OP, keys, a, b, columns)
+
+def _matmul_batched(info, in_dims, a, b, columns=None):
+    "Under `torch.vmap`: one product where only one factor has many matrices."
+    of_a, of_b = in_dims[:2]
+    if of_b is None:
+        a = a.movedim(of_a, 0)
+        return _OP(a.flatten(0, 1), b).unflatten(0, a.shape[:2]), 0
+    if of_a is None:
+        b = b.movedim(of_b, 1)
+        return _OP(a, b.flatten(1, 2)).unflatten(1, b.shape[1:]), 1
+    products = [_OP(x, y, columns) for x, y in zip(a.unbind(of_a), b.unbind(of_b))]
+    return (torch.stack(products) if products else a.movedim(of_a, 0).bmm(b.movedim(of_b, 0))), 0
+
+LIBRARY.impl("matmul", _matmul_autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("numba_matmul::matmul", _matmul_batched, lib=LIBRARY)
 
 def matmul(
     a,             # (m, k) tensor of float32 or bfloat16
     b,             # (k, n) tensor of the same type
     columns=None,  # should the result be a transposed view? None: what needs fewer copies
 ):                 # (m, n) tensor
-    """A·B by the last kernel of the course, differentiable any number of times. `TypeError`, `ValueError`, or
-    `NotImplementedError` in forward mode."""
+    """A·B by the last kernel of the course for the type.
+
+    `a` is (m, k), `b` (k, n), the result (m, n): dense tensors, all float32 or all bfloat16, in any layout, on the GPU (in
+    the simulator on the CPU). It has derivatives of any order, in reverse and in forward mode, so `torch.func` works, `vmap`
+    included, and `torch.compile` and `torch.export`. Under autocast float32 becomes bfloat16. `columns=True` returns a
+    column-major result, `False` a row-major one; `None` takes what needs fewer copies (compiled: row-major, unless both
+    factors are column-major). `TypeError` for other types, `ValueError` for shapes or devices that don't fit.
+    (Cᵀ = Bᵀ·Aᵀ spares the copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)
-    _no_tangents(a, b)
+    if columns is None and torch.compiler.is_compiling(): columns = _columns(a) and _columns(b)  # whatever the sizes will be
     return _OP(a, b, columns)
 
 # %% ../nbs/library/torch_ops.ipynb #1006fcdd
@@ -248,8 +335,8 @@ def check_layer(
         raise ValueError(f"residual is {_shape(residual)}; "
                          f"expected the shape of the result, {'×'.join(map(str, (*x.shape[:-1], n)))}")
 
-def _layer_by_steps(x, w, bias, activation, residual):
-    y = matmul(x, w)
+def _layer_by_steps(x, w, bias, activation, residual, columns=None):
+    y = matmul(x, w, columns)
     if bias is not None: y = y + bias.to(y.dtype)
     y = ACTIVATIONS[activation](y)
     return y if residual is None else y + residual
@@ -262,31 +349,47 @@ def _layer(x, w, bias, activation, residual):
     check_operands(x, w)
     check_layer(x, w.t(), bias, activation, residual)
     others = [z for z in (bias, residual) if z is not None]
-    reached = _reaches(x, w) and all(z.data_ptr() % 4 == 0 and z.device == x.device for z in others)
-    if reached and _can_17(x, w, others) and _has_17(x.device):
+    if _can_17(x, w, others) and _has_17(x.device) and _reaches(x, w) and all(z.data_ptr() % 4 == 0 for z in others):
         return _on_its_gpu(_launch_17, x, w, bias, activation, residual)
-    return _layer_by_steps(x, w, bias, activation, residual).contiguous()
+    return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
 
 def _layer_fake(x, w, bias, activation, residual):
     check_operands(x, w)
     check_layer(x, w.t(), bias, activation, residual)
     return x.new_empty(x.shape[0], w.shape[1])
 
-def _keep(ctx, inputs, output):
-    x, w, _, ctx.activation, residual = inputs
-    if ctx.activation == "gelu" or ctx.activation and residual is not None:
-        raise NotImplementedError("a gradient of this layer needs what went into its activation: call linear")
-    ctx.save_for_backward(x, w, output if ctx.activation else None)
+def _told(activation, residual): return activation is None or activation == "relu" and residual is None
 
-def _layer_gradients(ctx, dy):
-    x, w, y = ctx.saved_tensors
-    dz, (of_x, of_w, of_bias, _, of_residual) = dy if y is None else dy * (y > 0), ctx.needs_input_grad
-    return (_OP(dz, w.t(), _columns(x)) if of_x else None, _OP(x.t(), dz, _columns(w)) if of_w else None,
-            dz.sum(0) if of_bias else None, None, dy if of_residual else None)
+class _LayerRule(_SingleLevelFunction):
+    "The derivatives of a layer that its operands and its result tell."
+    @staticmethod
+    def forward(*args): return _below(_LAYER, *args)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        _, x, w, _, activation, _ = inputs
+        ctx.save_for_backward(x, w, output if activation else None)
+
+    @staticmethod
+    def backward(ctx, dy):
+        (x, w, y), (_, of_x, of_w, of_bias, _, of_residual) = ctx.saved_tensors, ctx.needs_input_grad
+        dz = dy if y is None else torch.ops.aten.threshold_backward(dy, y, 0)  # selects: 0 · inf would be NaN
+        return (None, _OP(dz, w.t(), _columns(x)) if of_x else None, _OP(x.t(), dz, _columns(w)) if of_w else None,
+                dz.sum(0) if of_bias else None, None, dy if of_residual else None)
+
+def _layer_autograd(keys, x, w, bias, activation, residual):
+    if torch._guards.TracingContext.try_get(): _while_compiled()
+    tensors = [z for z in (x, w, bias, residual) if z is not None]
+    forward, reverse = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors), _reverse_mode(*tensors)
+    if forward or reverse and not _told(activation, residual):
+        return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
+    if reverse: return _LayerRule.apply(keys, x, w, bias, activation, residual)
+    return _below(_LAYER, keys, x, w, bias, activation, residual)
 
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
+LIBRARY.impl("layer", _layer_autograd, "Autograd", with_keyset=True)
 torch.library.register_fake("numba_matmul::layer", _layer_fake, lib=LIBRARY)
-torch.library.register_autograd("numba_matmul::layer", _layer_gradients, setup_context=_keep, lib=LIBRARY)
+LIBRARY.impl("layer", _layer_by_steps, "FuncTorchBatched")  # under `torch.vmap`
 for _device in "cuda", "cpu": torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
 _LAYER = torch.ops.numba_matmul.layer.default
 
@@ -298,26 +401,27 @@ def linear(
     activation=None,  # "relu", "gelu" (the form with tanh), or None
     residual=None,    # (…, n) tensor of the same type, added last
 ):                    # (…, n) tensor
-    """act(x·Wᵀ + bias) + residual; in one kernel where that is possible. Raises as `matmul` does."""
+    """act(x·Wᵀ + bias) + residual; bfloat16 in one kernel where that is possible.
+
+    `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense tensors of float32
+    or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so. Devices, derivatives and errors are those
+    of `matmul`. (The layer in an epilogue is an idea of CUTLASS's; GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415.)"""
     given = {name: z for name, z in (("bias", bias), ("residual", residual)) if z is not None}
     need_tensors(x=x, w=w, **given)
+    autocast = torch.is_autocast_enabled(DEVICE)
+    check_tensors(autocast, x=x, w=w, **given)
     check_layer(x, w, bias, activation, residual)
-    for name, z in given.items():
-        if z.dtype not in DTYPES: raise TypeError(f"{name} is {z.dtype}; expected float32 or bfloat16")
-    autocast = torch.is_autocast_enabled(x.device.type)
     if residual is not None and residual.dtype != x.dtype and not autocast:
         raise TypeError(f"residual is {residual.dtype} and x is {x.dtype}: pass residual.to(x.dtype)")
     rows, columns = x.flatten(0, -2) if x.dim() > 1 else x[None], w.t()
     if residual is not None: residual = residual.flatten(0, -2) if residual.dim() > 1 else residual[None]
-    others = [z for z in (bias, residual) if z is not None]
-    wanted = torch.is_grad_enabled() and any(z.requires_grad for z in (x, w, *others))
-    more = len(others) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
-    told = not wanted or activation is None or activation == "relu" and residual is None  # can gradients be?
-    short = autocast and (residual is None or residual.dtype == torch.bfloat16)
-    if more and told and _can_17(rows, columns, others, short):
-        _no_tangents(rows, columns, *others)
-        y = _LAYER(rows, columns, bias, activation, residual)
-    else: y = _layer_by_steps(rows, columns, bias, activation, residual)
+    types = [z.dtype for z in (x, w, *given.values())]
+    fits = autocast and (residual is None or residual.dtype == torch.bfloat16) or types == [torch.bfloat16] * len(types)
+    more = len(given) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
+    stored = torch.is_grad_enabled() and not _told(activation, residual) and any(
+        z.requires_grad for z in (x, w, *given.values()))  # the product, for the gradient
+    # Whether sizes and addresses let one kernel do it, the operator finds out: `torch.compile` would take a limit for a constant.
+    y = (_LAYER if more and fits and not stored else _layer_by_steps)(rows, columns, bias, activation, residual)
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 class Linear(torch.nn.Linear):

@@ -1,12 +1,18 @@
 """The operators for PyTorch: right, differentiable, compiled, or refused with the reason. In the simulator on the CPU."""
+import copy
+import io
+import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
 import pytest
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
 import torch
+import torch.autograd.forward_ad as forward_ad
+import torch.nn.functional as F
 from conftest import ROOT, environment
 from numba_matmul import torch_ops
 from numba_matmul.gemm.epilogue import fused_epilogue
@@ -36,6 +42,14 @@ def close(ours, exact, dtype=F32):
     assert_close(ours.double(), exact, **(dict(rtol=1e-4, atol=1e-4) if dtype == F32 else dict(rtol=2e-2, atol=2e-2)))
 
 
+@pytest.fixture
+def exactly(monkeypatch):
+    "Products by PyTorch, where a test asks which products, and not how."
+    monkeypatch.setattr(torch_ops, "_product", lambda a, b: a.detach() @ b.detach())
+    monkeypatch.setattr(torch_ops, "_launch_17", lambda x, w, bias=None, activation=None, residual=None: exact_layer(
+        x.detach(), w.detach().t(), bias, residual, activation).detach().to(BF16))
+
+
 @pytest.mark.parametrize("dtype", (F32, BF16), ids=str)
 @pytest.mark.parametrize("first,second", list(product(LAYOUTS, repeat=2))[::3] + [("columns", "columns")])
 def test_a_product_of_any_layout_and_its_gradients(first, second, dtype):
@@ -48,7 +62,7 @@ def test_a_product_of_any_layout_and_its_gradients(first, second, dtype):
         close(ours, right, dtype)
 
 
-def test_a_gradient_lies_as_its_operand_does():
+def test_a_gradient_lies_as_its_operand_does(exactly):
     for first, second in product(("rows", "columns"), repeat=2):
         a, b = tensor(5, 3, layout=first, grad=True), tensor(3, 4, layout=second, grad=True)
         for x, dx in zip((a, b), torch.autograd.grad(matmul(a, b).sum(), (a, b))): assert dx.stride() == x.stride()
@@ -78,7 +92,7 @@ def gradgrad(a, b, multiply):
 
 
 @pytest.mark.parametrize("layout", ("rows", "columns"))
-def test_gradients_of_gradients(layout):
+def test_gradients_of_gradients(layout, exactly):
     a, b = tensor(4, 3, grad=True), tensor(3, 5, layout=layout, grad=True)
     exact = [x.detach().double().requires_grad_() for x in (a, b)]
     for ours, right in zip(gradgrad(a, b, matmul), gradgrad(*exact, torch.matmul)): close(ours, right)
@@ -100,6 +114,7 @@ def test_only_the_gradients_that_are_needed(monkeypatch):
     def spy(*args):
         calls.append(args)
         return op(*args)
+    spy.redispatch = op.redispatch
     for grads in (True, False), (False, True), (True, True):
         a, b = tensor(4, 3, grad=grads[0]), tensor(3, 5, grad=grads[1])
         c = matmul(a, b).sum()
@@ -130,7 +145,14 @@ def test_empty_matrices(m, n, k):
     lambda: (tensor(0, 3, grad=True), tensor(3, 4)),
     lambda: (tensor(66, 8, dtype=BF16), tensor(8, 8, dtype=BF16).t())),
     ids=("rows", "columns", "bf16", "as columns", "a row", "empty", "straight"))
-def test_opcheck(arguments): torch.library.opcheck(torch.ops.numba_matmul.matmul.default, arguments(), rtol=2e-2, atol=2e-2)
+def test_opcheck(arguments, exactly): torch.library.opcheck(torch.ops.numba_matmul.matmul.default, arguments(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("activation,residual", ((None, True), ("relu", False), ("gelu", True)))
+def test_opcheck_of_a_layer(activation, residual, exactly):
+    x, w, bias, added = layer(4, 8, 8, residual=residual)
+    args = [None if z is None else z.detach().requires_grad_() for z in (x, w.t(), bias, added)]
+    torch.library.opcheck(torch.ops.numba_matmul.layer.default, (*args[:3], activation, args[3]), rtol=2e-2, atol=2e-2)
 
 
 def network(x, w1, b1, w2, residual):
@@ -142,7 +164,7 @@ def operands(rows=6):
             tensor(2, rows // 2, 4))
 
 
-def test_compiled_without_a_graph_break():
+def test_compiled_without_a_graph_break(exactly):
     compiled, args = torch.compile(network, fullgraph=True, backend="aot_eager"), operands()
     y, right = compiled(*args), network(*args)
     assert_close(y, right)
@@ -151,12 +173,13 @@ def test_compiled_without_a_graph_break():
 
 
 def test_compiled_by_inductor():
-    "Two calls and nothing between: on a CPU it needs no C++ compiler for that."
-    x, w = tensor(2, 3), tensor(4, 3)  # a transposed view is handed on
-    assert_close(torch.compile(lambda x, w: matmul(matmul(x, w.t()), w), fullgraph=True)(x, w), x @ w.t() @ w)
+    "Two calls and their tangent, and nothing between: on a CPU it needs no C++ compiler for that."
+    x, t, w = tensor(2, 3), tensor(2, 3), tensor(4, 3)  # a transposed view is handed on
+    compiled = torch.compile(lambda x, t, w: torch.func.jvp(lambda x: matmul(matmul(x, w.t()), w), (x,), (t,)), fullgraph=True)
+    for ours, right in zip(compiled(x, t, w), (x @ w.t() @ w, t @ w.t() @ w)): assert_close(ours, right)
 
 
-def test_compiled_for_any_number_of_rows():
+def test_compiled_for_any_number_of_rows(exactly):
     compiled = torch.compile(lambda x, w: matmul(x, w.t()).relu(), fullgraph=True, dynamic=True, backend="aot_eager")
     w = tensor(5, 3, grad=True)
     for rows in 2, 4, 7, 9:
@@ -175,6 +198,13 @@ def test_autocast():
     exact = torch.nn.functional.gelu(torch.nn.functional.linear(x, layer.weight, layer.bias), approximate="tanh")
     assert_close(y.float(), exact, rtol=2e-2, atol=2e-2)
     assert layer(x).dtype == F32
+    wider = tensor(5, 4)  # a residual of float32 isn't made shorter
+    with torch.no_grad(), torch.autocast(DEVICE, BF16): z = layer(x, wider)
+    assert z.dtype == F32
+    assert_close(z - wider, exact, rtol=2e-2, atol=2e-2)
+    with torch.autocast(DEVICE, BF16), forward_ad.dual_level():
+        y = layer(forward_ad.make_dual(x.detach(), x.detach()))
+        assert y.dtype == BF16 and forward_ad.unpack_dual(y).tangent.dtype == BF16
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -279,7 +309,6 @@ def test_a_layer_in_one_kernel_has_gradients(activation, launches):
     for ours, one, z in zip(torch.autograd.grad(y, given, dy), torch.autograd.grad(right, exact, dy.double()), given):
         assert ours.dtype == BF16 and ours.stride() == z.stride()
         assert_close(ours.double(), one, rtol=2e-2, atol=0.2)
-    torch.library.opcheck(torch.ops.numba_matmul.layer.default, (x, w.t(), bias, activation, residual), rtol=2e-2, atol=2e-2)
 
 
 @CAN_FUSE
@@ -295,10 +324,34 @@ def test_autocast_takes_a_layer_of_float32_to_one_kernel(launches):
     with torch.autocast(DEVICE, BF16): assert layer(x, tensor(72, 136)).dtype == F32 and len(launches) == 3  # a wider residual
 
 
-def test_a_layer_whose_gradient_nobody_can_tell_is_refused():
-    for arguments in ("gelu", None), ("relu", tensor(4, 16, dtype=BF16)):
-        with pytest.raises(NotImplementedError, match="call linear"):
-            torch.ops.numba_matmul.layer(tensor(4, 8, dtype=BF16, grad=True), tensor(8, 16, dtype=BF16), None, *arguments)
+def test_an_infinite_gradient_of_a_dead_unit_is_nothing():
+    x, w, bias, _ = layer(4, 16, 8)
+    given = [z.detach().requires_grad_() for z in (x, w, bias)]
+    y = linear(*given, "relu")
+    right = F.linear(*(z.detach().double() for z in given)).relu()
+    dy = torch.where(y.detach() > 0, tensor(4, 16, dtype=BF16), torch.tensor([float("inf"), float("nan")], device=DEVICE).repeat(8).to(BF16))
+    exact = [z.detach().double().requires_grad_() for z in given]
+    right = torch.autograd.grad(F.linear(*exact).relu(), exact, dy.double().where(y > 0, 0))
+    for ours, one in zip(torch.autograd.grad(y, given, dy), right): assert_close(ours.double(), one, rtol=2e-2, atol=0.1)
+
+
+@CAN_FUSE
+def test_what_one_kernel_cannot_do(launches):
+    "Each of its conditions, alone."
+    for m, n, k in (72, 12, 8), (72, 8, 12), (64, 8, 8), (1, 8, 12):  # n, k, few rows by a W that needs a copy, W's rows
+        x, w = tensor(m, k, dtype=BF16), tensor(n, k, dtype=BF16)
+        if m == 1: w = tensor(k, n, dtype=BF16).t()
+        bias = tensor(n, dtype=BF16)
+        assert_close(linear(x, w, bias).double(), x.double() @ w.double().t() + bias, rtol=2e-2, atol=5e-2)
+    assert not [args for args in launches if len(args) > 2 and args[2] is not None]  # with a bias
+
+
+@CAN_FUSE
+def test_an_edge_on_one_side_only(launches):
+    for m, n in (64, 24), (5, 256):
+        x, w, bias, residual = args = layer(m, n, 8)
+        assert_close(linear(x, w, bias, "relu", residual).double(), exact_layer(*args, "relu"), rtol=2**-8, atol=1e-5)
+    assert len(launches) == 2
 
 
 @CAN_FUSE
@@ -331,8 +384,6 @@ def test_a_fused_layer_compiled_and_checked(launches):
     x, w, bias, residual = layer(4, 16, 8)
     compiled = torch.compile(lambda *args: linear(*args[:3], "gelu", args[3]), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x, w, bias, residual), linear(x, w, bias, "gelu", residual))
-    torch.library.opcheck(torch.ops.numba_matmul.layer.default, (x, w.t(), bias, "relu", residual), rtol=2e-2, atol=2e-2,
-                          test_utils=("test_schema", "test_faketensor"))
 
 
 def test_special_numbers_go_through_the_activations():
@@ -350,10 +401,11 @@ REFUSED = {
     "a is 2×3 and b is 4×3": lambda: matmul(tensor(2, 3), tensor(4, 3)),
     "a has shape (2, 2, 3); expected a matrix": lambda: matmul(tensor(2, 2, 3), tensor(3, 4)),
     "b has shape (3,); expected a matrix": lambda: matmul(tensor(2, 3), tensor(3)),
-    "a is torch.sparse_coo; expected a dense matrix": lambda: matmul(tensor(2, 3).to_sparse(), tensor(3, 4)),
+    "a is torch.sparse_coo; expected a dense tensor": lambda: matmul(tensor(2, 3).to_sparse(), tensor(3, 4)),
     "activation is 'sigmoid'; there are": lambda: linear(tensor(2, 3), tensor(4, 3), activation="sigmoid"),
     "x is 2×3 and w is 4×5: the last dimension": lambda: linear(tensor(2, 3), tensor(4, 5)),
     "w has 3 dimensions": lambda: linear(tensor(2, 3), tensor(1, 4, 3)),
+    "bias is 4×1; w is 4×3, so expected 4 numbers": lambda: linear(tensor(2, 3), tensor(4, 3), tensor(4, 1)),
     "bias is 3; w is 4×3, so expected 4 numbers": lambda: linear(tensor(2, 3), tensor(4, 3), tensor(3)),
     "residual is 4×2; expected the shape of the result, 2×4": lambda: linear(
         tensor(2, 3), tensor(4, 3), residual=tensor(4, 2)),
@@ -361,6 +413,12 @@ REFUSED = {
         tensor(2, 3), tensor(4, 3), residual=tensor(2, 4, dtype=BF16)),
     "residual is torch.float64; expected": lambda: linear(tensor(2, 3), tensor(4, 3), residual=tensor(2, 4).double()),
     "bias is torch.complex64; expected": lambda: linear(tensor(2, 3), tensor(4, 3), tensor(4).to(torch.complex64)),
+    "x is torch.bfloat16 and w is torch.float32: pass x.to(w.dtype)": lambda: linear(tensor(2, 3, dtype=BF16), tensor(4, 3)),
+    "w is torch.float16; expected float32 or bfloat16: pass w.float()": lambda: linear(tensor(2, 3), tensor(4, 3).half()),
+    "x is torch.sparse_coo; expected a dense tensor: pass x.to_dense()": lambda: linear(tensor(2, 3).to_sparse(), tensor(4, 3)),
+    "x is on cpu and w on meta: pass w.to(x.device)": lambda: linear(torch.ones(2, 3), torch.ones(4, 3, device="meta")),
+    "x is on cpu and bias on meta: pass bias.to(x.device)": lambda: linear(
+        torch.ones(2, 3), torch.ones(4, 3), torch.ones(4, device="meta")),
     "b is a numpy.ndarray; expected a torch tensor": lambda: matmul(tensor(2, 3), np.ones((3, 4), np.float32)),
     "x is a builtins.list; expected a torch tensor": lambda: linear([[1.0]], tensor(4, 1)),
     "x is a single number and w is 4×3": lambda: linear(tensor(1)[0], tensor(4, 3)),
@@ -374,19 +432,219 @@ def test_what_is_wrong_is_refused_with_the_reason(text):
     assert str(e.value).startswith(text)
 
 
-@pytest.mark.parametrize("call", (matmul, lambda a, b: matmul(b, a), lambda a, b: linear(a, b.t()),
-                                  lambda a, b: linear(a, b, a[0], "gelu"),
-                                  lambda a, b: linear(b.repeat(9, 1), b, a[0])))
-def test_forward_mode_is_refused(call):
-    "PyTorch itself would drop the tangent without a word."
-    a, b = tensor(8, 8, dtype=BF16), tensor(8, 8, dtype=BF16)
-    with pytest.raises(NotImplementedError, match="forward mode"): torch.func.jvp(lambda a: call(a, b), (a,), (a,))
+CALLS = {  # with x (2, 8) and w (8, 8)
+    "matmul": (matmul, torch.matmul, F32), "matmul of views": (lambda x, w: matmul(w.t(), x.t()), lambda x, w: w.t() @ x.t(), BF16),
+    "linear": (lambda x, w: linear(x, w.t(), w[0], "gelu", x), lambda x, w: exact_layer(x, w.t(), w[0], x, "gelu"), F32),
+    "linear without": (lambda x, w: linear(x, w), lambda x, w: F.linear(x, w), BF16),
+    "fused bias": (lambda x, w: linear(x, w.t(), w[0]), lambda x, w: x @ w + w[0], BF16),
+    "fused relu": (lambda x, w: linear(x, w.t(), w[0], "relu"), lambda x, w: (x @ w + w[0]).relu(), BF16),
+    "fused gelu": (lambda x, w: linear(x, w.t(), w[0], "gelu", x), lambda x, w: exact_layer(x, w.t(), w[0], x, "gelu"), BF16)}
+
+
+def transforms(call, which=None):
+    "A function with all that `torch.func` makes of a call, by name."
+    def everything(x, w, tx, tw):
+        f, xs, ws = torch.func, torch.stack([x, tx]), torch.stack([w, tw])
+        def loss(x, w): return call(x, w).sin().sum()
+        found = {
+            "jvp": lambda: f.jvp(call, (x, w), (tx, tw)), "jvp of x": lambda: f.jvp(lambda x: call(x, w), (x,), (tx,)),
+            "grad": lambda: f.grad(loss, (0, 1))(x, w), "vjp": lambda: f.vjp(call, x, w)[1](call(x, w).cos()),
+            "jacfwd": lambda: f.jacfwd(call, (0, 1))(x, w), "jacrev": lambda: f.jacrev(call)(x, w),
+            "hessian": lambda: f.hessian(loss)(x, w), "vmap of x": lambda: f.vmap(call, (0, None))(xs, w),
+            "vmap of w": lambda: f.vmap(call, (None, 0))(x, ws), "vmap": lambda: f.vmap(call, (1, 2), 1)(xs.movedim(0, 1), ws.movedim(0, 2)),
+            "vmap of grad": lambda: f.vmap(f.grad(loss, (0, 1)), (0, None))(xs, w),
+            "grad of vmap": lambda: f.grad(lambda w: f.vmap(call, (0, None))(xs, w).sin().sum())(w),
+            "grad of grad": lambda: f.grad(lambda x, w: f.grad(loss)(x, w).square().sum(), (0, 1))(x, w),
+            "jvp of grad": lambda: f.jvp(f.grad(loss, (0, 1)), (x, w), (tx, tw)),
+            "jvp of jvp": lambda: f.jvp(lambda x: f.jvp(lambda x: call(x, w).sin(), (x,), (tx,))[1], (x,), (tx,))}
+        return {name: make() for name, make in found.items() if which is None or name in which}
+    return everything
+
+
+def inside_dual_level(call):
+    "A function that makes the tangent of a call."
+    def made(x, w, tx, tw):
+        with forward_ad.dual_level(): return forward_ad.unpack_dual(call(*map(forward_ad.make_dual, (x, w), (tx, tw)))).tangent
+    return made
+
+
+def same(ours, exact, dtype):
+    for (name, one), right in zip(torch.utils._pytree.tree_flatten_with_path(ours)[0], torch.utils._pytree.tree_leaves(exact), strict=True):
+        assert one.dtype == dtype and one.shape == right.shape, name
+        error = (one.double() - right).norm() / right.norm()
+        assert error < (1e-5 if dtype == F32 else 6e-2), (name, error)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_derivatives_of_every_kind(name, exactly):
+    ours, right, dtype = CALLS[name]
+    args = [tensor(*shape, dtype=dtype) for shape in ((2, 8), (8, 8)) * 2]
+    exact = [z.double() for z in args]
+    for make in transforms, inside_dual_level: same(make(ours)(*args), make(right)(*exact), dtype)
+    with torch.no_grad(): same(inside_dual_level(ours)(*args), inside_dual_level(right)(*exact), dtype)
+    for z in (*args, *exact): z.requires_grad_()
+    same(inside_dual_level(ours)(*args), inside_dual_level(right)(*exact), dtype)
+    (dx,), (exact_dx,) = (torch.autograd.grad(f(*z[:2]).sin().sum(), z[:1], create_graph=True) for f, z in ((ours, args), (right, exact)))
+    same(torch.autograd.grad(dx.square().sum(), args[:2]), torch.autograd.grad(exact_dx.square().sum(), exact[:2]), dtype)
+
+
+def test_derivatives_compiled(exactly):
+    "And silence is no answer: inside `dual_level` a compiled function would lose the tangent."
+    which = "jvp", "hessian", "vmap of grad", "grad of grad"  # which need all others
+    chosen = {name: CALLS[name] for name in ("matmul", "fused relu", "fused gelu")}
+    args = {dtype: [tensor(*shape, dtype=dtype) for shape in ((2, 8), (8, 8)) * 2] for dtype in (F32, BF16)}
+    def everything(args): return {name: transforms(ours, which)(*args[dtype]) for name, (ours, _, dtype) in chosen.items()}
+    found = torch.compile(everything, fullgraph=True, backend="aot_eager")(args)
+    for name, (ours, right, dtype) in chosen.items():
+        same(found[name], transforms(right, which)(*(z.double() for z in args[dtype])), dtype)
+        if name == "fused gelu": continue
+        compiled, (x, w, *tangents) = torch.compile(ours, backend="eager"), args[dtype]
+        compiled(x, w)
+        with forward_ad.dual_level(), pytest.raises(RuntimeError, match="torch.compile drops the forward-mode tangents"):
+            compiled(forward_ad.make_dual(x, tangents[0]), w)
+        tangent = torch.compile(inside_dual_level(ours), fullgraph=True, backend="eager")(x, w, *tangents)
+        same(tangent, inside_dual_level(right)(*(z.double() for z in args[dtype])), dtype)
+
+
+def test_gradcheck(exactly):
+    "PyTorch's own, in all modes, by differences of float32."
+    a, b = (tensor(*shape).double().requires_grad_() for shape in ((2, 3), (3, 2)))
+    options = dict(eps=1e-2, atol=1e-2, rtol=1e-2)
+    for call in matmul, lambda a, b: linear(a, b.t(), b[0], "gelu", a[:, :2]):
+        def double(a, b): return call(a.float(), b.float()).double()
+        assert torch.autograd.gradcheck(double, (a, b), **options, check_forward_ad=True, check_batched_grad=True,
+                                        check_batched_forward_grad=True, check_undefined_grad=True)
+        assert torch.autograd.gradgradcheck(double, (a, b), **options, check_fwd_over_rev=True)
+
+
+def test_no_product_with_a_missing_tangent(exactly):
+    a, b = tensor(2, 3), tensor(3, 4)
+    a[0, 0] = float("inf")
+    tangent = torch.func.jvp(lambda a: matmul(a, b), (a,), (torch.ones_like(a),))[1]
+    assert_close(tangent, torch.ones_like(a) @ b)  # 0 · inf would be NaN
+
+
+class Everything(torch.nn.Module):
+    "Products of each kind for export, of any batch."
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Linear(8, 16, activation="gelu", device=DEVICE), Linear(8, 16, activation="relu", device=DEVICE, dtype=BF16)
+
+    def forward(self, x):
+        short = x.to(BF16)
+        return (self.first(x), self.second(short), matmul(x.flatten(0, -2), self.first.weight.t()), linear(short, self.second.weight),
+                matmul(self.first.weight, x.flatten(0, -2).t()), linear(short, self.second.weight.t().contiguous().t(), None, "gelu"))
+
+
+@pytest.mark.parametrize("strict", (False, True))
+def test_exported_for_any_batch(strict, exactly):
+    "No limit of a kernel's choice gets into the program: neither 64 rows nor 2**19 results."
+    module = Everything().eval()
+    for shape in (8, 8), (4, 3, 8):
+        program = torch.export.export(module, (tensor(*shape),), dynamic_shapes=({0: torch.export.Dim.AUTO},), strict=strict)
+        (found,) = program.range_constraints.values()
+        assert found.lower <= 2 and found.upper >= 2**40, found
+        if strict: return
+        for batch in 2, 64, 65:
+            x = tensor(batch, *shape[1:])
+            for ours, right in zip(program.module()(x), module(x), strict=True):
+                assert ours.shape == right.shape
+                assert_close(ours, right)
+
+
+def test_exported_as_it_is(exactly):
+    x = tensor(3, 8)
+    module = Everything().eval()
+    for ours, right in zip(torch.export.export(module, (x,)).module()(x), module(x), strict=True): assert_close(ours, right)
+
+
+def test_copies_of_the_module(exactly):
+    x, net = tensor(5, 8), Linear(8, 16, activation="gelu", device=DEVICE)
+    right = ACTIVATIONS["gelu"](F.linear(x, net.weight, net.bias))
+    stored = io.BytesIO()
+    torch.save(net.state_dict(), stored)
+    stored.seek(0)
+    loaded = Linear(8, 16, activation="gelu", device=DEVICE)
+    loaded.load_state_dict(torch.load(stored))
+    for one in net, copy.deepcopy(net), pickle.loads(pickle.dumps(net)), loaded:
+        assert_close(one(x), right)
+        assert "activation=gelu" in repr(one)
+    assert_close(torch.func.functional_call(net, dict(net.state_dict()), (x,)), right)
+
+
+def test_without_autograd_and_of_any_layout(exactly):
+    "inference_mode, three dimensions, views, no rows: each product and layer."
+    w, bias = tensor(16, 8), tensor(16)
+    for dtype, rows in product((F32, BF16), (tensor(2, 3, 8), tensor(3, 8, 2).movedim(2, 0), tensor(4, 16)[:, ::2], tensor(0, 8),
+                                             tensor(2, 0, 8), tensor(8), tensor(1, 8).expand(5, 8), tensor(6, 8).flip(0))):
+        args = x, v, b = [z.to(dtype) for z in (rows, w, bias)]
+        exact = [z.double() for z in args]
+        with torch.inference_mode():
+            for layout in v, v.t().contiguous().t():
+                for activation in ACTIVATIONS:
+                    close(linear(x, layout, b, activation), ACTIVATIONS[activation](F.linear(*exact)), dtype)
+                close(linear(x, layout), F.linear(*exact[:2]), dtype)
+            if x.dim() == 2:
+                for columns in None, False, True:
+                    c = matmul(x, v.t(), columns)
+                    close(c, exact[0] @ exact[1].t(), dtype)
+                    assert columns is None or (c.t() if columns else c).is_contiguous()
+
+
+@pytest.mark.parametrize("threads", (4, 8))
+def test_from_several_threads(threads):
+    a, b, (x, w, bias, _) = tensor(4, 8, grad=True), tensor(8, 3), layer(4, 8, 8)
+    def work(number):
+        if number % 2: return linear(x, w, bias, "relu")
+        c = matmul(a, b)
+        return c.detach(), torch.autograd.grad(c.sum(), a)[0]
+    with ThreadPoolExecutor(threads) as pool: found = list(pool.map(work, range(16)))
+    for number, one in enumerate(found):
+        if number % 2: assert_close(one.double(), exact_layer(x, w, bias, None, "relu"), rtol=2e-2, atol=2e-2)
+        else:
+            close(one[0], (a @ b).detach().double())
+            close(one[1], (torch.ones(4, 3, device=DEVICE) @ b.t()).double())
+
+
+def test_vmap_is_one_product_where_one_factor_has_many_matrices(monkeypatch):
+    shapes = []
+    def count(a, b):
+        shapes.append((*a.shape, b.shape[1]))
+        return a @ b
+    monkeypatch.setattr(torch_ops, "_product", count)
+    a, b = tensor(5, 2, 3), tensor(3, 4)
+    assert_close(torch.vmap(matmul, (0, None))(a, b), a @ b)
+    assert_close(torch.vmap(matmul, (None, 0))(b.t(), a.mT), b.t() @ a.mT)
+    assert [sorted(sizes) for sizes in shapes] == [[3, 4, 10]] * 2
+    assert torch.vmap(matmul)(a[:0], a.mT[:0]).shape == (0, 2, 2)
+
+
+def test_what_the_messages_advise(exactly):
+    a, b, many = tensor(2, 5, 3), tensor(2, 3, 4), tensor(2, 2, 3, 4)
+    for first, second in (a, b), (a, b[0]), (a[0], b), (many.mT, many), (many.mT, b[0]):
+        with pytest.raises(ValueError, match="expected a matrix, two dimensions: call ") as e: matmul(first, second)
+        first_advice = str(e.value).split(": call ")[1].split(", or ")
+        for advice in first_advice:
+            assert_close(eval(advice, dict(torch=torch, matmul=matmul, linear=linear, a=first, b=second)), first @ second)
+
+
+def test_the_help_tells_shapes_and_types():
+    for call, words in (matmul, "(m, k) (k, n) (m, n)"), (linear, "(…, k) (n, k) (n,) (…, n)"):
+        for word in (*words.split(") "), "float32", "bfloat16"): assert word in call.__doc__, word
+    assert all(name in matmul.__doc__ for name in ("TypeError", "ValueError"))
 
 
 def test_other_devices():
     a, b = torch.empty(2, 3, device="meta"), torch.empty(4, 3, device="meta").t()
     assert matmul(a, b).shape == (2, 4)  # it knows shapes
     with pytest.raises(ValueError, match="a is on .* and b on meta: pass b.to"): matmul(tensor(2, 3), b)
+    for dtype, shape in product((F32, BF16), ((8,), (2, 8), (2, 0, 8))):
+        for activation in ACTIVATIONS:
+            x, layer = torch.empty(*shape, device="meta", dtype=dtype), Linear(8, 16, activation=activation, device="meta", dtype=dtype)
+            y = layer(x, torch.empty(*shape[:-1], 16, device="meta", dtype=dtype))
+            assert (y.shape, y.dtype, y.device.type) == ((*shape[:-1], 16), dtype, "meta")
+            y.sum().backward()
+            assert layer.weight.grad.shape == (16, 8)
 
 
 def test_importable_where_numba_was_told_to_simulate():
