@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['NO_FLOAT64', 'VERDICTS', 'KINDS', 'NO_COMPILER', 'TIMEOUT', 'Prediction', 'ask', 'source_of', 'Changes', 'changes',
-           'Verdict', 'Case', 'Goal', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'hollow', 'without_source',
-           'kind_of', 'reached', 'with_constants', 'judge_kernel', 'verdicts', 'Scoreboard', 'exercises', 'grade',
-           'outcome', 'variants', 'table', 'main']
+           'Verdict', 'Case', 'Goal', 'Counts', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'unwritten',
+           'without_source', 'kind_of', 'reached', 'with_constants', 'constants_of', 'judge_kernel', 'verdicts',
+           'Scoreboard', 'exercises', 'grade', 'outcome', 'variants', 'table', 'main']
 
 # %% ../nbs/library/exercise.ipynb #ex000004
 import ast
@@ -17,6 +17,7 @@ import inspect
 import linecache
 import os
 import pkgutil
+import re
 import sys
 import textwrap
 from collections import Counter
@@ -32,7 +33,7 @@ from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
 from .draw import Markdown, Message, number_text
-from .microscope import Site, microscope
+from .microscope import Site, View, microscope
 from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.launch import all_arguments
 from .sim.scheduler import SimulatorError
@@ -139,6 +140,7 @@ class Verdict:
     ok: bool         # None: not judged
     found: str = ""
     hint: str = ""
+    view: View = field(default=None, repr=False)  # what a goal that isn't reached was counted in, if the microscope did
 
     @property
     def failed(self): return self.ok is False
@@ -153,18 +155,25 @@ class Case:
     shared_bytes: int = 0   # of dynamic shared memory
     call: Callable = None   # in the simulator: (configured kernel, arguments); passes them on as they are if None
     signature: str = None   # types of the kernel's arguments, where they are not those of these
-    own: bool = False       # with the constants of the page, not with those of the exercise
+    constants: dict = None  # instead of the exercise's; empty: those of the page
+    size: tuple = ()        # m, n, k of a product
 
 @dataclass(frozen=True)
 class Goal:
     "A number that a kernel is to reach, counted without a GPU."
     name: str
-    measure: Callable      # of a `View` of the microscope, or of a `MachineCode`: a number, or a `Site`
+    measure: Callable      # of what `counted` names: a number, or a `Site`
     most: float = None     # its limits
     least: float = None
     unit: str = ""
     hint: str = ""
-    compiled: bool = False  # is it counted in the machine code?
+    counted: str = "accesses"  # of one block, in a `View`; "launches": in the `Counts` of a whole launch; "code": in a `MachineCode`
+
+@dataclass(frozen=True)
+class Counts:
+    "What a whole launch did."
+    stores: dict   # argument → how many elements were stored to it
+    barriers: int  # that a thread of a block passed, at most
 
 @dataclass(frozen=True)
 class Mutant:
@@ -219,7 +228,7 @@ def matmul_case(
     k,      # columns of A, rows of B
     block,  # threads
     grid,   # blocks: enough to cover C whether its rows run along x or along y
-    own=False,  # see `Case`
+    constants=None,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B, and NaN in C."
     def make(random):
@@ -227,11 +236,11 @@ def matmul_case(
         expected = a.astype(np.float64) @ b
         return (a, b, np.full((m, n), np.nan, np.float32)), {2: expected}
     shape = f", blocks of {'×'.join(map(str, block))}" if isinstance(block, tuple) and len(block) > 1 else ""
-    return Case(f"{m}×{n}×{k}{shape}", block, grid, make, own=own)
+    return Case(f"{m}×{n}×{k}{shape}", block, grid, make, constants=constants, size=(m, n, k))
 
 def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64"))
 
-NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 in the main loop", compiled=True,
+NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 in the main loop", counted="code",
                   hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0)")
 
 # %% ../nbs/library/exercise.ipynb #ex000016
@@ -248,6 +257,7 @@ VERDICTS = {  # name → the hint, where an exercise has no better one
     "no races": "two threads use one element: put a barrier between the write and the other access",
     "one writer": "two threads compute the same element: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
+    "one store each": "add up in a variable of your own, and store it once, after the loop",
     "fences": "a copy works on its own, and sees what threads have made only after a fence",
     "correct": "follow the first wrong element by hand: which thread computes it, from what?",
 }
@@ -263,22 +273,26 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("in bounds", "out of bounds", "is negative"))
 
 # %% ../nbs/library/exercise.ipynb #a16fe001
-def hollow(fn):
-    "Does a function or a kernel still have dots, other than in an index?"
+def unwritten(fn):
+    "The verdict on a function or a kernel that still has dots, other than in an index; `None` if it has none."
     tree = ast.parse(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
-    return any(isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices
-               for node in ast.walk(tree))
+    lines = [node.lineno for node in ast.walk(tree)
+             if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices]
+    if not lines: return None
+    first = (kernel_parts(fn) or [fn])[0].__code__.co_firstlineno
+    return Verdict("written", False, f"not written yet: line {first + min(lines) - 1} still has the dots")
 
 def _play(launches):
-    "In a child: run the launches; the arguments as they were left, with remarks, or the number of one and its mistake."
+    "In a child: run the launches; what is left of each, or the number of one and its mistake."
+    left = []
     for number, (launch, args, call) in enumerate(launches):
         try: call(launch, args) if call else launch(*args)
         except SimulatorError as e: return number, str(e)
         except Exception as e: return number, f"{type(e).__name__}: {e}"
-    remarks = [text for launch, *_ in launches for text in launch.grid.remarks.values()]
-    return None, ([args for _, args, _ in launches], remarks)
+        left.append((args, [*launch.grid.remarks.values()], Counts(launch.grid.stores, launch.grid.barriers)))
+    return None, left
 
 def without_source(
     message,  # of the simulator
@@ -387,6 +401,16 @@ def with_constants(
     return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(copy)  # verdicts name lines
 
 # %% ../nbs/library/exercise.ipynb #71826a08
+def constants_of(exercise, case):
+    "The values that names of the page have in a case."
+    return exercise.constants if case.constants is None else case.constants
+
+def _told(exercise, case):
+    "A case in words, with its constants."
+    values = [f"{name} = {value}" for name, value in constants_of(exercise, case).items() if isinstance(value, int)]
+    if not values and exercise.constants: return f"{case.name} with the page's own constants"
+    return f"{case.name}{' with ' * bool(values)}{', '.join(values)}"
+
 def judge_kernel(
     exercise,  # an `Exercise`
     kernel,    # what the reader wrote
@@ -394,65 +418,82 @@ def judge_kernel(
     "The verdicts on a kernel, one by one, up to the first that fails."
     parts = kernel_parts(kernel)
     if not parts:
-        yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} is no kernel",
+        yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} isn't a kernel",
                       "put @cuda.jit above its def")
         return
     if parts[1].get("device"):
         yield Verdict("compiles", False, f"{parts[0].__name__} is a device function, which only a kernel can call",
                       "put @cuda.jit above its def, without device=True")
         return
-    if hollow(kernel):
-        yield Verdict("written", False, "not written yet")
-        return
-    yield Verdict("written", True)
-    own, random = kernel, np.random.default_rng()
-    small = ", ".join(f"{name} = {value}" for name, value in exercise.constants.items() if isinstance(value, int))
-    small = f", with {small}" * bool(small)
-    kernel = with_constants(kernel, exercise.constants)
+    random = np.random.default_rng()
+    kernels = {id(case): with_constants(kernel, constants_of(exercise, case)) for case in exercise.cases}
     made = [case.make(random) for case in exercise.cases]
     try: all_arguments(parts[0], made[0][0])
     except TypeError as e:
         yield Verdict("compiles", False, str(e))
         return
-    launches = [((own if case.own else kernel)[case.grid, case.block, 0, case.shared_bytes], args, case.call)
+    launches = [(kernels[id(case)][case.grid, case.block, 0, case.shared_bytes], args, case.call)
                 for case, (args, _) in zip(exercise.cases, made)]
     try: number, result = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
     except ChildError as e:
         yield Verdict("ends", False, _first(str(e)))
         return
     if number is not None:
-        name = kind_of(result, own)
-        yield Verdict(name, False, f"{exercise.cases[number].name}{small * (name != 'compiles')}: {_first(result)}")
+        name = kind_of(result, kernel)
+        told = exercise.cases[number].name if name == "compiles" else _told(exercise, exercise.cases[number])
+        yield Verdict(name, False, f"{told}: {_first(result)}")
         return
-    names, (arrays, remarks) = parts[0].__code__.co_varnames, result
-    for case, (args, expected), left in zip(exercise.cases, made, arrays):
+    names = parts[0].__code__.co_varnames
+    for case, (args, expected), (left, *_) in zip(exercise.cases, made, result):
         if wrong := _wrong(names, args, left, expected):
-            yield Verdict("correct", False, f"{case.name}{'' if case.own else small}: {wrong}")
+            yield Verdict("correct", False, f"{_told(exercise, case)}: {wrong}")
             return
-    if remarks:
+    if remarks := [text for _, remarks, _ in result for text in remarks]:
         yield Verdict("one writer", False, _first("\n".join(remarks)))
         return
+    for case, (_, expected), (*_, counts) in zip(exercise.cases, made, result):
+        for i, values in expected.items():
+            if (stores := counts.stores[names[i]]) != values.size:
+                yield Verdict("one store each", False, f"{_told(exercise, case)}: {stores:,} stores to {names[i]}, "
+                                                       f"which has {values.size:,} elements")
+                return
     yield Verdict("in bounds", True)
     yield Verdict("no races", True, "every element written before it is read, all barriers reached")
-    yield Verdict("correct", True, "; ".join(case.name for case in exercise.cases if not case.own) + "; random data" + small
-                  + "".join(f"; {case.name} with the page's own constants" for case in exercise.cases if case.own))
-    yield from _judge_goals(exercise, kernel, launches[0][0], made[0][0])
+    yield Verdict("correct", True, "; ".join(_told(exercise, case) for case in exercise.cases) + "; random data")
+    yield from _judge_goals(exercise, kernels[id(exercise.cases[0])], launches[0][0], made[0][0], result[0][-1])
 
 # %% ../nbs/library/exercise.ipynb #2aac2043
-def _judge_goals(exercise, kernel, configured, args):
-    view = code = None
-    for goal in sorted(exercise.goals, key=lambda goal: goal.compiled):  # the cheap ones first
-        if goal.compiled and not has_compiler():
-            yield Verdict(goal.name, None, NO_COMPILER)
-            continue
-        try:
-            if goal.compiled: code = code or machine_code(kernel, exercise.cases[0].signature or _signature(args))
-            else: view = view or microscope(configured, *args, blocks=[(0, 0, 0)])
-            verdict = reached(goal, goal.measure(code if goal.compiled else view))
-        except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
-        except CompileError as e: verdict = Verdict("compiles", False, _first(str(e)))
-        yield verdict
-        if verdict.failed: return
+def _judge_goals(exercise, kernel, configured, args, counts):
+    "The goals, the cheap ones first, and whether the kernel compiles."
+    found = {"launches": counts}
+    def see(counted):
+        "What the goals of a kind are counted in."
+        if counted not in found:
+            found[counted] = (_accesses(exercise, configured, args) if counted == "accesses" else
+                              machine_code(kernel, exercise.cases[0].signature or _signature(args)))
+        return found[counted]
+    for kind in "launches", "accesses", "code":
+        goals = [goal for goal in exercise.goals if goal.counted == kind]
+        if kind == "code":
+            if not has_compiler():
+                yield from (Verdict(goal.name, None, NO_COMPILER) for goal in goals)
+                return
+            try: see("code")
+            except CompileError as e: yield Verdict("compiles", False, _first(str(e)))
+            else: yield Verdict("compiles", True)
+            if "code" not in found: return
+        for goal in goals:
+            try: verdict = reached(goal, goal.measure(see(kind)))
+            except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
+            if verdict.failed and kind == "accesses": verdict.view = found.get(kind)
+            yield verdict
+            if verdict.failed: return
+
+def _accesses(exercise, configured, args):
+    "What a block asks of memory. The arguments have the names that the goals know, whatever the reader calls them."
+    canonical = re.search(rf"def {exercise.name}\((.*?)\)", exercise.solutions["reference"])[1].split(", ")
+    names = kernel_parts(configured)[0].__code__.co_varnames
+    return microscope(configured, *args, blocks=[(0, 0, 0)]).renamed(dict(zip(names, canonical)))
 
 NO_COMPILER = "not judged: it is counted in the machine code, which needs numba-cuda"
 TIMEOUT = 20  # seconds for all cases of a kernel
@@ -463,8 +504,9 @@ def verdicts(
 ) -> list:     # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
     if not kernel_parts(subject) and not inspect.isfunction(subject):
-        return [Verdict("written", False, f"{subject!r} is no function", "pass your function or kernel itself, without calling it")]
-    found = list((exercise.judge or judge_kernel)(exercise, subject))
+        return [Verdict("written", False, f"{subject!r} isn't a function", "pass your function or kernel itself, without calling it")]
+    if dots := unwritten(subject): return [dots]
+    found = [Verdict("written", True), *(exercise.judge or judge_kernel)(exercise, subject)]
     for verdict in found:
         if not verdict.failed: continue
         told = without_source(verdict.found, subject)
@@ -483,6 +525,7 @@ class Scoreboard:
     "The verdicts on what a reader wrote, a line each."
     verdicts: list
     left: tuple = ()  # names of verdicts that were not reached
+    beside: str = ""  # what the reader's kernel asks of memory, and what the reference does, where that is the mistake
 
     @property
     def passed(self):
@@ -496,7 +539,7 @@ class Scoreboard:
             lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {v.found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", self.beside] if self.beside else lines)
 
     def _repr_html_(self): return Message(repr(self))._repr_html_()
 
@@ -515,19 +558,29 @@ def _speed(exercise, kernel):
     except (AssertionError, RuntimeError, ValueError) as e: return Verdict("speed", False, f"at 4096: {_first(str(e))}")
     return Verdict("speed", True, f"{time.gflops:,.0f} GFLOP/s at 4096, {time.percent:.1f} % of cuBLAS")
 
+def _beside(exercise, view):
+    "What a reader's kernel asks of memory, and what the reference solution does, in the first case."
+    case, kernel = exercise.cases[0], exercise.build("reference")
+    launch = kernel[case.grid, case.block, 0, case.shared_bytes]
+    reference = _accesses(exercise, launch, case.make(np.random.default_rng())[0])
+    return f"Your kernel, {case.name}:\n{view!r}\n\nThe reference solution:\n{reference!r}"
+
 def grade(
-    key,      # of the exercise, the lesson's number: "02"
+    key,      # of the exercise, the lesson's number: "02", or 2
     subject,  # what you wrote
 ) -> Scoreboard:
     "Judge what you wrote, without a GPU; on a GPU, once all is right, time it as well."
-    if key not in (known := exercises()):
+    known = exercises()
+    number = re.fullmatch(r"(\d+)([a-z]?)", str(key))
+    if (padded := number and f"{int(number[1]):02}{number[2]}") not in known:
         raise ValueError(f"there is no exercise {key!r}; there are {', '.join(known)}")
-    exercise = known[key]
+    exercise = known[padded]
     found = verdicts(exercise, subject)
     reached = {verdict.name for verdict in found}
     left = () if exercise.judge or not any(v.failed for v in found) else tuple(
         name for name in ("correct", *(goal.name for goal in exercise.goals)) if name not in reached)
-    board = Scoreboard(found, left)
+    wrong = next((v.view for v in found if v.view), None)
+    board = Scoreboard(found, left, wrong and _beside(exercise, wrong) or "")
     timed = exercise.launch or exercise.host
     if board.passed and timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
     return board

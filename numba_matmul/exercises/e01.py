@@ -22,7 +22,7 @@ EXERCISES = (Exercise(
     "01", "my_naive",
     cases=(matmul_case(33, 10, 9, (32, 4), (2, 9)), matmul_case(6, 35, 40, (32, 4), (2, 9))),
     goals=(ONE_STORE, NO_FLOAT64,
-           Goal("atomics", atomics, most=0, unit="instructions", compiled=True, hint="an atomic operation stores each time: add up in a variable")),
+           Goal("atomics", atomics, most=0, unit="instructions", counted="code", hint="an atomic operation stores each time: add up in a variable")),
     hints={"in bounds": "compare each index with the axis that the message names: row with c.shape[0], col with "
                         "c.shape[1]; and i stays below a.shape[1]",
            "correct: never written": "which thread stores this element, in a block of any shape? And C is full of NaN before the launch, so that "

@@ -229,10 +229,10 @@ VECTORIZED = Exercise(
                 hint="two threads side by side should read neighbours: together they fill a sector of 32 bytes"),
            Goal("copies", copies(2 * 2), most=8, unit="requests of a warp per tile",  # two warps and tiles; `width` tells 8 from 2
                 hint="all threads copy, each four numbers of A and four of B: then a warp asks once for each"),
-           Goal("width", width, least=128, unit="bits", compiled=True,
+           Goal("width", width, least=128, unit="bits", counted="code",
                 hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to global "
                      "memory: call load4 and store4"),
-           Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", compiled=True,
+           Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", counted="code",
                 hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
     hints={"in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",

@@ -234,7 +234,7 @@ WIDE_MUTANTS = (
 
 # %% ../../nbs/exercises/e07.ipynb #e0700015
 CASES = matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2)), matmul_case(
-    128, 128, 8, (256,), (1, 1), own=True)
+    128, 128, 8, (256,), (1, 1), constants={})
 HINTS = {"correct": "follow one number: B[k, x] goes where? Which thread reads that place, and as which of its columns?",
          "in bounds": "how many numbers of B does a row of the tile have, and how many threads are side by side?",
          "all written": "a thread brings four numbers of B: each needs a place of its own, and a barrier before others read it"}
@@ -244,7 +244,7 @@ EXERCISES = (Exercise(
     goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="which words do threads 0, 1, 2 … want at the same time? Put those side by side"),
            NO_FLOAT64,
-           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", compiled=True,
+           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", counted="code",
                 hint="reg_n lies in registers only if the compiler knows every index into it")),
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),
@@ -252,7 +252,7 @@ EXERCISES = (Exercise(
     "07b", "my_wide", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
     goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 banks"),
-           Goal("loads per step", loads_a_step, most=3, unit="instructions, of A and of B", compiled=True,
+           Goal("loads per step", loads_a_step, most=3, unit="instructions, of A and of B", counted="code",
                 hint="a load of 128 bits needs four neighbours: which four columns of a thread stay together?"),
            Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",
                 hint="eight neighbouring threads store 32 neighbours of B: where does every second group of four go, "

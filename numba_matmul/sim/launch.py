@@ -280,8 +280,9 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
                 grid.run(indices, start, check_end)
         except SimulatorError as e: grid.races[None] = str(e)
         if grid.races: raise SimulatorError("\n".join(filter(None, grid.races.values())))
+        grid.stores = {array.name: array.watch.stores for array in arrays}
         if not self.blocks and not memory.recorder:
-            learned.update(array.name for array in arrays if not array.watch.written)
+            learned.update(array.name for array in arrays if not array.watch.stores)
 
     def _check_limits(self):
         if self.grid_dim is None:

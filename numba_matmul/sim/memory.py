@@ -301,8 +301,8 @@ def _name(code, line, made=0):
 
 # %% ../../nbs/library/sim_memory.ipynb #651d3698
 class Watch:
-    "Of an array that a kernel is given: are its elements noted, and was it written?"
-    def __init__(self, on): self.on, self.written = on, False
+    "Of an array that a kernel is given: are its elements noted, and how many were stored?"
+    def __init__(self, on): self.on, self.stores = on, 0
 
 # %% ../../nbs/library/sim_memory.ipynb #d1ffe33e
 class GlobalArray(FakeWithinKernelCUDAArray):
@@ -377,7 +377,8 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         "Check a write by the running thread against what is known of the element, and note it."
         if recorder: return Element()
         if not self.watch.on: raise Again(self.name)
-        self.watch.written, element = True, self.note(index)
+        self.watch.stores += 1
+        element = self.note(index)
         element.note_write(access, self, index, value)
         return element
 
