@@ -14,6 +14,7 @@ import difflib
 import hashlib
 import html
 import inspect
+import io
 import linecache
 import os
 import pkgutil
@@ -23,6 +24,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
@@ -88,7 +90,7 @@ def ask(
         raise TypeError("ask takes one answer, ask(question, 4), or named ones, ask(question, A=1, B=4)")
     for value in (*answer, *answers.values()):
         if value is not ... and not isinstance(value, Real):
-            raise TypeError(f"{value!r} is no number: put one, such as 4, in place of the dots")
+            raise TypeError(f"{value!r} isn't a number: put one, such as 4, in place of the dots")
     return Prediction(question, dict(zip([""], answer)) | answers)
 
 # %% ../nbs/library/exercise.ipynb #ex000011
@@ -194,12 +196,13 @@ class Exercise:
     goals: tuple = ()
     hints: dict = field(default_factory=dict)      # verdict, or "verdict: a text that it tells" → what to think about
     constants: dict = field(default_factory=dict)  # values that names of the page have while it is graded
+    compiled: dict = None   # and those for the machine code, if others
     preamble: str = ""      # source before each solution
     solutions: dict = field(default_factory=dict)  # name → source; "reference" and at least two others
     mutants: tuple = ()
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
     host: Callable = None    # kernel → host function (a, b, c), for the speed of one that takes more than a launch
-    judge: Callable = None   # for what is no kernel: (exercise, subject) → list of `Verdict`s
+    judge: Callable = None   # for what isn't a kernel: (exercise, subject) → list of `Verdict`s
 
     def source(self, variant):
         "The source of a solution by its name, or of a `Mutant`."
@@ -245,20 +248,26 @@ NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 i
 
 # %% ../nbs/library/exercise.ipynb #ex000016
 VERDICTS = {  # name → the hint, where an exercise has no better one
-    "written": "replace the dots by your own lines",
+    "written": "replace the dots with lines of your own",
     "compiles: must be known to the compiler": "give the number a name above the kernel",
-    "compiles": "the message names the line; only a part of Python is known on a GPU",
+    "compiles: returns a value": "a kernel has no result: store it in an element of an array",
+    "compiles: missing": "count the arguments of that call: load4 returns four numbers, and a star, *load4(…), passes them one by one",
+    "compiles: np.": "numpy works on whole arrays on the host; a thread adds up numbers, in a loop of its own",
+    "compiles": "the message names the line; a GPU's compiler knows only a part of Python",
     "ends": "does the loop's counter change in every turn, and by a positive step?",
     "in bounds": "compare the index with the shape of the array before you use it",
     "aligned": "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by alignment=16",
-    "all written": "who writes this element, and is there a barrier between that and the read?",
+    "all written": "which thread writes this element, and is there a barrier between that and the read?",
     "no races: with no flag": "two blocks use this element: does the index say which block it is, by blockIdx?",
-    "no races: and is written by": "two threads write this element: does the index belong to one of them alone?",
+    "no races: and is written by": "two threads write this element: does each write only what is its own, and does the index belong to one of them alone?",
     "no races": "two threads use one element: put a barrier between the write and the other access",
-    "one writer": "two threads compute the same element: give each element to one of them",
+    "one writer": "several threads do the same work: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
-    "one store each": "add up in a variable of your own, and store it once, after the loop",
+    "one store each": "add up in a variable of your own, and store it once, after all loops over k",
     "fences": "a copy works on its own, and sees what threads have made only after a fence",
+    "correct: in the wrong places": "the sums are right, and the place is not: are row and column exchanged somewhere, or is the corner of the block's "
+                                    "tile missing or another block's?",
+    "correct: was stored": "the arrays for results are full of NaN before the launch, and NaN + x is NaN: does += stand where = belongs?",
     "correct": "follow the first wrong element by hand: which thread computes it, from what?",
 }
 KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asynchronous copies at once",
@@ -281,18 +290,37 @@ def unwritten(fn):
     lines = [node.lineno for node in ast.walk(tree)
              if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices]
     if not lines: return None
-    first = (kernel_parts(fn) or [fn])[0].__code__.co_firstlineno
-    return Verdict("written", False, f"not written yet: line {first + min(lines) - 1} still has the dots")
+    return Verdict("written", False, f"not written yet: line {_line_of(fn, min(lines))} still has the dots")
+
+def _line_of(fn, number):
+    "The line of a file, or of a cell, that is this one of a function's or a kernel's source."
+    return (kernel_parts(fn) or [fn])[0].__code__.co_firstlineno + number - 1
+
+def _returns(kernel):
+    "The line in which a kernel returns a value; `None` if it doesn't. A function inside it may."
+    nodes = [*ast.parse(source_of(kernel)).body[0].body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)): continue
+        if isinstance(node, ast.Return) and getattr(node.value, "value", node.value) is not None: return _line_of(kernel, node.lineno)
+        nodes += ast.iter_child_nodes(node)
 
 def _play(launches):
-    "In a child: run the launches; what is left of each, or the number of one and its mistake."
-    left = []
-    for number, (launch, args, call) in enumerate(launches):
-        try: call(launch, args) if call else launch(*args)
-        except SimulatorError as e: return number, str(e)
-        except Exception as e: return number, f"{type(e).__name__}: {e}"
-        left.append((args, [*launch.grid.remarks.values()], Counts(launch.grid.stores, launch.grid.barriers)))
-    return None, left
+    "In a child: run the launches. What is left of each, or the number of one and its mistake; and what the kernel printed."
+    left, printed = [], io.StringIO()
+    with redirect_stdout(printed):
+        for number, (launch, args, call) in enumerate(launches):
+            try: call(launch, args) if call else launch(*args)
+            except SimulatorError as e: return number, str(e), _shortened(printed.getvalue())
+            except Exception as e: return number, f"{type(e).__name__}: {e}", _shortened(printed.getvalue())
+            left.append((args, [*launch.grid.remarks.values()], Counts(launch.grid.stores, launch.grid.barriers)))
+    return None, left, _shortened(printed.getvalue())
+
+def _shortened(text, lines=10, columns=100):
+    "The first lines of a text, and how many more there are."
+    found = text.splitlines()
+    shown = [line if len(line) <= columns else f"{line[:columns]}…" for line in found[:lines]]
+    return "\n".join(shown + [f"… and {len(found) - lines:,} more lines"] * (len(found) > lines))
 
 def without_source(
     message,  # of the simulator
@@ -314,21 +342,40 @@ def kind_of(
     return next((name for name, *words in kinds if any(word in told for word in words)), otherwise)
 
 # %% ../nbs/library/exercise.ipynb #a16fe002
-def _wrong(names, given, left, expected):
+def _wrong(names, given, left, expected, stores):
     "What is wrong with the arrays that a launch left, in a sentence; `None` if nothing is."
     for i, (before, after) in enumerate(zip(given, left)):
         if not isinstance(before, np.ndarray): continue
         if i not in expected:
             if not np.array_equal(before, after): return f"{names[i]} was changed, and it is only to be read"
             continue
-        error = abs(after.astype(np.float64) - expected[i])
-        bad = ~(error <= 1e-5 * (1 + np.max(abs(expected[i]), initial=0)))  # NaN, too
+        limit = 1e-5 * (1 + np.max(abs(expected[i]), initial=0))
+        bad = ~(abs(after.astype(np.float64) - expected[i]) <= limit)  # NaN, too
         if not bad.any(): continue
         where = tuple(int(x) for x in np.argwhere(bad)[0])
-        place, value = f"{names[i]}[{', '.join(map(str, where))}]", after[where]
+        def place(index): return f"{names[i]}[{', '.join(map(str, index))}]"
         if np.isnan(after[bad]).all():
-            return f"{bad.sum()} of {bad.size} elements were never written, or are NaN: first {place}"
-        return f"{bad.sum()} of {bad.size} elements are wrong: first {place} = {value:.5g}, expected {expected[i][where]:.5g}"
+            if stores.get(names[i], 0) + bad.sum() > bad.size: return f"{bad.sum():,} of {bad.size:,} elements are NaN, and each was stored: first {place(where)}"
+            return f"{bad.sum():,} of {bad.size:,} elements were never written: first {place(where)}"
+        at = np.argsort(expected[i], axis=None)
+        sums, found = expected[i].ravel()[at], after[bad & ~np.isnan(after)]
+        near = np.searchsorted((sums[1:] + sums[:-1]) / 2, found)  # of each wrong number the nearest right one
+        if len(found) > 1 and not np.isnan(after[where]) and (abs(sums[near] - found) <= limit).all():
+            home = np.unravel_index(at[near[0]], expected[i].shape)
+            return (f"{len(found):,} of {bad.size:,} elements hold right numbers in the wrong places: first {place(where)}, "
+                    f"which has what belongs into {place(home)}")
+        return f"{bad.sum():,} of {bad.size:,} elements are wrong: first {place(where)} = {after[where]:.5g}, expected {expected[i][where]:.5g}"
+
+def _refusal(message, kernel):
+    "Why the compiler refuses a kernel, in one line, and in which line of the source: where it names a function, the line that calls it."
+    called = re.search(r">>> (\w+)(\(.*\))|<ufunc '(\w+)'>", message)
+    if called:
+        name = called[1] or called[3]
+        for node in ast.walk(ast.parse(source_of(kernel))):
+            if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
+                return f"the compiler has no {ast.unparse(node.func)}{called[2] or ''}, in line {_line_of(kernel, node.lineno)}"
+    line = re.search(r"^line (\d+):", message, re.MULTILINE)
+    return message.partition("\n")[0] + (f", in line {line[1]}" if line else "")
 
 def _first(message):
     "The first of several mistakes, and how many more there are."
@@ -407,9 +454,17 @@ def constants_of(exercise, case):
 
 def _told(exercise, case):
     "A case in words, with its constants."
-    values = [f"{name} = {value}" for name, value in constants_of(exercise, case).items() if isinstance(value, int)]
-    if not values and exercise.constants: return f"{case.name} with the page's own constants"
-    return f"{case.name}{' with ' * bool(values)}{', '.join(values)}"
+    return f"{case.name}{_with(constants_of(exercise, case))}"
+
+def _with(constants):
+    values = [f"{name} = {value}" for name, value in constants.items() if isinstance(value, int)]
+    return f" with {', '.join(values)}" if values else ""
+
+def _all_told(exercise):
+    "All cases in words, with their constants where those are the same for all."
+    used = [constants_of(exercise, case) for case in exercise.cases]
+    same = _with(used[0]) if all(one == used[0] for one in used) else ", each with constants of its own"
+    return f"{'; '.join(case.name for case in exercise.cases)}{same}; random data"
 
 def judge_kernel(
     exercise,  # an `Exercise`
@@ -421,6 +476,9 @@ def judge_kernel(
         yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} isn't a kernel",
                       "put @cuda.jit above its def")
         return
+    if line := _returns(kernel):
+        yield Verdict("compiles", False, f"line {line} returns a value, and a kernel can't")
+        return
     if parts[1].get("device"):
         yield Verdict("compiles", False, f"{parts[0].__name__} is a device function, which only a kernel can call",
                       "put @cuda.jit above its def, without device=True")
@@ -430,22 +488,23 @@ def judge_kernel(
     made = [case.make(random) for case in exercise.cases]
     try: all_arguments(parts[0], made[0][0])
     except TypeError as e:
-        yield Verdict("compiles", False, str(e))
+        yield Verdict("compiles", False, str(e), "a kernel takes the arguments that the page shows, in that order")
         return
     launches = [(kernels[id(case)][case.grid, case.block, 0, case.shared_bytes], args, case.call)
                 for case, (args, _) in zip(exercise.cases, made)]
-    try: number, result = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
+    try: number, result, printed = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
     except ChildError as e:
         yield Verdict("ends", False, _first(str(e)))
         return
+    if printed: yield Verdict("printed", None, printed)
     if number is not None:
         name = kind_of(result, kernel)
         told = exercise.cases[number].name if name == "compiles" else _told(exercise, exercise.cases[number])
         yield Verdict(name, False, f"{told}: {_first(result)}")
         return
     names = parts[0].__code__.co_varnames
-    for case, (args, expected), (left, *_) in zip(exercise.cases, made, result):
-        if wrong := _wrong(names, args, left, expected):
+    for case, (args, expected), (left, remarks, counts) in zip(exercise.cases, made, result):
+        if wrong := _wrong(names, args, left, expected, {} if remarks else counts.stores):
             yield Verdict("correct", False, f"{_told(exercise, case)}: {wrong}")
             return
     if remarks := [text for _, remarks, _ in result for text in remarks]:
@@ -459,7 +518,7 @@ def judge_kernel(
                 return
     yield Verdict("in bounds", True)
     yield Verdict("no races", True, "every element written before it is read, all barriers reached")
-    yield Verdict("correct", True, "; ".join(_told(exercise, case) for case in exercise.cases) + "; random data")
+    yield Verdict("correct", True, _all_told(exercise))
     yield from _judge_goals(exercise, kernels[id(exercise.cases[0])], launches[0][0], made[0][0], result[0][-1])
 
 # %% ../nbs/library/exercise.ipynb #2aac2043
@@ -470,7 +529,7 @@ def _judge_goals(exercise, kernel, configured, args, counts):
         "What the goals of a kind are counted in."
         if counted not in found:
             found[counted] = (_accesses(exercise, configured, args) if counted == "accesses" else
-                              machine_code(kernel, exercise.cases[0].signature or _signature(args)))
+                              machine_code(with_constants(kernel, exercise.compiled), exercise.cases[0].signature or _signature(args)))
         return found[counted]
     for kind in "launches", "accesses", "code":
         goals = [goal for goal in exercise.goals if goal.counted == kind]
@@ -479,7 +538,7 @@ def _judge_goals(exercise, kernel, configured, args, counts):
                 yield from (Verdict(goal.name, None, NO_COMPILER) for goal in goals)
                 return
             try: see("code")
-            except CompileError as e: yield Verdict("compiles", False, _first(str(e)))
+            except CompileError as e: yield Verdict("compiles", False, _refusal(str(e), kernel))
             else: yield Verdict("compiles", True)
             if "code" not in found: return
         for goal in goals:
@@ -536,7 +595,8 @@ class Scoreboard:
         width = max(len(name) for name in (*(v.name for v in self.verdicts), *self.left))
         lines = []
         for v in self.verdicts:
-            lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {v.found}".rstrip())
+            found = v.found.replace("\n", "\n" + " " * (width + 4))
+            lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         return "\n".join([*lines, "", self.beside] if self.beside else lines)

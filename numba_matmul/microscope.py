@@ -141,7 +141,7 @@ def _watch(launch, args, blocks):
         turn[place, thread] += 1
         request = seen[place, tuple(thread.blockIdx), thread.warp, n]
         request.append((thread.lane, (byte, index, source), frame.f_lineno))
-        if operation == "load":
+        if (space, operation) == ("global", "load"):
             element = byte // array.dtype.itemsize
             for i in range(element, element + count): reads[array.name][i] += 1
     memory.recorder, launch.blocks = record, blocks

@@ -338,6 +338,9 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         if recorder: recorder("global", "store", self, index, 1, sys._getframe(1))
         array[index] = value
 
+    @property
+    def T(self): return GlobalArray(FakeCUDAArray(self._item._ary.T), self.name, self.first_byte, self.watch)
+
     def byte(self, index):
         "How far from the start of the whole array an element starts."
         if type(index) is not tuple: return self.base + int(index) * self.strides[0]
