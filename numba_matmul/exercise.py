@@ -419,11 +419,11 @@ def _signature(args):
 
 _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Tuple, ast.Store, ast.Load)
 
-def _computed(fn, scope):
-    "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew."
+def _computed(fn, constants):
+    "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew from these constants."
     try: cell = ast.parse("".join(linecache.getlines(fn.__code__.co_filename)))
     except SyntaxError: return {}
-    scope, found = dict(scope), {}
+    scope, found = fn.__globals__ | constants, {}
     for line in cell.body:
         if getattr(line, "name", None) == fn.__name__: break
         if not isinstance(line, ast.Assign) or any(not isinstance(node, _ARITHMETIC) for node in ast.walk(line) if node is not line): continue
@@ -431,8 +431,8 @@ def _computed(fn, scope):
         made = {}
         try: exec(compile(ast.Module([line], []), "<constants>", "exec"), scope, made)
         except Exception: continue
-        scope |= made
-        found |= made
+        found |= {name: value for name, value in made.items() if name not in constants}
+        scope |= found
     return found
 
 def with_constants(
@@ -442,9 +442,7 @@ def with_constants(
     "The same kernel, with different values for global names that it uses, and what is computed from them above it."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
-    scope = fn.__globals__ | constants
-    scope |= {name: value for name, value in _computed(fn, scope).items() if name not in constants}
-    copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy = FunctionType(fn.__code__, fn.__globals__ | constants | _computed(fn, constants), fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(copy)  # verdicts name lines
 
 # %% ../nbs/library/exercise.ipynb #71826a08
