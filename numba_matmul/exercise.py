@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['NO_FLOAT64', 'VERDICTS', 'KINDS', 'NO_COMPILER', 'TIMEOUT', 'Prediction', 'ask', 'source_of', 'Changes', 'changes',
-           'Verdict', 'Case', 'Goal', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'hollow', 'without_source',
-           'kind_of', 'reached', 'with_constants', 'judge_kernel', 'verdicts', 'Scoreboard', 'exercises', 'grade',
-           'outcome', 'variants', 'table', 'main']
+           'Verdict', 'Case', 'Goal', 'Counts', 'Mutant', 'Exercise', 'matmul_case', 'in_float64', 'unwritten',
+           'without_source', 'kind_of', 'reached', 'with_constants', 'constants_of', 'judge_kernel', 'verdicts',
+           'Scoreboard', 'exercises', 'grade', 'outcome', 'variants', 'table', 'main']
 
 # %% ../nbs/library/exercise.ipynb #ex000004
 import ast
@@ -14,14 +14,17 @@ import difflib
 import hashlib
 import html
 import inspect
+import io
 import linecache
 import os
 import pkgutil
+import re
 import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
@@ -32,7 +35,7 @@ from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
 from .draw import Markdown, Message, number_text
-from .microscope import Site, microscope
+from .microscope import Site, View, microscope
 from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.launch import all_arguments
 from .sim.scheduler import SimulatorError
@@ -87,7 +90,7 @@ def ask(
         raise TypeError("ask takes one answer, ask(question, 4), or named ones, ask(question, A=1, B=4)")
     for value in (*answer, *answers.values()):
         if value is not ... and not isinstance(value, Real):
-            raise TypeError(f"{value!r} is no number: put one, such as 4, in place of the dots")
+            raise TypeError(f"{value!r} isn't a number: put one, such as 4, in place of the dots")
     return Prediction(question, dict(zip([""], answer)) | answers)
 
 # %% ../nbs/library/exercise.ipynb #ex000011
@@ -139,6 +142,7 @@ class Verdict:
     ok: bool         # None: not judged
     found: str = ""
     hint: str = ""
+    view: View = field(default=None, repr=False)  # what a goal that isn't reached was counted in, if the microscope did
 
     @property
     def failed(self): return self.ok is False
@@ -153,18 +157,25 @@ class Case:
     shared_bytes: int = 0   # of dynamic shared memory
     call: Callable = None   # in the simulator: (configured kernel, arguments); passes them on as they are if None
     signature: str = None   # types of the kernel's arguments, where they are not those of these
-    own: bool = False       # with the constants of the page, not with those of the exercise
+    constants: dict = None  # instead of the exercise's; empty: those of the page
+    size: tuple = ()        # m, n, k of a product
 
 @dataclass(frozen=True)
 class Goal:
     "A number that a kernel is to reach, counted without a GPU."
     name: str
-    measure: Callable      # of a `View` of the microscope, or of a `MachineCode`: a number, or a `Site`
+    measure: Callable      # of what `counted` names: a number, or a `Site`
     most: float = None     # its limits
     least: float = None
     unit: str = ""
     hint: str = ""
-    compiled: bool = False  # is it counted in the machine code?
+    counted: str = "accesses"  # of one block, in a `View`; "launches": in the `Counts` of a whole launch; "code": in a `MachineCode`
+
+@dataclass(frozen=True)
+class Counts:
+    "What a whole launch did."
+    stores: dict   # argument → how many elements were stored to it
+    barriers: int  # that a thread of a block passed, at most
 
 @dataclass(frozen=True)
 class Mutant:
@@ -185,12 +196,13 @@ class Exercise:
     goals: tuple = ()
     hints: dict = field(default_factory=dict)      # verdict, or "verdict: a text that it tells" → what to think about
     constants: dict = field(default_factory=dict)  # values that names of the page have while it is graded
+    compiled: dict = None   # and those for the machine code, if others
     preamble: str = ""      # source before each solution
     solutions: dict = field(default_factory=dict)  # name → source; "reference" and at least two others
     mutants: tuple = ()
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
     host: Callable = None    # kernel → host function (a, b, c), for the speed of one that takes more than a launch
-    judge: Callable = None   # for what is no kernel: (exercise, subject) → list of `Verdict`s
+    judge: Callable = None   # for what isn't a kernel: (exercise, subject) → list of `Verdict`s
 
     def source(self, variant):
         "The source of a solution by its name, or of a `Mutant`."
@@ -219,7 +231,7 @@ def matmul_case(
     k,      # columns of A, rows of B
     block,  # threads
     grid,   # blocks: enough to cover C whether its rows run along x or along y
-    own=False,  # see `Case`
+    constants=None,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B, and NaN in C."
     def make(random):
@@ -227,28 +239,35 @@ def matmul_case(
         expected = a.astype(np.float64) @ b
         return (a, b, np.full((m, n), np.nan, np.float32)), {2: expected}
     shape = f", blocks of {'×'.join(map(str, block))}" if isinstance(block, tuple) and len(block) > 1 else ""
-    return Case(f"{m}×{n}×{k}{shape}", block, grid, make, own=own)
+    return Case(f"{m}×{n}×{k}{shape}", block, grid, make, constants=constants, size=(m, n, k))
 
 def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64"))
 
-NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 in the main loop", compiled=True,
+NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 in the main loop", counted="code",
                   hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0)")
 
 # %% ../nbs/library/exercise.ipynb #ex000016
 VERDICTS = {  # name → the hint, where an exercise has no better one
-    "written": "replace the dots by your own lines",
+    "written": "replace the dots with lines of your own",
     "compiles: must be known to the compiler": "give the number a name above the kernel",
-    "compiles": "the message names the line; only a part of Python is known on a GPU",
+    "compiles: returns a value": "a kernel has no result: store it in an element of an array",
+    "compiles: missing": "count the arguments of that call: load4 returns four numbers, and a star, *load4(…), passes them one by one",
+    "compiles: np.": "numpy works on whole arrays on the host; a thread adds up numbers, in a loop of its own",
+    "compiles": "the message names the line; a GPU's compiler knows only a part of Python",
     "ends": "does the loop's counter change in every turn, and by a positive step?",
     "in bounds": "compare the index with the shape of the array before you use it",
     "aligned": "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by alignment=16",
-    "all written": "who writes this element, and is there a barrier between that and the read?",
+    "all written": "which thread writes this element, and is there a barrier between that and the read?",
     "no races: with no flag": "two blocks use this element: does the index say which block it is, by blockIdx?",
-    "no races: and is written by": "two threads write this element: does the index belong to one of them alone?",
+    "no races: and is written by": "two threads write this element: does each write only what is its own, and does the index belong to one of them alone?",
     "no races": "two threads use one element: put a barrier between the write and the other access",
-    "one writer": "two threads compute the same element: give each element to one of them",
+    "one writer": "several threads do the same work: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
+    "one store each": "add up in a variable of your own, and store it once, after all loops over k",
     "fences": "a copy works on its own, and sees what threads have made only after a fence",
+    "correct: in the wrong places": "the sums are right, and the place is not: are row and column exchanged somewhere, or is the corner of the block's "
+                                    "tile missing or another block's?",
+    "correct: was stored": "the arrays for results are full of NaN before the launch, and NaN + x is NaN: does += stand where = belongs?",
     "correct": "follow the first wrong element by hand: which thread computes it, from what?",
 }
 KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asynchronous copies at once",
@@ -263,22 +282,45 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("in bounds", "out of bounds", "is negative"))
 
 # %% ../nbs/library/exercise.ipynb #a16fe001
-def hollow(fn):
-    "Does a function or a kernel still have dots, other than in an index?"
+def unwritten(fn):
+    "The verdict on a function or a kernel that still has dots, other than in an index; `None` if it has none."
     tree = ast.parse(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
-    return any(isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices
-               for node in ast.walk(tree))
+    lines = [node.lineno for node in ast.walk(tree)
+             if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices]
+    if not lines: return None
+    return Verdict("written", False, f"not written yet: line {_line_of(fn, min(lines))} still has the dots")
+
+def _line_of(fn, number):
+    "The line of a file, or of a cell, that is this one of a function's or a kernel's source."
+    return (kernel_parts(fn) or [fn])[0].__code__.co_firstlineno + number - 1
+
+def _returns(kernel):
+    "The line in which a kernel returns a value; `None` if it doesn't. A function inside it may."
+    nodes = [*ast.parse(source_of(kernel)).body[0].body]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, (ast.FunctionDef, ast.Lambda)): continue
+        if isinstance(node, ast.Return) and getattr(node.value, "value", node.value) is not None: return _line_of(kernel, node.lineno)
+        nodes += ast.iter_child_nodes(node)
 
 def _play(launches):
-    "In a child: run the launches; the arguments as they were left, with remarks, or the number of one and its mistake."
-    for number, (launch, args, call) in enumerate(launches):
-        try: call(launch, args) if call else launch(*args)
-        except SimulatorError as e: return number, str(e)
-        except Exception as e: return number, f"{type(e).__name__}: {e}"
-    remarks = [text for launch, *_ in launches for text in launch.grid.remarks.values()]
-    return None, ([args for _, args, _ in launches], remarks)
+    "In a child: run the launches. What is left of each, or the number of one and its mistake; and what the kernel printed."
+    left, printed = [], io.StringIO()
+    with redirect_stdout(printed):
+        for number, (launch, args, call) in enumerate(launches):
+            try: call(launch, args) if call else launch(*args)
+            except SimulatorError as e: return number, str(e), _shortened(printed.getvalue())
+            except Exception as e: return number, f"{type(e).__name__}: {e}", _shortened(printed.getvalue())
+            left.append((args, [*launch.grid.remarks.values()], Counts(launch.grid.stores, launch.grid.barriers)))
+    return None, left, _shortened(printed.getvalue())
+
+def _shortened(text, lines=10, columns=100):
+    "The first lines of a text, and how many more there are."
+    found = text.splitlines()
+    shown = [line if len(line) <= columns else f"{line[:columns]}…" for line in found[:lines]]
+    return "\n".join(shown + [f"… and {len(found) - lines:,} more lines"] * (len(found) > lines))
 
 def without_source(
     message,  # of the simulator
@@ -300,21 +342,40 @@ def kind_of(
     return next((name for name, *words in kinds if any(word in told for word in words)), otherwise)
 
 # %% ../nbs/library/exercise.ipynb #a16fe002
-def _wrong(names, given, left, expected):
+def _wrong(names, given, left, expected, stores):
     "What is wrong with the arrays that a launch left, in a sentence; `None` if nothing is."
     for i, (before, after) in enumerate(zip(given, left)):
         if not isinstance(before, np.ndarray): continue
         if i not in expected:
             if not np.array_equal(before, after): return f"{names[i]} was changed, and it is only to be read"
             continue
-        error = abs(after.astype(np.float64) - expected[i])
-        bad = ~(error <= 1e-5 * (1 + np.max(abs(expected[i]), initial=0)))  # NaN, too
+        limit = 1e-5 * (1 + np.max(abs(expected[i]), initial=0))
+        bad = ~(abs(after.astype(np.float64) - expected[i]) <= limit)  # NaN, too
         if not bad.any(): continue
         where = tuple(int(x) for x in np.argwhere(bad)[0])
-        place, value = f"{names[i]}[{', '.join(map(str, where))}]", after[where]
+        def place(index): return f"{names[i]}[{', '.join(map(str, index))}]"
         if np.isnan(after[bad]).all():
-            return f"{bad.sum()} of {bad.size} elements were never written, or are NaN: first {place}"
-        return f"{bad.sum()} of {bad.size} elements are wrong: first {place} = {value:.5g}, expected {expected[i][where]:.5g}"
+            if stores.get(names[i], 0) + bad.sum() > bad.size: return f"{bad.sum():,} of {bad.size:,} elements are NaN, and each was stored: first {place(where)}"
+            return f"{bad.sum():,} of {bad.size:,} elements were never written: first {place(where)}"
+        at = np.argsort(expected[i], axis=None)
+        sums, found = expected[i].ravel()[at], after[bad & ~np.isnan(after)]
+        near = np.searchsorted((sums[1:] + sums[:-1]) / 2, found)  # of each wrong number the nearest right one
+        if len(found) > 1 and not np.isnan(after[where]) and (abs(sums[near] - found) <= limit).all():
+            home = np.unravel_index(at[near[0]], expected[i].shape)
+            return (f"{len(found):,} of {bad.size:,} elements hold right numbers in the wrong places: first {place(where)}, "
+                    f"which has what belongs into {place(home)}")
+        return f"{bad.sum():,} of {bad.size:,} elements are wrong: first {place(where)} = {after[where]:.5g}, expected {expected[i][where]:.5g}"
+
+def _refusal(message, kernel):
+    "Why the compiler refuses a kernel, in one line, and in which line of the source: where it names a function, the line that calls it."
+    called = re.search(r">>> (\w+)(\(.*\))|<ufunc '(\w+)'>", message)
+    if called:
+        name = called[1] or called[3]
+        for node in ast.walk(ast.parse(source_of(kernel))):
+            if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
+                return f"the compiler has no {ast.unparse(node.func)}{called[2] or ''}, in line {_line_of(kernel, node.lineno)}"
+    line = re.search(r"^line (\d+):", message, re.MULTILINE)
+    return message.partition("\n")[0] + (f", in line {line[1]}" if line else "")
 
 def _first(message):
     "The first of several mistakes, and how many more there are."
@@ -358,11 +419,11 @@ def _signature(args):
 
 _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Tuple, ast.Store, ast.Load)
 
-def _computed(fn, scope):
-    "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew."
+def _computed(fn, constants):
+    "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew from these constants."
     try: cell = ast.parse("".join(linecache.getlines(fn.__code__.co_filename)))
     except SyntaxError: return {}
-    scope, found = dict(scope), {}
+    scope, found = fn.__globals__ | constants, {}
     for line in cell.body:
         if getattr(line, "name", None) == fn.__name__: break
         if not isinstance(line, ast.Assign) or any(not isinstance(node, _ARITHMETIC) for node in ast.walk(line) if node is not line): continue
@@ -370,8 +431,8 @@ def _computed(fn, scope):
         made = {}
         try: exec(compile(ast.Module([line], []), "<constants>", "exec"), scope, made)
         except Exception: continue
-        scope |= made
-        found |= made
+        found |= {name: value for name, value in made.items() if name not in constants}
+        scope |= found
     return found
 
 def with_constants(
@@ -381,12 +442,28 @@ def with_constants(
     "The same kernel, with different values for global names that it uses, and what is computed from them above it."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
-    scope = fn.__globals__ | constants
-    scope |= {name: value for name, value in _computed(fn, scope).items() if name not in constants}
-    copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
+    copy = FunctionType(fn.__code__, fn.__globals__ | constants | _computed(fn, constants), fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(copy)  # verdicts name lines
 
 # %% ../nbs/library/exercise.ipynb #71826a08
+def constants_of(exercise, case):
+    "The values that names of the page have in a case."
+    return exercise.constants if case.constants is None else case.constants
+
+def _told(exercise, case):
+    "A case in words, with its constants."
+    return f"{case.name}{_with(constants_of(exercise, case))}"
+
+def _with(constants):
+    values = [f"{name} = {value}" for name, value in constants.items() if isinstance(value, int)]
+    return f" with {', '.join(values)}" if values else ""
+
+def _all_told(exercise):
+    "All cases in words, with their constants where those are the same for all."
+    used = [constants_of(exercise, case) for case in exercise.cases]
+    same = _with(used[0]) if all(one == used[0] for one in used) else ", each with constants of its own"
+    return f"{'; '.join(case.name for case in exercise.cases)}{same}; random data"
+
 def judge_kernel(
     exercise,  # an `Exercise`
     kernel,    # what the reader wrote
@@ -394,65 +471,86 @@ def judge_kernel(
     "The verdicts on a kernel, one by one, up to the first that fails."
     parts = kernel_parts(kernel)
     if not parts:
-        yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} is no kernel",
+        yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} isn't a kernel",
                       "put @cuda.jit above its def")
+        return
+    if line := _returns(kernel):
+        yield Verdict("compiles", False, f"line {line} returns a value, and a kernel can't")
         return
     if parts[1].get("device"):
         yield Verdict("compiles", False, f"{parts[0].__name__} is a device function, which only a kernel can call",
                       "put @cuda.jit above its def, without device=True")
         return
-    if hollow(kernel):
-        yield Verdict("written", False, "not written yet")
-        return
-    yield Verdict("written", True)
-    own, random = kernel, np.random.default_rng()
-    small = ", ".join(f"{name} = {value}" for name, value in exercise.constants.items() if isinstance(value, int))
-    small = f", with {small}" * bool(small)
-    kernel = with_constants(kernel, exercise.constants)
+    random = np.random.default_rng()
+    kernels = {id(case): with_constants(kernel, constants_of(exercise, case)) for case in exercise.cases}
     made = [case.make(random) for case in exercise.cases]
     try: all_arguments(parts[0], made[0][0])
     except TypeError as e:
-        yield Verdict("compiles", False, str(e))
+        yield Verdict("compiles", False, str(e), "a kernel takes the arguments that the page shows, in that order")
         return
-    launches = [((own if case.own else kernel)[case.grid, case.block, 0, case.shared_bytes], args, case.call)
+    launches = [(kernels[id(case)][case.grid, case.block, 0, case.shared_bytes], args, case.call)
                 for case, (args, _) in zip(exercise.cases, made)]
-    try: number, result = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
+    try: number, result, printed = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
     except ChildError as e:
         yield Verdict("ends", False, _first(str(e)))
         return
+    if printed: yield Verdict("printed", None, printed)
     if number is not None:
-        name = kind_of(result, own)
-        yield Verdict(name, False, f"{exercise.cases[number].name}{small * (name != 'compiles')}: {_first(result)}")
+        name = kind_of(result, kernel)
+        told = exercise.cases[number].name if name == "compiles" else _told(exercise, exercise.cases[number])
+        yield Verdict(name, False, f"{told}: {_first(result)}")
         return
-    names, (arrays, remarks) = parts[0].__code__.co_varnames, result
-    for case, (args, expected), left in zip(exercise.cases, made, arrays):
-        if wrong := _wrong(names, args, left, expected):
-            yield Verdict("correct", False, f"{case.name}{'' if case.own else small}: {wrong}")
+    names = parts[0].__code__.co_varnames
+    for case, (args, expected), (left, remarks, counts) in zip(exercise.cases, made, result):
+        if wrong := _wrong(names, args, left, expected, {} if remarks else counts.stores):
+            yield Verdict("correct", False, f"{_told(exercise, case)}: {wrong}")
             return
-    if remarks:
+    if remarks := [text for _, remarks, _ in result for text in remarks]:
         yield Verdict("one writer", False, _first("\n".join(remarks)))
         return
+    for case, (_, expected), (*_, counts) in zip(exercise.cases, made, result):
+        for i, values in expected.items():
+            if (stores := counts.stores[names[i]]) != values.size:
+                yield Verdict("one store each", False, f"{_told(exercise, case)}: {stores:,} stores to {names[i]}, "
+                                                       f"which has {values.size:,} elements")
+                return
     yield Verdict("in bounds", True)
     yield Verdict("no races", True, "every element written before it is read, all barriers reached")
-    yield Verdict("correct", True, "; ".join(case.name for case in exercise.cases if not case.own) + "; random data" + small
-                  + "".join(f"; {case.name} with the page's own constants" for case in exercise.cases if case.own))
-    yield from _judge_goals(exercise, kernel, launches[0][0], made[0][0])
+    yield Verdict("correct", True, _all_told(exercise))
+    yield from _judge_goals(exercise, kernels[id(exercise.cases[0])], launches[0][0], made[0][0], result[0][-1])
 
 # %% ../nbs/library/exercise.ipynb #2aac2043
-def _judge_goals(exercise, kernel, configured, args):
-    view = code = None
-    for goal in sorted(exercise.goals, key=lambda goal: goal.compiled):  # the cheap ones first
-        if goal.compiled and not has_compiler():
-            yield Verdict(goal.name, None, NO_COMPILER)
-            continue
-        try:
-            if goal.compiled: code = code or machine_code(kernel, exercise.cases[0].signature or _signature(args))
-            else: view = view or microscope(configured, *args, blocks=[(0, 0, 0)])
-            verdict = reached(goal, goal.measure(code if goal.compiled else view))
-        except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
-        except CompileError as e: verdict = Verdict("compiles", False, _first(str(e)))
-        yield verdict
-        if verdict.failed: return
+def _judge_goals(exercise, kernel, configured, args, counts):
+    "The goals, the cheap ones first, and whether the kernel compiles."
+    found = {"launches": counts}
+    def see(counted):
+        "What the goals of a kind are counted in."
+        if counted not in found:
+            found[counted] = (_accesses(exercise, configured, args) if counted == "accesses" else
+                              machine_code(with_constants(kernel, exercise.compiled), exercise.cases[0].signature or _signature(args)))
+        return found[counted]
+    for kind in "launches", "accesses", "code":
+        goals = [goal for goal in exercise.goals if goal.counted == kind]
+        if kind == "code":
+            if not has_compiler():
+                yield from (Verdict(goal.name, None, NO_COMPILER) for goal in goals)
+                return
+            try: see("code")
+            except CompileError as e: yield Verdict("compiles", False, _refusal(str(e), kernel))
+            else: yield Verdict("compiles", True)
+            if "code" not in found: return
+        for goal in goals:
+            try: verdict = reached(goal, goal.measure(see(kind)))
+            except (ValueError, SimulatorError) as e: verdict = Verdict(goal.name, False, str(e), goal.hint)
+            if verdict.failed and kind == "accesses": verdict.view = found.get(kind)
+            yield verdict
+            if verdict.failed: return
+
+def _accesses(exercise, configured, args):
+    "What a block asks of memory. The arguments have the names that the goals know, whatever the reader calls them."
+    canonical = re.search(rf"def {exercise.name}\((.*?)\)", exercise.solutions["reference"])[1].split(", ")
+    names = kernel_parts(configured)[0].__code__.co_varnames
+    return microscope(configured, *args, blocks=[(0, 0, 0)]).renamed(dict(zip(names, canonical)))
 
 NO_COMPILER = "not judged: it is counted in the machine code, which needs numba-cuda"
 TIMEOUT = 20  # seconds for all cases of a kernel
@@ -463,8 +561,9 @@ def verdicts(
 ) -> list:     # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
     if not kernel_parts(subject) and not inspect.isfunction(subject):
-        return [Verdict("written", False, f"{subject!r} is no function", "pass your function or kernel itself, without calling it")]
-    found = list((exercise.judge or judge_kernel)(exercise, subject))
+        return [Verdict("written", False, f"{subject!r} isn't a function", "pass your function or kernel itself, without calling it")]
+    if dots := unwritten(subject): return [dots]
+    found = [Verdict("written", True), *(exercise.judge or judge_kernel)(exercise, subject)]
     for verdict in found:
         if not verdict.failed: continue
         told = without_source(verdict.found, subject)
@@ -483,6 +582,7 @@ class Scoreboard:
     "The verdicts on what a reader wrote, a line each."
     verdicts: list
     left: tuple = ()  # names of verdicts that were not reached
+    beside: str = ""  # what the reader's kernel asks of memory, and what the reference does, where that is the mistake
 
     @property
     def passed(self):
@@ -493,10 +593,11 @@ class Scoreboard:
         width = max(len(name) for name in (*(v.name for v in self.verdicts), *self.left))
         lines = []
         for v in self.verdicts:
-            lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {v.found}".rstrip())
+            found = v.found.replace("\n", "\n" + " " * (width + 4))
+            lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
-        return "\n".join(lines)
+        return "\n".join([*lines, "", self.beside] if self.beside else lines)
 
     def _repr_html_(self): return Message(repr(self))._repr_html_()
 
@@ -515,19 +616,29 @@ def _speed(exercise, kernel):
     except (AssertionError, RuntimeError, ValueError) as e: return Verdict("speed", False, f"at 4096: {_first(str(e))}")
     return Verdict("speed", True, f"{time.gflops:,.0f} GFLOP/s at 4096, {time.percent:.1f} % of cuBLAS")
 
+def _beside(exercise, view):
+    "What a reader's kernel asks of memory, and what the reference solution does, in the first case."
+    case, kernel = exercise.cases[0], exercise.build("reference")
+    launch = kernel[case.grid, case.block, 0, case.shared_bytes]
+    reference = _accesses(exercise, launch, case.make(np.random.default_rng())[0])
+    return f"Your kernel, {case.name}:\n{view!r}\n\nThe reference solution:\n{reference!r}"
+
 def grade(
-    key,      # of the exercise, the lesson's number: "02"
+    key,      # of the exercise, the lesson's number: "02", or 2
     subject,  # what you wrote
 ) -> Scoreboard:
     "Judge what you wrote, without a GPU; on a GPU, once all is right, time it as well."
-    if key not in (known := exercises()):
+    known = exercises()
+    number = re.fullmatch(r"(\d+)([a-z]?)", str(key))
+    if (padded := number and f"{int(number[1]):02}{number[2]}") not in known:
         raise ValueError(f"there is no exercise {key!r}; there are {', '.join(known)}")
-    exercise = known[key]
+    exercise = known[padded]
     found = verdicts(exercise, subject)
     reached = {verdict.name for verdict in found}
     left = () if exercise.judge or not any(v.failed for v in found) else tuple(
         name for name in ("correct", *(goal.name for goal in exercise.goals)) if name not in reached)
-    board = Scoreboard(found, left)
+    wrong = next((v.view for v in found if v.view), None)
+    board = Scoreboard(found, left, wrong and _beside(exercise, wrong) or "")
     timed = exercise.launch or exercise.host
     if board.passed and timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
     return board

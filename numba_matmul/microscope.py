@@ -9,7 +9,7 @@ __all__ = ['SECTOR', 'LINE', 'BANKS', 'WORD', 'TIME_COLORS', 'sectors', 'wavefro
 # %% ../nbs/library/microscope.ipynb #18d2b1fd
 import sys
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from numbers import Integral
 
@@ -144,7 +144,7 @@ def _watch(launch, args, blocks):
         turn[place, thread] += 1
         request = seen[place, tuple(thread.blockIdx), thread.warp, n]
         request.append((thread.lane, (byte, index, source), frame.f_lineno))
-        if operation == "load":
+        if (space, operation) == ("global", "load"):
             element = byte // array.dtype.itemsize
             for i in range(element, element + count): reads[array.name][i] += 1
     memory.recorder, launch.blocks = record, blocks
@@ -215,6 +215,17 @@ class View:
                 total.passes += site.passes
                 total.wanted += site.wanted
         return [found[key] for key in sorted(found)]
+
+    def renamed(
+        self,
+        names,  # argument of the kernel → another name
+    ):
+        "The same view, with other names for the kernel's arguments."
+        def new(name): return names.get(name, name)
+        def of(site): return replace(site, array=new(site.array)) if site.space == "global" else site
+        return replace(self, sites={block: [*map(of, sites)] for block, sites in self.sites.items()},
+                       reads={new(name): count for name, count in self.reads.items()},
+                       shapes={new(name): shape for name, shape in self.shapes.items()})
 
     def site(
         self,

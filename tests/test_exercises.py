@@ -77,19 +77,19 @@ def test_a_verdict_goes_by_the_mistake_and_not_by_the_words_of_the_line_that_has
 
 
 def test_a_failed_case_tells_which_constants_it_had():
-    found = graded("03", "@cuda.jit\ndef my_smem(a, b, c): c[cuda.threadIdx.y + 16 * cuda.blockIdx.y, cuda.threadIdx.x + 16 * cuda.blockIdx.x] = 1\n")
+    found = graded("03", "@cuda.jit\ndef my_smem(a, b, c):\n    x, y = cuda.grid(2)\n    c[y, x] = 1\n")
     assert found.name == "correct" and "with TILE = 16" in found.found
 
 
 @pytest.mark.parametrize("key", ["01", "09", "18", "30"])
 @pytest.mark.parametrize("subject", [None, 3, "my_naive"])
-def test_what_is_no_function_is_told(key, subject):
+def test_what_isnt_a_function_is_told(key, subject):
     (found,) = verdicts(ALL[key], subject)
-    assert not found.ok and "is no function" in found.found
+    assert not found.ok and "isn't a function" in found.found
 
 
-def test_a_device_function_is_no_kernel():
-    (found,) = verdicts(ALL["01"], cuda.jit(device=True)(test_a_device_function_is_no_kernel))
+def test_a_device_function_isnt_a_kernel():
+    *_, found = verdicts(ALL["01"], cuda.jit(device=True)(test_a_device_function_isnt_a_kernel))
     assert found.name == "compiles" and "device function" in found.found
 
 
@@ -104,12 +104,44 @@ def test_a_scoreboard_says_what_passed_what_failed_and_what_is_left():
     one = ALL["01"]
     board = exercise.grade("01", one.build("reference"))
     lines = repr(board).splitlines()
-    assert board.passed and all(line.startswith("✓ ") for line in lines) and len(lines) == 4 + len(one.goals)
+    assert board.passed and all(line.startswith("✓ ") for line in lines) and len(lines) == 5 + len(one.goals)
     board = exercise.grade("01", one.build(next(m for m in one.mutants if m.name == "no guard")))
     lines = repr(board).splitlines()
     assert not board.passed and [line[0] for line in lines] == ["✓", "✗", " "] + ["·"] * (1 + len(one.goals))
     assert "in bounds" in lines[1] and lines[2].strip() == f"Hint: {one.hints['in bounds']}"
     assert [line.split("  ")[0][2:] for line in lines[3:]] == ["correct", *(goal.name for goal in one.goals)]
+
+
+NAIVE = "@cuda.jit\ndef my_naive(x, y, z):\n    row, col = cuda.grid(2)\n    if row >= z.shape[0] or col >= z.shape[1]: return\n    acc = float32(0)\n"
+TOLD = {  # a body of kernel 1 → its verdict, what it finds, and what it hints at
+    "for i in range(x.shape[1]): acc += x[row, i] * y[i, z.shape[1] - 1 - col]\n    z[row, col] = acc":
+        ("correct", "right numbers in the wrong places: first z[0, 0], which has what belongs into z[0, 9]", "row and column exchanged"),
+    "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    z[row, col] += acc": ("correct", "NaN, and each was stored", "NaN + x is NaN"),
+    "if row > 0: z[row, col] = acc": ("correct", "are wrong: first z[0, 0] = nan", ""),
+    "if acc < 0: z[row, col] = acc": ("correct", "330 of 330 elements were never written", "which thread stores"),
+    "z[row, col] = acc\n    return acc": ("compiles", "line 7 returns a value", "store it in an element"),
+    "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    z[row, col] = np.dot(x[row], y[:, col])": ("compiles", "np.dot", "a loop of its own")}
+
+
+@pytest.mark.parametrize("body", TOLD)
+def test_a_mistake_is_told_by_what_it_is(body):
+    name, text, hint = TOLD[body]
+    found = graded("01", f"{NAIVE}    {body}\n")
+    assert found.name == name and text in found.found and hint in found.hint
+    if name == "compiles": assert "line " in found.found
+
+
+def test_what_a_kernel_prints_is_shown_and_not_all_of_it():
+    source = ALL["00a"].solutions["reference"] + "        print(i, alpha)\n"
+    board = exercise.grade("00a", ALL["00a"].build(Mutant("prints", ALL["00a"].solutions["reference"], source, "")))
+    lines = repr(board).splitlines()
+    assert board.passed and sum(line.startswith("            ") for line in lines) == 10 and "… and 38 more lines" in repr(board)
+
+
+def test_constants_of_an_exercise_win_over_what_its_page_computes():
+    kernel = ALL["05"].build(Mutant("BN computed", ALL["05"].solutions["reference"], "BN = 2 * BM\nHALF = BN // 2\n" + ALL["05"].solutions["reference"], ""))
+    scope = exercise.kernel_parts(exercise.with_constants(kernel, dict(BM=16, BN=48)))[0].__globals__
+    assert (scope["BM"], scope["BN"], scope["HALF"]) == (16, 48, 24)
 
 
 WRONG = {  # by verdicts that only a careless judge would leave out

@@ -96,7 +96,7 @@ def my_saxpy(alpha, x, y, out):
         Mutant("idle threads compute the first element, too", "    if i < out.shape[0]:\n", "    if i >= out.shape[0]: i = 0\n    if True:\n", "one writer"),
         Mutant("added to what out held", "out[i] =", "out[i] +=", "correct"),
         Mutant("the result in y", "out[i] = alpha", "y[i] = alpha", "correct"),
-        Mutant("a result is returned", "out[i] = alpha * x[i] + y[i]", "return alpha * x[i] + y[i]", "correct"),
+        Mutant("a result is returned", "out[i] = alpha * x[i] + y[i]", "return alpha * x[i] + y[i]", "compiles"),
         Mutant("every thread does all", "if i < out.shape[0]:", "for i in range(out.shape[0]):", "one writer"),
         Mutant("one thread does all", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
                "    if i == 0:\n        for j in range(out.shape[0]): out[j] = alpha * x[j] + y[j]", "one each"),
@@ -107,7 +107,10 @@ def my_saxpy(alpha, x, y, out):
                "    if cuda.threadIdx.x == 0:\n        for j in range(i, min(i + cuda.blockDim.x, out.shape[0])):\n"
                "            out[j] = alpha * x[j] + y[j]", "one each"),
         Mutant("added up in two stores", "out[i] = alpha * x[i] + y[i]",
-               "out[i] = y[i]\n        out[i] += alpha * x[i]", "one each"),
+               "out[i] = y[i]\n        out[i] += alpha * x[i]", "one store each"),
+        Mutant("stored twice, but not by the first block", "out[i] = alpha * x[i] + y[i]",
+               "out[i] = alpha * x[i] + y[i]\n        if cuda.blockIdx.x > 0: out[i] = alpha * x[i] + y[i]", "one store each"),
+        Mutant("a function that the compiler doesn't have", "alpha * x[i] + y[i]", "np.add.reduce((alpha * x[i], y[i]))", "compiles"),
     ))
 
 # %% ../../nbs/exercises/e00.ipynb #e0000007
@@ -196,7 +199,10 @@ def my_scale_rows(x, factors, out):
                "            row, col = q // out.shape[1], q % out.shape[1]\n"
                "            out[row, col] = factors[row] * x[row, col]", "one each"),
         Mutant("copied, then scaled", "out[i, j] = factors[i] * x[i, j]",
-               "out[i, j] = x[i, j]\n        out[i, j] *= factors[i]", "one each"),
+               "out[i, j] = x[i, j]\n        out[i, j] *= factors[i]", "one store each"),
+        Mutant("copied, then scaled, but not by the first block", "out[i, j] = factors[i] * x[i, j]",
+               "if cuda.blockIdx.x + cuda.blockIdx.y > 0: out[i, j] = x[i, j]\n        out[i, j] = factors[i] * x[i, j]", "one store each"),
+        Mutant("a function that the compiler doesn't have", "factors[i] * x[i, j]", "np.prod((factors[i], x[i, j]))", "compiles"),
     ))
 
 # %% ../../nbs/exercises/e00.ipynb #e0000008

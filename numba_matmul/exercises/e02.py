@@ -7,7 +7,6 @@ __all__ = ['EXERCISES', 'load_of']
 
 # %% ../../nbs/exercises/e02.ipynb #e2000004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e01 import ONE_STORE
 
 # %% ../../nbs/exercises/e02.ipynb #e2000005
 def load_of(name): return lambda view: view.site(name, "load")
@@ -15,14 +14,14 @@ def load_of(name): return lambda view: view.site(name, "load")
 # %% ../../nbs/exercises/e02.ipynb #e2000006
 EXERCISES = (Exercise(
     "02", "my_coalesced",
-    cases=(matmul_case(10, 64, 9, (32, 4), (2, 16)), matmul_case(33, 6, 24, (32, 4), (2, 9))),
+    cases=(matmul_case(10, 64, 9, (32, 4), (2, 16)), matmul_case(20, 34, 12, (16, 2), (3, 17))),
     goals=(Goal("sectors of A", load_of("a"), most=1, unit="sectors per request",
                 hint="your 32 threads read A from different rows: which of x and y runs fastest within a warp?"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors per request",
                 hint="neighbouring threads should read neighbouring numbers of a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
                 hint="neighbouring threads should store neighbouring numbers of a row of C"),
-           ONE_STORE, NO_FLOAT64),
+           NO_FLOAT64),
     hints={"in bounds": "the guard has to follow the names, and so do all three index pairs: row against c.shape[0], col against c.shape[1]",
            "correct: never written": "which thread stores this element? A block may have any shape: is a 32 left where blockDim belongs?",
            "correct": "only the mapping changes: C[row, col] is still the sum over i of A[row, i] · B[i, col]"},
@@ -63,6 +62,14 @@ def my_coalesced(a, b, c):
         acc = float32(0)
         for i in range(a.shape[1]): acc += a[row, i] * b[i, col]
         c[row, col] = acc
+""", "B transposed by a view": """@cuda.jit
+def my_coalesced(A, B, C):
+    bt = B.T
+    col, row = cuda.grid(2)
+    if row < C.shape[0] and col < C.shape[1]:
+        acc = float32(0)
+        for i in range(A.shape[1]): acc += A[row, i] * bt[col, i]
+        C[row, col] = acc
 """, "stored by way of shared memory": """@cuda.jit
 def my_coalesced(a, b, c):
     sums = cuda.shared.array((32, 32), float32)
@@ -87,11 +94,11 @@ def my_coalesced(a, b, c):
                "col = cuda.blockIdx.x * 32 + cuda.threadIdx.y\n"
                "    row = cuda.blockIdx.y * 4 + cuda.threadIdx.x % 4", "correct"),
         Mutant("neighbours eight columns apart", "col, row = cuda.grid(2)",
-               "x, row = cuda.grid(2)\n    col = x // 8 + (x % 8) * 8", "sectors of B"),
-        Mutant("columns with a stride of 9", "col, row = cuda.grid(2)",
-               "x, row = cuda.grid(2)\n    col = x * 9 % 64", "sectors of B"),
+               "x, row = cuda.grid(2)\n    col = x // 8 + x % 8 * (cuda.gridDim.x * cuda.blockDim.x // 8)", "sectors of B"),
+        Mutant("columns with a stride of 5", "col, row = cuda.grid(2)",
+               "x, row = cuda.grid(2)\n    col = x * 5 % (cuda.gridDim.x * cuda.blockDim.x)", "sectors of B"),
         Mutant("pairs of rows", "col, row = cuda.grid(2)",
-               "x, y = cuda.grid(2)\n    col, row = x // 2 + 32 * (y % 2), y // 2 * 2 + x % 2", "sectors of A"),
+               "x, y = cuda.grid(2)\n    col, row = x // 2 + cuda.gridDim.x * cuda.blockDim.x // 2 * (y % 2), y // 2 * 2 + x % 2", "sectors of A"),
         Mutant("guard with rows and columns swapped", "row < c.shape[0] and col < c.shape[1]",
                "row < c.shape[1] and col < c.shape[0]", "in bounds"),
         Mutant("no guard", "if row < c.shape[0] and col < c.shape[1]:", "if True:", "in bounds"),
@@ -109,11 +116,13 @@ def my_coalesced(a, b, c):
         Mutant("only the last product", "acc += a", "acc = a", "correct"),
         Mutant("added to what C held", "c[row, col] = acc", "c[row, col] += acc", "correct"),
         Mutant("a sum in float64", "acc, i = float32(0), 0", "acc, i = 0.0, 0", "float64"),
-        Mutant("stored in each step", "            i += 1\n", "            i += 1\n            c[row, col] = acc\n", "stores to C"),
+        Mutant("stored in each step", "            i += 1\n", "            i += 1\n            c[row, col] = acc\n", "one store each"),
+        Mutant("a 32 for the width of a block", "col, row = cuda.grid(2)",
+               "col, row = cuda.blockIdx.x * 32 + cuda.threadIdx.x, cuda.grid(2)[1]", "correct"),
         Mutant("a step of 2", "i += 1", "i += 2", "correct"),
         Mutant("no step", "            i += 1\n", "", "ends"),
         Mutant("the neighbour's column of B", "acc += a[row, i] * b[i, col]",
                "acc += a[row, i] * b[i, col ^ 1]", "correct"),
-        Mutant("a warp stores four rows", "x, y = tx, ty", "x, y = tx % 8 * 4 + ty, tx // 8", "sectors of C",
+        Mutant("a warp stores four rows", "x, y = tx, ty", "height = cuda.blockDim.y\n    some = cuda.blockDim.x // height\n    x, y = tx % some * height + ty, tx // some", "sectors of C",
                of="stored by way of shared memory")),
     launch=lambda m, n: ((-(-n // 32), -(-m // 32)), (32, 32))),)

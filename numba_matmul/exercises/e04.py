@@ -8,12 +8,11 @@ __all__ = ['REFERENCE', 'INNER', 'STORE', 'COLUMN', 'SPREAD_ROW', 'SOLUTIONS', '
 
 # %% ../../nbs/exercises/e04.ipynb #e0400004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import global_reads
+from .e03 import global_reads, two_barriers
 
-def shared_reads(view):
-    "Reads of shared memory for each multiply-add of one block."
-    def numbers(*what): return sum(32 * s.requests * s.count for s in view.merged() if (s.space, s.operation) == what)
-    return numbers("shared", "load") / (numbers("global", "store") * view.shapes["a"][1])
+def shared_reads(products):
+    "Numbers that the threads of a block read from shared memory, for each of its multiply-adds, of which there are so many."
+    return lambda view: sum(32 * s.requests * s.count for s in view.merged() if (s.space, s.operation) == ("shared", "load")) / products
 
 def instructions(code):
     "Of the main loop, for each multiply-add."
@@ -86,6 +85,24 @@ SOLUTIONS = {
 # %% ../../nbs/exercises/e04.ipynb #e0400008
 ZERO, BARRIER = "    for i in range(TM): acc[i] = float32(0)\n", "        cuda.syncthreads()\n"
 MUTANTS = (
+    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n    " + STORE, "one store each"),
+    Mutant("C stored in each step", "            dot += 1\n", "            dot += 1\n        " + STORE, "one store each"),
+    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
+           "        k0 += BK\n        if cuda.blockIdx.y > 0:\n        " + STORE, "one store each"),
+    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("a barrier between the copies", "        b_tile[thread", "        cuda.syncthreads()\n        b_tile[thread", "barriers per tile"),
+    Mutant("the first barrier in the first tile only", BARRIER + "        dot", "        if k0 == 0: cuda.syncthreads()\n        dot", "no races"),
+    Mutant("the second barrier after the first two tiles only", BARRIER + "        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
+           "no races"),
+    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
+    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
+    Mutant("TM for BK", "while dot < BK", "while dot < TM", "correct"),
+    Mutant("BK for TM in the store", STORE, STORE.replace("range(TM)", "range(BK)"), "in bounds"),
+    Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
+    Mutant("8 for BK in the step", "k0 += BK", "k0 += 8", "correct"),
+    Mutant("4 for TM", "thread // BN * TM", "thread // BN * 4", "in bounds"),
+    Mutant("32 for BN", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * 32", "in bounds"),
+    Mutant("added to what C held", "col0 + col] = acc[i]", "col0 + col] += acc[i]", "correct"),
     Mutant("the hole left in", "acc[i] += a_tile[row + i, dot] * b_value", "...", "written"),
     Mutant("results not set to zero", ZERO, "", "all written"),
     Mutant("set to zero in each tile", BARRIER + "        dot", BARRIER + "    " + ZERO + "        dot", "correct"),
@@ -133,18 +150,20 @@ MUTANTS = (
 EXERCISES = (Exercise(
     key="04",
     name="my_1d",
-    constants=dict(BM=64, BN=64, BK=8, TM=8, THREADS=512),
-    cases=(matmul_case(64, 64, 16, block=(512,), grid=(1, 1)), matmul_case(128, 128, 8, block=(512,), grid=(2, 2))),
-    goals=(Goal("global reads", global_reads(64 * 64 * 16), most=1 / 64 + 1 / 64, unit="per multiply-add",
+    constants=dict(BM=32, BN=32, BK=8, TM=4, THREADS=256),  # a copy of one number per thread needs BM = BN
+    compiled=dict(BM=64, BN=64, BK=8, TM=8, THREADS=512),   # with few results the compiler treats both loops alike
+    cases=(matmul_case(64, 32, 32, 256, (1, 2)), matmul_case(16, 24, 8, 32, (3, 2), dict(BM=8, BN=8, BK=4, TM=2, THREADS=32))),
+    goals=(two_barriers(4),
+           Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
                 hint="the factors come from the tiles, and not from a and b"),
-           Goal("shared reads", shared_reads, most=1 + 1 / 8, unit="per multiply-add",
+           Goal("shared reads", shared_reads(32 * 32 * 32), most=1 + 1 / 4, unit="per multiply-add",
                 hint="read the number of B once, before the loop over the results"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
                 hint="neighbouring threads should have neighbouring columns of C"),
-           Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", compiled=True,
+           Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", counted="code",
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
            NO_FLOAT64,
-           Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", compiled=True,
+           Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", counted="code",
                 hint="with range around range(TM) this compiler unrolls two steps and loads A number by number: write the loop over the "
                      "steps with while")),
     hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile; row0, col0 and k0 belong to A, "

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['REFERENCE', 'PLACES', 'COPY_A', 'COPY_B', 'ROW', 'COLUMN', 'SOLUTIONS', 'BARRIER', 'A_ROW', 'A_COL', 'B_ROW', 'B_COL',
-           'IN_A', 'IN_B', 'ALONE', 'MUTANTS', 'PASSES_A', 'PASSES_B', 'IN_PASSES', 'PASS_SOLUTIONS', 'AS_BEFORE',
-           'PASS_MUTANTS', 'VECTORIZED', 'EXERCISES', 'sectors', 'width']
+           'IN_A', 'IN_B', 'ALONE', 'STORES', 'IN_LOOP', 'STEP', 'MUTANTS', 'PASSES_A', 'PASSES_B', 'IN_PASSES',
+           'PASS_SOLUTIONS', 'AS_BEFORE', 'PASS_MUTANTS', 'VECTORIZED', 'EXERCISES', 'sectors', 'width']
 
 # %% ../../nbs/exercises/e06.ipynb #e0600004
 from dataclasses import replace
 
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import copies
+from .e03 import copies, two_barriers
 from .e04 import replaced
 
 # %% ../../nbs/exercises/e06.ipynb #e0600006
@@ -123,7 +123,26 @@ ALONE = """        if thread == 0:
                 for j in range(0, BN, 4): store4(b_tile, (i, j), *load4(b, (k0 + i, col0 + j)))
 """
 
+STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
+IN_LOOP = replaced("\n" + STORES, ("\n", "\n    ")).strip("\n ")
+STEP = "        k0 += BK\n"
 MUTANTS = (
+    Mutant("C stored in each tile", STEP, f"{STEP}        {IN_LOOP}\n", "one store each"),
+    Mutant("C stored in each tile, but not by the first block", STEP,
+           f"{STEP}        {IN_LOOP}\n".replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
+    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("a barrier between the copies", "        store4(b_tile", "        cuda.syncthreads()\n        store4(b_tile", "barriers per tile"),
+    Mutant("the first barrier in the first tile only", "        cuda.syncthreads()\n        dot", "        if k0 == 0: cuda.syncthreads()\n        dot",
+           "no races"),
+    Mutant("the second barrier after the first two tiles only", "        cuda.syncthreads()\n        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
+           "no races"),
+    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
+    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
+    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
+    Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
+    Mutant("4 for TM", "(BN // TN) * TM", "(BN // TN) * 4", "correct"),
+    Mutant("the four not passed one by one", "*load4(b", "load4(b", "compiles"),
+    Mutant("added to what C held", STORES, "    for i in range(TM):\n        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"),
     Mutant("one thread copies for all", COPY_A + COPY_B, ALONE, "copies"),
     Mutant("the hole left in", COPY_B, "        ...\n", "written"),
     Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
@@ -189,11 +208,21 @@ PASS_SOLUTIONS = {
             x = load4(a, (row0 + thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))
             for q in range(4): a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]
 """))}
-AS_BEFORE = ("columns of A not times four", "no barrier before use", "no barrier after use", "results in float64",
+AS_BEFORE = ("C stored in each tile", "C stored in each tile, but not by the first block", "a barrier in each step", "added to what C held",
+             "the first barrier in the first tile only", "the second barrier after the first two tiles only",
+             "two tiles, however many there are", "block indices exchanged", "columns of A not times four", "no barrier before use", "no barrier after use", "results in float64",
              "each thread begins at a different row")
 PASS_MUTANTS = (
     *(mutant for mutant in MUTANTS if mutant.name in AS_BEFORE),
     Mutant("one thread copies for all", PASSES_A + PASSES_B, ALONE, "copies"),
+    Mutant("a barrier in each pass over A", "a_row + s] = x[q]\n", "a_row + s] = x[q]\n            cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("a barrier in each pass over B", "k0 + b_row + s, col0 + b_col)))\n",
+           "k0 + b_row + s, col0 + b_col)))\n            cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
+    Mutant("BM for BN in the rows of B", "thread // (BN // 4), thread % (BN // 4)", "thread // (BM // 4), thread % (BM // 4)", "in bounds"),
+    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
+    Mutant("64 for THREADS", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, 64 // (BK // 4))", "all written"),
+    Mutant("16 for BK in the loop", "while dot < BK", "while dot < 16", "in bounds"),
     Mutant("not written", PASSES_B, "        ...\n", "written"),
     Mutant("one pass for A", "range(0, BM, THREADS // (BK // 4))", "range(1)", "all written"),
     Mutant("one pass for B", "range(0, BK, THREADS // (BN // 4))", "range(1)", "all written"),
@@ -222,17 +251,19 @@ PASS_MUTANTS = (
 VECTORIZED = Exercise(
     key="06",
     name="my_vectorized",
-    constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),
+    constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),  # a copy of four numbers per thread needs BM = BN
     preamble="from numba_matmul.ptx.core import load4, store4\n",
-    cases=(matmul_case(64, 64, 16, block=64, grid=(2, 2)), matmul_case(32, 64, 24, block=64, grid=(2, 1))),
-    goals=(Goal("sectors", sectors, most=16, unit="sectors per request",
+    cases=(matmul_case(32, 32, 32, 64, 1), matmul_case(64, 32, 8, 32, (1, 2), dict(BM=32, BN=32, BK=4, TM=8, TN=4, THREADS=32)),
+           matmul_case(32, 48, 8, 16, (3, 2), dict(BM=16, BN=16, BK=4, TM=4, TN=4, THREADS=16))),
+    goals=(two_barriers(4),
+           Goal("sectors", sectors, most=16, unit="sectors per request",
                 hint="two threads side by side should read neighbours: together they fill a sector of 32 bytes"),
-           Goal("copies", copies(2 * 2), most=8, unit="requests of a warp per tile",  # two warps and tiles; `width` tells 8 from 2
+           Goal("copies", copies(2 * 4), most=8, unit="requests of a warp per tile",  # two warps, four tiles; `width` tells 8 from 2
                 hint="all threads copy, each four numbers of A and four of B: then a warp asks once for each"),
-           Goal("width", width, least=128, unit="bits", compiled=True,
+           Goal("width", width, least=128, unit="bits", counted="code",
                 hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to global "
                      "memory: call load4 and store4"),
-           Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", compiled=True,
+           Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", counted="code",
                 hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
     hints={"in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
@@ -245,7 +276,7 @@ VECTORIZED = Exercise(
     launch=lambda m, n: ((n // 128, m // 128), 256))
 EXERCISES = (VECTORIZED, replace(
     VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16), solutions=PASS_SOLUTIONS, mutants=PASS_MUTANTS,
-    cases=(matmul_case(64, 64, 32, block=64, grid=(2, 2)),),
+    cases=(matmul_case(32, 32, 64, 64, 1), matmul_case(48, 64, 16, 16, (2, 3), dict(BM=16, BN=32, BK=8, TM=4, TN=8, THREADS=16))),
     goals=tuple(replace(goal, most=16, hint="all threads copy, each four numbers of A and of B in each of two passes")
                 if goal.name == "copies" else goal for goal in VECTORIZED.goals),
     hints=VECTORIZED.hints | {

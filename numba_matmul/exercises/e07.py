@@ -4,18 +4,20 @@
 
 # %% auto #0
 __all__ = ['CONSTANTS', 'WARPS', 'TILES', 'STEPS', 'PREAMBLE', 'REFERENCE', 'SHAPE', 'FILL', 'READ', 'WIDE_READ', 'WIDE_ORDER',
-           'WIDE', 'SOLUTIONS', 'PLAIN', 'MUTANTS', 'WIDE_PADDED', 'WIDE_LOAD', 'PADDED', 'COLUMNS', 'WIDE_SOLUTIONS',
-           'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES', 'of_shared', 'loads_of', 'stores_of', 'loads_a_step',
-           'with_order', 'other_order', 'other_wide_order']
+           'WIDE', 'SOLUTIONS', 'PLAIN', 'STORES', 'IN_LOOP', 'CHEATS', 'MUTANTS', 'WIDE_PADDED', 'WIDE_LOAD', 'PADDED',
+           'COLUMNS', 'WIDE_SOLUTIONS', 'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES', 'of_shared', 'loads_of',
+           'stores_of', 'loads_a_step', 'with_order', 'other_order', 'other_wide_order']
 
 # %% ../../nbs/exercises/e07.ipynb #e0700004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from .e03 import two_barriers
 from .e04 import instructions
 
 # %% ../../nbs/exercises/e07.ipynb #e0700006
 # While it is graded, a page's names have these values.
-CONSTANTS = dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, ACROSS=8)
-WARPS, TILES, STEPS = 4, 2, 8  # of a block of the first case
+# A copy of four numbers per thread needs BM = BN, and two groups of four TN = 8.
+CONSTANTS = dict(BM=64, BN=64, BK=4, TM=8, TN=8, THREADS=64, ACROSS=8)
+WARPS, TILES, STEPS = 2, 4, 4  # of a block of the first case
 
 def of_shared(view, array, operation):
     "The places that load from, or store to, an array in shared memory."
@@ -24,13 +26,13 @@ def of_shared(view, array, operation):
     if not found: raise ValueError(f"nothing {operation}s {'from' if operation == 'load' else 'to'} a shared array called {array}: keep that name")
     return found
 
-def loads_of(array):
-    "Wavefronts that a warp needs in one step."
-    return lambda view: sum(s.passes for s in of_shared(view, array, "load")) / (WARPS * TILES * STEPS)
+def loads_of(array, steps=WARPS * TILES * STEPS):
+    "Wavefronts that a warp needs in one step; a block has so many steps of warps."
+    return lambda view: sum(s.passes for s in of_shared(view, array, "load")) / steps
 
-def stores_of(array):
-    "Wavefronts that a warp needs to fill its part of a tile."
-    return lambda view: sum(s.passes for s in of_shared(view, array, "store")) / (WARPS * TILES)
+def stores_of(array, parts=WARPS * TILES):
+    "Wavefronts that a warp needs to fill its part of a tile; a block has so many parts."
+    return lambda view: sum(s.passes for s in of_shared(view, array, "store")) / parts
 
 def loads_a_step(code):
     "Loads from shared memory for one step of a thread, in the main loop."
@@ -131,7 +133,25 @@ def other_order(name, shape, fill, read, verdict):
     "A mutant that changes the order everywhere."
     return Mutant(name, REFERENCE, with_order(shape, fill, read), verdict)
 
+STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
+IN_LOOP = STORES.replace("    for i", "        for i").replace("        for j", "            for j").replace("            store4", "                store4")
+CHEATS = (
+    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
+    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
+           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
+    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
+    Mutant("the first barrier in the first tile only", "cuda.syncthreads()  # filled", "if k0 == 0: cuda.syncthreads()", "no races"),
+    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # read", "if k0 < 2 * BK: cuda.syncthreads()", "no races"),
+    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
+    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
+    Mutant("a number for BK in the loop", "while dot < BK", "while dot < 4", "correct"),
+    Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
+    Mutant("a number for TM", "thread // ACROSS * TM,", "thread // ACROSS * 8,", "in bounds"),
+    Mutant("a number for BM", "cuda.blockIdx.y * BM", "cuda.blockIdx.y * 64", "correct"),
+    Mutant("added to what C held", STORES, "    for i in range(TM):\n        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"))
 MUTANTS = (
+    *CHEATS,
     Mutant("not written", READ, "            ...\n", "written"),
     Mutant("row and place swapped in the store", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) // TN, (b_col + q) % TN", "in bounds"),
     Mutant("row and place swapped in the load", "dot, j, col // TN", "dot, col // TN, j", "in bounds"),
@@ -209,6 +229,7 @@ FAR = with_order(*PLAIN, "            for j in range(TN): reg_n[j] = b_tile[dot,
                  + "        for j in range(TN): c[row0 + row + i, col0 + col + j * ACROSS] = acc[i, j]\n")
 
 WIDE_MUTANTS = (
+    *CHEATS,
     Mutant("not written", WIDE_LOAD, "...", "written"),
     Mutant("halves swapped in the load", "(dot, j // 4, col // 2)", "(dot, 1 - j // 4, col // 2)", "correct"),
     Mutant("always the first half", "(dot, j // 4, col // 2)", "(dot, 0, col // 2)", "correct"),
@@ -233,27 +254,31 @@ WIDE_MUTANTS = (
     Mutant("a thread's columns far apart", WIDE_SOLUTIONS["reference"], FAR.replace("my_linearized", "my_wide"), "loads per step"))
 
 # %% ../../nbs/exercises/e07.ipynb #e0700015
-CASES = matmul_case(64, 64, 16, (128,), (1, 1)), matmul_case(128, 128, 8, (128,), (2, 2)), matmul_case(
-    128, 128, 8, (256,), (1, 1), own=True)
+CASES = (matmul_case(64, 64, 16, 64, 1),
+         matmul_case(64, 128, 16, 128, (2, 1), dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, ACROSS=8)),
+         matmul_case(256, 128, 4, 128, (1, 2), dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
 HINTS = {"correct": "follow one number: B[k, x] goes where? Which thread reads that place, and as which of its columns?",
          "in bounds": "how many numbers of B does a row of the tile have, and how many threads are side by side?",
          "all written": "a thread brings four numbers of B: each needs a place of its own, and a barrier before others read it"}
 
 EXERCISES = (Exercise(
     "07", "my_linearized", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
-    goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
+    goals=(two_barriers(TILES),
+           Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="which words do threads 0, 1, 2 … want at the same time? Put those side by side"),
            NO_FLOAT64,
-           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", compiled=True,
+           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", counted="code",
                 hint="reg_n lies in registers only if the compiler knows every index into it")),
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),
     Exercise(
     "07b", "my_wide", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
-    goals=(Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
+    goals=(two_barriers(TILES),
+           Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 banks"),
-           Goal("loads per step", loads_a_step, most=3, unit="instructions, of A and of B", compiled=True,
-                hint="a load of 128 bits needs four neighbours: which four columns of a thread stay together?"),
+           Goal("loads per step", loads_a_step, most=4, unit="instructions, of A and of B", counted="code",
+                hint="a load of 128 bits needs four neighbours, and a compiler that can see that they are: which four columns of a "
+                     "thread stay together? Where a formula hides it, as ^ does, call load4"),
            Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",
                 hint="eight neighbouring threads store 32 neighbours of B: where does every second group of four go, "
                      "and what would move that place by 16 banks?")),

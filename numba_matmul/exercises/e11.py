@@ -24,7 +24,7 @@ def events_of(exercise, kernel):
     launch = with_constants(kernel, exercise.constants)[case.grid, case.block]
     return in_child(trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
 
-def tiles_of(exercise): return int(exercise.cases[0].name.split("×")[2]) // exercise.constants["BK"]
+def tiles_of(exercise): return exercise.cases[0].size[2] // exercise.constants["BK"]
 
 def judge_order(order, exercise, kernel):
     "The usual verdicts; then goals that are measured on the events of a warp and the number of its k tiles."
@@ -226,7 +226,7 @@ EXERCISES = (Exercise(
     cases=(matmul_case(32, 32, 40, (64,), (1, 1)), matmul_case(32, 64, 8, (64,), (2, 1)),
            matmul_case(64, 64, 16, (64,), (2, 2))),
     goals=(Goal("wide loads", narrowest, least=16, unit="bytes at least", hint="load4 reads four numbers at once"),
-           Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", compiled=True,
+           Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", counted="code",
                 hint="two tiles of A and two of B are enough")),
     hints={"in bounds": "after the last tile there is no next one to fetch",
            "no races": "one tile is read while the other is stored: which is which, and what keeps a fast warp "

@@ -21,14 +21,14 @@ def bf16_case(
     m, n, k,  # of A, B and C
     block,    # threads
     grid,     # blocks
-    own=False,  # see `Case`
+    constants=None,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B in bfloat16, and NaN in C, which is float32."
     def make(random):
         a, b = (to_bf16(random.standard_normal(shape)) for shape in ((m, k), (k, n)))
         expected = from_bf16(a).astype(np.float64) @ from_bf16(b)
         return (a, b, np.full((m, n), np.nan, np.float32)), {2: expected}
-    return Case(f"{m}×{n}×{k}", block, grid, make, own=own)
+    return Case(f"{m}×{n}×{k}", block, grid, make, constants=constants, size=(m, n, k))
 
 def wavefronts_a_step(view):
     "Wavefronts of a warp's loads from shared memory, for 16 columns of A: a block has 2 warps, and 4 tiles of 4 steps."
@@ -238,15 +238,15 @@ RING = dict(BM=32, BN=64, BK=64, WM=32, WN=32, STAGES=3, THREADS=64, A_TILE=32 *
 EXERCISES = (Exercise(
     "15", "my_tensor_cores",
     cases=(bf16_case(32, 64, 256, (64,), (1, 1)), bf16_case(64, 64, 64, (64,), (1, 2)),
-           bf16_case(32, 128, 128, (64,), (2, 1)), bf16_case(64, 64, 64, (128,), (1, 1), own=True)),
+           bf16_case(32, 128, 128, (64,), (2, 1)), bf16_case(64, 64, 64, (128,), (1, 1), constants={})),
     goals=(Goal("wavefronts per step", wavefronts_a_step, most=16,
                 hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A, two for B, eight neighbouring "
                      "rows to each matrix"),
-           Goal("local memory", lambda code: code.stack_bytes, most=0, unit="bytes", compiled=True,
+           Goal("local memory", lambda code: code.stack_bytes, most=0, unit="bytes", counted="code",
                 hint="the sums stay in registers if every index into acc is a constant once the loops are unrolled: "
                      "range with literal bounds"),
            Goal("shared memory", lambda code: code.shared_bytes, most=2 * 3 * (32 * 64 + 64 * 64), unit="bytes",
-                compiled=True, hint="a ring of STAGES tiles is enough")),
+                counted="code", hint="a ring of STAGES tiles is enough")),
     hints={"correct: never written": "a lane has four sums of each 16×8 matrix: two neighbours of a row, and two of "
                                      "the row eight further down. Has each of its 32 sums a place of its own?",
            "correct": "is it the factors or the places? Let every number of A be 1: then all rows of C are equal. If they are "

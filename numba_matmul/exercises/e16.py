@@ -84,7 +84,7 @@ def case(m, n, k, grid):
     def make(random):
         a, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
         return (a, b, np.full((m, n), np.nan, np.float32), k), {2: from_bf16(to_bf16(a @ b)).astype(float)}
-    return Case(f"{m}×{n}×{k}", (page.THREADS,), grid, make, STAGES * (SMALL["STAGE_BYTES"] + 8) + 1024, call, SIGNATURE)
+    return Case(f"{m}×{n}×{k}", (page.THREADS,), grid, make, STAGES * (SMALL["STAGE_BYTES"] + 8) + 1024, call, SIGNATURE, size=(m, n, k))
 
 # %% ../../nbs/exercises/e16.ipynb #4ec3a3f3
 def k_tiles_ahead(events):
@@ -319,7 +319,7 @@ MUTANTS = (
 EXERCISES = (Exercise(
     "16", "my_tma_wgmma",
     cases=(case(128, 64, 448, (1, 1)), case(256, 64, 128, (1, 2)), case(128, 128, 64, (2, 1))),
-    goals=(Goal("spills", lambda code: code.spills + code.stack_bytes, most=0, unit="loads, stores and bytes of stack", compiled=True,
+    goals=(Goal("spills", lambda code: code.spills + code.stack_bytes, most=0, unit="loads, stores and bytes of stack", counted="code",
                 hint="the sums are one tuple: pass it on whole"),),
     hints={"all written": "a product may be started when the stage's phase has ended. With which parity, the first time "
                           "round the ring, and the second?",

@@ -13,9 +13,9 @@ from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from .e03 import ONE_COPY, costliest
 
 # %% ../../nbs/exercises/e31.ipynb #e31000005
-def case(m, n, k):
-    "A launch of blocks of 16·16 threads in a row, x along the rows of C, with room for two tiles."
-    return replace(matmul_case(m, n, k, (256,), cdiv((m, n), (16, 16))), shared_bytes=2 * 16 * 16 * 4)
+def case(m, n, k, tile):
+    "A launch of blocks of tile·tile threads in a row, x along the rows of C, with room for two tiles."
+    return replace(matmul_case(m, n, k, (tile * tile,), cdiv((m, n), (tile, tile)), dict(TILE=tile)), shared_bytes=2 * tile * tile * 4)
 
 # %% ../../nbs/exercises/e31.ipynb #e31000006
 REFERENCE = """@cuda.jit
@@ -92,6 +92,17 @@ def my_port(a, b, c):
 # %% ../../nbs/exercises/e31.ipynb #e31000008
 TWO, PADDED = "two tiles of two dimensions", "A transposed, in padded rows"
 MUTANTS = (
+    Mutant("C stored in each tile", "        k0 += TILE\n", "        k0 += TILE\n        if row < m and col < n: c[row, col] = acc\n", "one store each"),
+    Mutant("C stored in each tile, but not by the first block", "        k0 += TILE\n",
+           "        k0 += TILE\n        if cuda.blockIdx.x > 0 and row < m and col < n: c[row, col] = acc\n", "one store each"),
+    Mutant("a barrier in each step", "acc += tiles[ty * TILE + i] * tiles[SQUARE + i * TILE + tx]",
+           "\n            acc += tiles[ty * TILE + i] * tiles[SQUARE + i * TILE + tx]\n            cuda.syncthreads()", "barriers per tile"),
+    Mutant("a barrier between the copies", "        tiles[SQUARE + ty", "        cuda.syncthreads()\n        tiles[SQUARE + ty", "barriers per tile"),
+    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # free", "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
+    Mutant("two tiles, however many there are", "while k0 < k:", "while k0 < min(k, 2 * TILE):", "correct"),
+    Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
+    Mutant("a warp's width for TILE", "cuda.threadIdx.x // TILE, cuda.threadIdx.x % TILE",
+           "cuda.threadIdx.x // 32, cuda.threadIdx.x % 32", "no races"),
     Mutant("not written", "    if row < m and col < n: c[row, col] = acc", "    ...", "written"),
     Mutant("ported as it is", "        cuda.syncthreads()  # free\n", "", "no races"),
     Mutant("the other barrier missing", "        cuda.syncthreads()  # full\n", "", "all written"),
@@ -151,7 +162,7 @@ MUTANTS = (
 # %% ../../nbs/exercises/e31.ipynb #e31000009
 EXERCISES = (Exercise(
     "31", "my_port", constants=dict(TILE=16), preamble="SQUARE, WIDE = TILE * TILE, TILE + 2\n",
-    cases=(case(16, 16, 32), case(35, 20, 21)),
+    cases=(case(16, 16, 64, 16), case(37, 20, 21, 8)),
     goals=(*ONE_COPY, Goal("sectors", costliest("global"), most=4, unit="sectors per request",
                 hint="neighbouring threads should copy neighbouring columns: tx is threadIdx.x % TILE"),
            Goal("wavefronts", costliest("shared"), most=1, unit="wavefronts per request",

@@ -398,8 +398,9 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         except SimulatorError as e: grid.races[None] = str(e)
         finally: gc.set_threshold(*collector)
         if grid.races: raise SimulatorError("\n".join(filter(None, grid.races.values())))
+        grid.stores = {array.name: array.watch.stores for array in arrays}
         if not self.blocks and not memory.recorder:
-            learned.update(array.name for array in arrays if not array.watch.written)
+            learned.update(array.name for array in arrays if not array.watch.stores)
 
     configure = lambda self, *configuration: self[configuration]
     def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
@@ -610,7 +611,7 @@ def _looks_odd(fn, extents):
 
 def _unwritten(launch):
     "Remarks on arrays that a launch was given and has not written, or not wholly."
-    fn, written = launch.fn, {array.name for array in launch.arrays if array.watch.written}
+    fn, written = launch.fn, {array.name for array in launch.arrays if array.watch.stores}
     nodes = [node for statement in source_tree(fn) or () for node in ast.walk(statement)]
     stored = {node.value.id for node in nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
               and isinstance(node.value, ast.Name)}

@@ -343,8 +343,8 @@ def _name(code, line, made=0):
 
 # %% ../../nbs/library/sim_memory.ipynb #651d3698
 class Watch:
-    "Of an array that a kernel is given: are its elements noted, and was it written?"
-    def __init__(self, on): self.on, self.written = on, False
+    "Of an array that a kernel is given: are its elements noted, and how many were stored?"
+    def __init__(self, on): self.on, self.stores = on, 0
 
 # %% ../../nbs/library/sim_memory.ipynb #d1ffe33e
 class GlobalArray(FakeWithinKernelCUDAArray):
@@ -396,8 +396,11 @@ class GlobalArray(FakeWithinKernelCUDAArray):
 
     def begin(self, noted):
         "A launch begins: are accesses to the elements noted?"
-        self.watch.on = noted
+        self.watch.on, self.watch.stores = noted, 0  # one that starts over counts anew
         self.noted.clear()
+
+    @property
+    def T(self): return GlobalArray(FakeCUDAArray(self._item._ary.T), self.name, self.first_byte, self.watch)
 
     def byte(self, index):
         "How far from the start of the whole array an element starts."
@@ -438,7 +441,8 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         "Check a write by the running thread against what is known of the element, and note it."
         if recorder: return Element()
         if not self.watch.on: raise Again(self.name)
-        self.watch.written, element = True, self.note(index)
+        self.watch.stores += 1
+        element = self.note(index)
         element.note_write(access, self, index, value)
         return element
 

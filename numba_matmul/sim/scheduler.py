@@ -363,6 +363,7 @@ class Grid:
         self.races, self.remarks = {}, {}   # pair of lines → text
         self.talks = self.masked = False    # do blocks talk to each other? do some lanes meet without others?
         self.started, self.some_ended = [], False
+        self.stores, self.barriers = {}, 0  # of the launch: argument → elements stored; barriers that a thread passed
 
     def run(self, indices, start, ended):
         """Run the blocks with these indices. One waits for another: then the others have their turn.
@@ -381,6 +382,7 @@ class Grid:
                     if not block.alive:
                         self.started.remove(block)
                         self.some_ended = True
+                        self.barriers = max(self.barriers, block.threads[0].barriers)
                         ended(block)
                 if not more: self._release_grid()
                 idle = 0 if newcomers or self.moves > moves else idle + 1
