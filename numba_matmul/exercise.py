@@ -397,6 +397,10 @@ def with_constants(
     if not constants: return kernel
     scope = fn.__globals__ | constants
     scope |= {name: value for name, value in _computed(fn, scope).items() if name not in constants}
+    for name, value in fn.__globals__.items():  # the reader's own device functions use them, too
+        other, how, _ = kernel_parts(value) or (fn, {}, None)
+        if how.get("device") and other.__globals__ is fn.__globals__ and name not in constants:
+            scope[name] = cuda.jit(**how)(FunctionType(other.__code__, scope, other.__name__, other.__defaults__, other.__closure__))
     copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(copy)  # verdicts name lines
 
