@@ -273,6 +273,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         all_noted = _overlap(array._item._ary for array in arrays)
         for array in arrays:
             array.watch.on = not memory.recorder and (all_noted or array.name not in learned)
+            array.watch.stores = 0
         indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
         def start(index): return Block(grid, index, args, SharedMemory(self.dynshared_size))
         try:
