@@ -158,16 +158,6 @@ def my_rule(t):
         if width & width - 1 or width > 1024: return f"{width} doesn't divide a pass"
     floats = t.bk * (t.bm + t.pad_a) + t.bk * t.bn
     return "too large for shared memory" if floats * 4 > 49152 else "too many sums" if t.bm * t.bn > 128 * 256 else None
-""", "a list of failures": """my_tile = GroupTile(128, 128, 16, 4, 4)._replace(pad_a=4)
-
-def my_rule(tile):
-    bm, bn, bk = tile.bm, tile.bn, tile.bk
-    failures = []
-    if (bm * bk) % (256 * 4) != 0 or (bk * bn) % (256 * 4) != 0: failures += ["passes"]
-    if any(1024 % width for width in (bk, bn)): failures += ["rows"]
-    if sum((bm + tile.pad_a, bn)) * bk > 48 * 256: failures += ["shared memory"]
-    if tile.threads > 1024 or tile.results > 128: failures += ["registers"]
-    return ", ".join(failures) or None
 """, "the rules of the library": """from numba_matmul.gemm.tiles import TUNED_RULES
 my_tile = GroupTile(128, 128, 32, 8, 4, pad_a=4, unroll=8)._replace(bk=16)
 

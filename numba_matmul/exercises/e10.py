@@ -128,14 +128,6 @@ EXERCISES = (Exercise(
     row += lane // (WN // TN) * TM
     col += lane % (WN // TN) * TN
 """),
-        "lanes by shifts of the thread": placed("""    lanes = WN // TN
-    col = ((thread >> 5) % (BN // WN) * lanes + (thread & 31) % lanes) * TN
-    row = (thread // 32 // (BN // WN) * (WM // TM) + (thread & 31) // lanes) * TM
-"""),
-        "all in columns, block by block": placed("""    warp, lane = thread // 32, thread % 32
-    row = warp % (BM // WM) * WM + lane % (WM // TM) * TM
-    col = warp // (BM // WM) * WN + lane // (WM // TM) * TN
-"""),
         "with divmod's parts by name": placed("""    lanes_across, warps_across = WN // TN, BN // WN
     warp_row, warp_col = thread // 32 // warps_across, thread // 32 % warps_across
     lane_row, lane_col = thread % 32 // lanes_across, thread % lanes_across

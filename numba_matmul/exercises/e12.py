@@ -117,9 +117,6 @@ def start_if_any(a_ring, b_ring, stage, a, b, row0, col0, k0, thread):
         cp_async_commit_group()
 """ + MULTIPLY + """        now, k0 = (now + 1) & 3, k0 + BK
 """ + TAIL,
-    "the whole ring waits before the loop": HEAD + FIRST + """    cp_async_wait_group(0)
-    cuda.syncthreads()
-""" + BEGIN + AHEAD + MULTIPLY + WAIT + ON + TAIL,
     "the last tiles wait for all": HEAD + FIRST + BEGIN + """        if k0 + 3 * BK < a.shape[1]: cp_async_wait_group(2)
         else: cp_async_wait_group(0)
         cuda.syncthreads()
@@ -207,7 +204,8 @@ EXERCISES = (Exercise(
     hints={"all written: asynchronous copy": "a copy has landed for all threads once each of them has waited for its own groups and then "
                           "met the others at a barrier. Groups are counted from the youngest: close one for "
                           "each k tile, even an empty one, or the count is off",
-           "all written": "this was never copied: is each k tile started, into the stage from which it's read later?",
+           "all written": "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is each k tile started, "
+                          "into the stage from which it's read later?",
            "no races: two asynchronous": "the stage is filled twice: is it `free`, and does `free` move on with each k tile?",
            "no races: ring[": "all threads must have met at a barrier between the wait for a copy and the first read of it, and between the "
                        "last read of a stage and the next copy into it: do all of them reach it, in each k tile, and is `free` that stage?",

@@ -140,7 +140,6 @@ SOLUTIONS = {
             if number == 5: cp_async_commit_group()
             acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
 """ + TAIL,
-    "B with the first half of A": HEAD + plan(step1=BARRIER, step3=PIECES[0] + PIECES[2], step4=PIECES[1], step7=COMMIT) + TAIL,
     "pieces by a loop in a function": """@cuda.jit(device=True)
 def start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread):
     if ahead < end and number >= 3 and number < 6:
@@ -153,8 +152,6 @@ def start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thre
             acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
         cp_async_commit_group()
 """ + TAIL,
-    "no copies at the end": HEAD + plan(step2=BARRIER, step3="        if ahead < end:\n    " + PIECES[0],
-        step4="        if ahead < end:\n    " + PIECES[1], step5="        if ahead < end:\n    " + PIECES[2] + COMMIT) + TAIL,
     "no barrier for the last k tile": HEAD + plan(step3="""        if k0 + BK < end:
             cp_async_wait_group(1)
             cuda.syncthreads()
@@ -195,9 +192,9 @@ MUTANTS = (
           end="        if k0 // BK % 2: cuda.syncthreads()\n"),
     wrong("a barrier in each step", "barriers per tile", **{f"step{number}": SYNC for number in (1, 2, 6, 7)}, step3=BARRIER + PIECES[0],
           step4=PIECES[1], step5=PIECES[2] + COMMIT),
-    wrong("a barrier in the first k tile only", "no races", (SYNC, SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
+    wrong("a barrier in the first k tile only", "all written", (SYNC, SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
     wrong("a fence for each k tile", "fences", (SYNC, "        cuda.threadfence()\n" + SYNC)),
-    Mutant("the loop ends after two k tiles", "while k0 < end:", "while k0 < 2 * BK:", "all written"),
+    Mutant("the loop ends after two k tiles", "while k0 < end:", "while k0 < 2 * BK:", "correct"),
     Mutant("the library's main loop", HEAD + PLAN + TAIL, """from numba_matmul.kernels.k13_planned_loop import short_main_loop
 
 @cuda.jit(device=True)
@@ -242,7 +239,8 @@ EXERCISES = (Exercise(
     hints={"all written: asynchronous copy": "when is the next k tile read for the first time? Before that, each thread has to wait for its "
                           "own groups, counted from the youngest, and then to meet the others at a barrier. A group is closed in "
                           "each k tile, even if it's empty",
-           "all written": "this was never copied: is each piece, 0, 1 and 2, started once for each k tile, into `free`?",
+           "all written": "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is each piece, 0, 1 and 2, "
+                          "started once for each k tile, into `free`?",
            "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
            "no races: ring[": "the copy goes into the stage of the k tile before. Which barrier tells you that nobody reads it anymore, and "
                        "does every thread reach it?",

@@ -225,24 +225,6 @@ SOLUTIONS = {
             for other in range(block + 1, blocks):
                 if first_k_tile(other, blocks, work) >= (tile + 1) * k_tiles: break
 """ + WAIT + ADD + WRITE + TAIL,
-    "the other test first": HEAD.removesuffix("        if begin > 0:\n") + """        mine = block * PART + 4 * thread
-        if begin:
-            store_fours(workspace, mine, STEP, acc)
-            cuda.threadfence()
-            cuda.syncthreads()
-            if thread == THREADS - 1: cuda.atomic.cas(flags, block, 0, 1)
-        if begin == 0:
-            other, done = block, stop
-            while done != k_tiles:
-                other += 1
-                if thread == 0:
-                    while not cuda.atomic.cas(flags, other, 1, 0): continue
-                    cuda.threadfence()
-                cuda.syncthreads()
-                acc = add_fours(acc, workspace, other * PART + 4 * thread, STEP)
-                done = min(k_tiles, first_k_tile(other + 1, blocks, work) - tile * k_tiles)
-            short_write(c, acc, row0, col0, thread)
-""" + TAIL,
     "waiting in a function": """@cuda.jit(device=True)
 def wait_for(flags, other, thread):
     if thread == 0:

@@ -140,17 +140,6 @@ SOLUTIONS = {
             q = ldmatrix_x4_trans(b_ring, now * B_TILE + place(b_row, b_col + 16))
             acc = mma_m16n8k16(acc, x, (p[0], p[2], p[1], p[3], q[0], q[2], q[1], q[3]))
 """ + ON + END,
-    "B of all steps first": HEAD + ACC + FIRST + BEGIN + WAIT + AHEAD + """
-        here, half, at_a, at_b = lane % 16, lane // 16 * 8, now * A_TILE, now * B_TILE
-        k = 0
-        while k < BK:
-            y0 = ldmatrix_x4_trans(b_ring, at_b + place(k + here, col + half))
-            y1 = ldmatrix_x4_trans(b_ring, at_b + place(k + here, col + 16 + half))
-            x1 = ldmatrix_x4(a_ring, at_a + place(row + 16 + here, k + half))
-            x0 = ldmatrix_x4(a_ring, at_a + place(row + here, k + half))
-            acc = mma_m16n8k16(acc, (*x0, *x1), (*y0, *y1))
-            k += 16
-""" + ON + END,
     "addresses in a function": """@cuda.jit(device=True)
 def at(stage, tile, row, col, lane): return stage * tile + place(row + lane % 16, col + lane // 16 * 8)
 

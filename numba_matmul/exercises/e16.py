@@ -411,9 +411,14 @@ EXERCISES = (Exercise(
                           "around the ring, and which the second? And is the wait before the product?",
            "no races": "a stage may be ordered again once the products of its k tile are complete, in both warpgroups: which "
                        "stage is that right after the barrier?",
-           "barriers: more than": "a phase of this mbarrier ends with one arrival, and more threads than one have arrived: elect one",
-           "barriers: 0 of 1 have arrived": "somebody waits for a phase in which nobody has arrived: is it the right stage's mbarrier, with the "
-                                            "right parity, and is its k tile ordered at all?",
+           "barriers: more than": "a phase of this mbarrier ends with one arrival: has one thread been elected to arrive, and does `free` move on "
+                                   "with each k tile, so that no stage is ordered twice?",
+           "barriers: there is no mbarrier": "there are STAGES mbarriers, 8 bytes each, from `full` on: is one made for each stage, and does "
+                                             "`stage` begin again at 0?",
+           "barriers: 0 of 1 have arrived, 0 bytes are expected, and 0": "no k tile has been ordered for the phase that is waited for: is it the "
+                                            "right stage's mbarrier, with the right parity, and is the k tile STAGES - 1 ahead ordered?",
+           "barriers: 0 of 1 have arrived": "copies are on their way, but nobody has arrived at the mbarrier that they tell: "
+                                            "mbarrier_arrive_expect_tx, at the same stage's",
            "barriers: are expected": "the bytes that were announced and those that are on their way aren't the same: count both tiles of one "
                                      "stage, in bytes. And do they tell the mbarrier at which the thread has arrived?",
            "barriers: mbarrier": "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier before they use one",
@@ -422,6 +427,7 @@ EXERCISES = (Exercise(
            "fences": "the thread that orders copies has to fence what it has made, the mbarriers, and what it uses, both tensor maps",
            "ends: copies": "past the last k tile there is nothing to order; and each k tile that was ordered is waited for",
            "ends: products": "after the loop one call may still be at work",
+           "correct: NaN, and each": "the sums have begun with what nobody set: ZEROS, or scale_d = 0 for the first product",
            "correct: never written": "where does the block's tile begin in C, and which 16 rows of it does a warp store?",
            "correct: in the wrong places": "the sums are right, but belong elsewhere: which 64 rows of A's tile are this warpgroup's (BOX bytes each), "
                                            "and where does the block's tile begin?",

@@ -114,7 +114,7 @@ def ended_too_often(events):
         tiles, ended, arrivals = count("ordered", came) // BOXES, count("ended", left), count("arrives at", left)
         if ended > tiles:
             return (f"{arrivals} arrivals at the mbarrier that says stage {stage} is empty, for {tiles} k tile{'s' * (tiles != 1)}: "
-                    f"they have ended {ended} phases, one too early")
+                    f"its phase has ended {ended} times, and once for each k tile is enough")
 
 ORDER = (
     Goal("k tiles on their way", k_tiles_on_their_way, least=TILE.stages, unit="k tiles at a time",
@@ -256,17 +256,6 @@ def k_tile_of(storage, state, acc, warpgroup):
 """ + END,
     "the last stage is released, too": HEAD + PRODUCE + CONSUMER + CONSUME + RESULTS.replace(
         "        stage_results", "        consumer_release(storage, previous, store.releases)\n        stage_results") + SEE + SEND,
-    "the first k tile by itself": HEAD + PRODUCE + CONSUMER + """        state = PipelineState(uint32(0), uint32(0))
-        consumer_wait(storage, state)
-        acc = mma(acc, storage, state.stage, warpgroup)
-        k_tile = uint32(1)
-        while k_tile < grid.k_tiles:
-            previous, state = state.stage, advance(state)
-            consumer_wait(storage, state)
-            acc = mma(acc, storage, state.stage, warpgroup)
-            consumer_release(storage, previous, store.releases)
-            k_tile = uint32(k_tile + 1)
-""" + END,
     "the copies ordered by hand": HEAD + PRODUCE.replace(
         "            load_k_tile(storage, state.stage, maps, row, col, k_tile)\n", """            full = full_barrier(storage, state.stage)
             to, k0 = uint32(storage.ab_tiles + state.stage * uint32(32768)), uint32(k_tile * uint32(64))
@@ -359,7 +348,7 @@ EXERCISES = (Exercise(
                    "producer and the consumers count the same k tiles?",
            "ends: bytes are expected, and": "each wait needs an arrival that comes: k tile by k tile, does the producer announce all bytes that its "
                                             "copies bring, and does one lane of each consumer warp release each stage?",
-           "arrivals: they have ended": "an mbarrier counts arrivals, not threads: of each warp that consumes, one lane releases a stage "
+           "arrivals: its phase has ended": "an mbarrier counts arrivals, not threads: of each warp that consumes, one lane releases a stage "
                                         "(store.releases), once for each k tile, and the mbarrier is made for all those warps",
            "arrivals": "each phase of an mbarrier needs exactly the arrivals it was made for: one from the producer, "
                        "or one from each consumer warp. Who arrives too often, or too early?",
