@@ -442,7 +442,12 @@ def with_constants(
     "The same kernel, with different values for global names that it uses, and what is computed from them above it."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
-    copy = FunctionType(fn.__code__, fn.__globals__ | constants | _computed(fn, constants), fn.__name__, fn.__defaults__, fn.__closure__)
+    scope = fn.__globals__ | constants | _computed(fn, constants)
+    for name, value in fn.__globals__.items():  # the reader's own device functions use them, too
+        other, how, _ = kernel_parts(value) or (fn, {}, None)
+        if how.get("device") and other.__globals__ is fn.__globals__ and name not in constants:
+            scope[name] = cuda.jit(**how)(FunctionType(other.__code__, scope, other.__name__, other.__defaults__, other.__closure__))
+    copy = FunctionType(fn.__code__, scope, fn.__name__, fn.__defaults__, fn.__closure__)
     return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(copy)  # verdicts name lines
 
 # %% ../nbs/library/exercise.ipynb #71826a08

@@ -182,3 +182,19 @@ def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
 def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict, no_compiler):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.verdict == verdict))
     assert ok, found
+
+
+@pytest.mark.parametrize("key, name", [
+    ("09", "the library's own check"), ("18", "the judge's own estimate"), ("30", "matmul called, PyTorch's product returned"),
+    ("10", "BM for BN"), ("13", "the library's main loop"), ("14", "whole tiles for each block"), ("16", "four calls, one of them at work"),
+    ("17", "all threads release"), ("17", "a barrier of both consumers for each k tile"), ("30b", "a barrier for each sum")])
+def test_a_cheat_is_refused_by_its_own_verdict(key, name):
+    ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))
+    assert ok, found
+
+
+def test_a_function_of_the_readers_own_has_the_constants_of_each_case():
+    one = ALL["11"]
+    helper = "@cuda.jit(device=True)\ndef ahead(k0): return k0 + BK\n\n"
+    source = helper + one.solutions["reference"].replace("        k0 += BK\n", "        k0 = ahead(k0)\n")
+    assert outcome(one, Mutant("none", one.solutions["reference"], source, ""))[1] == "passes, and must not"

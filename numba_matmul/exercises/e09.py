@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['WORK', 'FAIL', 'WHY', 'MOST', 'WARPS', 'REFERENCE', 'SOLUTIONS', 'TILE_TEXT', 'MUTANTS', 'EXERCISES', 'wavefronts',
-           'recorded_speed', 'judge_rule', 'judge_tile', 'judge']
+           'recorded_speed', 'borrowed_from', 'not_your_own', 'judge_rule', 'judge_tile', 'judge']
 
 # %% ../../nbs/exercises/e09.ipynb #e0900004
+import sys
 from functools import partial
 
 from ..cards import load_cards
@@ -56,10 +57,26 @@ def recorded_speed(tile):
     return "not among those that a recorded search has timed"
 
 # %% ../../nbs/exercises/e09.ipynb #e0900008
+def borrowed_from(fn, *args):
+    "What a function returns, and which function of the library it has called; methods and rules of a tile are no answer."
+    called, before = [], sys.getprofile()
+    def note(frame, event, _):
+        module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
+        if event == "call" and module.startswith("numba_matmul.") and module != "numba_matmul.arrays" and name.isidentifier(): called.append(name)
+    sys.setprofile(note)
+    try: return fn(*args), called
+    finally: sys.setprofile(before)
+
+def not_your_own(fn, called):
+    return Verdict("your own", False, f"{fn.__name__} calls {called[0]}, which is the library's own answer",
+                   "write it yourself, then compare it with the library's")
+
 def judge_rule(rule):
     "The verdicts on a rule, up to the first that fails."
+    called = []
     def ask(tile):
-        reason = rule(tile)
+        reason, names = borrowed_from(rule, tile)
+        called.extend(names)
         if reason is not None and not (isinstance(reason, str) and reason):
             raise TypeError(f"it returned {reason!r}, not a reason in words, or None")
         return reason
@@ -68,13 +85,16 @@ def judge_rule(rule):
     except Exception as e:
         yield Verdict("runs", False, f"{type(e).__name__}: {e}")
         return
+    if called:
+        yield not_your_own(rule, called)
+        return
     wrong = [(tile, reason) for tile, reason in answers.pop("accepts") if reason]
     yield Verdict("accepts", not wrong, f"{len(WORK)} tiles that work" if not wrong else
-                  f"{wrong[0][0]} works, and your rule says: {wrong[0][1]}")
+                  f"{wrong[0][0]} works, but your rule says: {wrong[0][1]}")
     for name, found in answers.items():
         passed = [tile for tile, reason in found if not reason]
         more = f" (and {len(passed) - 1} more)" if passed[1:] else ""
-        text = f"{passed[0]} gets through, and fails{more}" if passed else f"{len(found)} tiles refused"
+        text = f"{passed[0]} gets through, and would fail{more}" if passed else f"{len(found)} tiles refused"
         yield Verdict(name, not passed, text, WHY[name])
 
 def judge_tile(tile):
@@ -103,7 +123,7 @@ def judge(exercise, rule):
         yield verdict
         if verdict.failed: return
     tile = rule.__globals__.get("my_tile", ...)
-    if tile is ...: yield Verdict("my_tile", False, "the rule is complete; my_tile is not chosen yet")
+    if tile is ...: yield Verdict("my_tile", False, "the rule is complete; now choose my_tile")
     else: yield from judge_tile(tile)
 
 # %% ../../nbs/exercises/e09.ipynb #e0900009
@@ -128,6 +148,16 @@ def my_rule(tile):
     rows, cols = tile.shape
     if rows * cols + rows + cols > 200: return "registers"
     return None
+""", "one condition after the other": """my_tile = GroupTile(128, 128, 16, 4, 4, 4)
+
+def whole(numbers, width): return numbers % 1024 == 0
+
+def my_rule(t):
+    for rows, width in ((t.bm, t.bk), (t.bk, t.bn)):
+        if not whole(rows * width, width): return f"{rows} rows of {width} aren't whole passes"
+        if width & width - 1 or width > 1024: return f"{width} doesn't divide a pass"
+    floats = t.bk * (t.bm + t.pad_a) + t.bk * t.bn
+    return "too large for shared memory" if floats * 4 > 49152 else "too many sums" if t.bm * t.bn > 128 * 256 else None
 """, "the rules of the library": """from numba_matmul.gemm.tiles import TUNED_RULES
 my_tile = GroupTile(128, 128, 32, 8, 4, pad_a=4, unroll=8)._replace(bk=16)
 
@@ -182,6 +212,27 @@ MUTANTS = (
     Mutant("raises, and returns nothing", 'return "more than 48 KB of shared memory"',
            'raise ValueError("more than 48 KB of shared memory")', "runs"),
     Mutant("a name that a tile does not have", "t.pad_a", "t.pad", "runs"),
+    Mutant("the library's own check", REFERENCE, """from numba_matmul.gemm.tiles import check_tile
+from numba_matmul.kernels.k09_autotuning import RULES
+my_tile = GroupTile(128, 128, 16, 4, 4, pad_a=4)
+
+def my_rule(t):
+    try: check_tile(t, RULES, GroupTile)
+    except ValueError as e: return str(e)
+""", "your own"),
+    Mutant("whatever the judge's own check says", REFERENCE, """from numba_matmul.exercises import e09
+my_tile = GroupTile(128, 128, 16, 4, 4, pad_a=4)
+
+def refused(t): return next((verdict.found for verdict in e09.judge_tile(t) if verdict.failed and verdict.name == "my_tile works"), None)
+def my_rule(t): return refused(t)
+""", "your own"),
+    Mutant("the kernel's factory asked", REFERENCE, """from numba_matmul.kernels.k09_autotuning import sgemm_autotuned_kernel
+my_tile = GroupTile(128, 128, 16, 4, 4, pad_a=4)
+
+def my_rule(t):
+    try: sgemm_autotuned_kernel(t)
+    except Exception as e: return str(e)
+""", "your own"),
     Mutant("a tile that is not chosen", TILE_TEXT, "...", "my_tile"),
     Mutant("a tuple, no tile", TILE_TEXT, "128, 128, 16, 4, 4, 4", "my_tile works"),
     Mutant("half a pass", TILE_TEXT, "GroupTile(64, 128, 8, 4, 4, pad_a=4)", "my_tile works"),
@@ -199,12 +250,12 @@ MUTANTS = (
 # %% ../../nbs/exercises/e09.ipynb #e0900011
 EXERCISES = (Exercise(
     "09", "my_rule", judge=judge,
-    hints={"runs": "return None where the tile works, and a text where it can't; a tile has bm, bn, bk, tm, tn, pad_a",
+    hints={"runs": "return None if the tile works, and the reason as text if it can't; a tile has bm, bn, bk, tm, tn, pad_a",
            "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
            "my_tile": "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one A's rows?",
            "my_tile works: expected a": "give it a GroupTile(…)",
-           "my_tile works": "the library's own rules refuse it, so the kernel does, too",
-           "wavefronts": "lesson 8: groups of four neighbours for the loads of B, padding for the stores of A",
-           "warps": "more than 64 results for each thread leave room for one block only"},
+           "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
+           "wavefronts": "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A",
+           "warps": "with more than 64 results per thread there is room for only one block"},
     preamble="from numba_matmul.gemm.tiles import GroupTile\nTILE = GroupTile(128, 128, 16, 8, 8)\n",
     solutions=SOLUTIONS, mutants=MUTANTS),)

@@ -4,19 +4,37 @@
 
 # %% auto #0
 __all__ = ['STEP_LOADS', 'STEPS', 'ORDER', 'HEAD', 'TAIL', 'BARRIER', 'COMMIT', 'PIECES', 'STEP_LINES', 'PLAN', 'SOLUTIONS',
-           'WAIT', 'SYNC', 'MUTANTS', 'SMALL', 'FIXED', 'EXERCISES', 'slack', 'together', 'judge', 'plan', 'wrong']
+           'WAIT', 'SYNC', 'MUTANTS', 'SMALL', 'OTHER', 'EXERCISES', 'borrowed', 'slack', 'barriers', 'together',
+           'judge', 'plan', 'wrong', 'fixed']
 
 # %% ../../nbs/exercises/e13.ipynb #e1300004
-from ..exercise import (Exercise, Goal, Mutant, Verdict, matmul_case,
-                                   with_constants)
-from .e11 import barriers, judge_order
+from dataclasses import replace
+from ..exercise import Exercise, Goal, Mutant, Verdict, constants_of, matmul_case, with_constants
+from .e10 import NO_FENCES
+from .e11 import judge_order
 from .e12 import time_for_a_copy
 from ..kernels.k12_async_copy import start_copies
+from ..kernels import k13_planned_loop as K13
 from ..kernels.k13_planned_loop import (short_factors, short_place, short_planned_loop,
                                                    short_step, short_write, start_piece)
 from ..process import kernel_parts
 
 # %% ../../nbs/exercises/e13.ipynb #e1300005
+def borrowed(kernel, page, exercise):
+    "The verdict on a kernel that has the library's answer work for it: it calls, or one that it calls does, what the page exports later."
+    given = set(exercise.constants) | set(kernel_parts(exercise.build("reference"))[0].__globals__)
+    answers = {*page.__all__} - given
+    seen, left = set(), [kernel_parts(kernel)[0]]
+    while left:
+        fn = left.pop()
+        for name in set(fn.__code__.co_names) - seen:
+            seen.add(name)
+            if not (parts := kernel_parts(fn.__globals__.get(name))): continue
+            if parts[0].__qualname__.partition(".")[0] in answers:  # it, or what a factory has made
+                return Verdict("your own", False, f"{fn.__name__} calls {parts[0].__name__}, which is the library's own answer",
+                               "write the lines yourself: the library's kernel is for comparing, after you have passed")
+            left.append(parts[0])
+
 STEP_LOADS, STEPS = 4, 8  # loads from shared memory in a step; steps of a k tile
 
 def slack(events, tiles):
@@ -26,6 +44,11 @@ def slack(events, tiles):
         if kind == "shared load": loads += 1
         elif kind == "barrier" and loads: found.append(-loads % (STEP_LOADS * STEPS) / STEP_LOADS)
     return min(found[:tiles - 1], default=0)  # the last k tile waits for nothing
+
+def barriers(events, tiles):
+    "Barriers for each k tile, from the first step to the last."
+    reads = [i for i, (kind, _) in enumerate(events) if kind == "shared load"]
+    return sum(kind == "barrier" for kind, _ in events[reads[0]:reads[-1]]) / tiles
 
 def together(events, tiles):
     "The most copies between two loads from shared memory, once the main loop has begun."
@@ -37,25 +60,29 @@ def together(events, tiles):
     return most
 
 ORDER = (
+    Goal("barriers per tile", barriers, most=1,
+         hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before"),
     Goal("slack", slack, least=3, unit="steps between the barrier and the first read",
-         hint="the barrier may stand as early as you like: which steps read from this k tile alone?"),
+         hint="the barrier may come as early as you like: which steps read only from this k tile?"),
     Goal("copies in a row", together, most=5, unit="copies between two steps",
          hint="put a step between the pieces"),
-    Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles are multiplied meanwhile",
-         hint="start the copies soon after the barrier, and wait only for the group that you need: how many "
-              "groups are younger?"),
-    Goal("barriers per tile", barriers, most=1,
-         hint="one barrier can do both: all threads have waited, and all have left the stage before"))
+    Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied meanwhile",
+         hint="start the copies soon after the barrier, and wait only for the group that you need: how many younger groups "
+              "may still be under way?"))
 
 # %% ../../nbs/exercises/e13.ipynb #e1300006
 def judge(exercise, loop):
     "The verdicts on a main loop, in the lesson's short kernel."
     parts = kernel_parts(loop)
     if not parts or not parts[1].get("device"):
-        return [Verdict("compiles", False, f"{getattr(loop, '__name__', loop)!r} is no device function",
+        return [Verdict("compiles", False, f"{getattr(loop, '__name__', loop)!r} isn't a device function",
                         "put @cuda.jit(device=True) above its def")]
-    inside = exercise.constants | dict(short_main_loop=with_constants(loop, exercise.constants))
-    return judge_order(ORDER, exercise, with_constants(short_planned_loop, inside))
+    if found := borrowed(loop, K13, exercise): return [found]
+    # the page's kernel calls the reader's loop by this name, with the constants of each case
+    cases = [replace(case, constants=of | dict(short_main_loop=with_constants(loop, of)))
+             for case in exercise.cases for of in [constants_of(exercise, case)]]
+    inside = replace(exercise, cases=tuple(cases), constants=cases[0].constants)
+    return judge_order(ORDER, inside, short_planned_loop)
 
 # %% ../../nbs/exercises/e13.ipynb #e1300007
 HEAD = """@cuda.jit(device=True)
@@ -113,6 +140,18 @@ SOLUTIONS = {
             if number == 5: cp_async_commit_group()
             acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
 """ + TAIL,
+    "pieces by a loop in a function": """@cuda.jit(device=True)
+def start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread):
+    if ahead < end and number >= 3 and number < 6:
+        start_piece(number - 3, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
+
+""" + HEAD + """        for number in range(1, 8):
+            if number == 2: cp_async_wait_group(1)
+            if number == 2: cuda.syncthreads()
+            start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
+            acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
+        cp_async_commit_group()
+""" + TAIL,
     "no barrier for the last k tile": HEAD + plan(step3="""        if k0 + BK < end:
             cp_async_wait_group(1)
             cuda.syncthreads()
@@ -145,6 +184,23 @@ MUTANTS = (
     wrong("the barrier before the wait", "all written", (BARRIER, SYNC + WAIT)),
     wrong("a barrier for one warp", "no races", (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
     wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
+    wrong("waits for all at the end of a k tile", "time for a copy", step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT,
+          end="        cp_async_wait_group(0)\n"),
+    wrong("waits for all in every other k tile", "time for a copy", step3=BARRIER + "        if k0 // BK % 2: cp_async_wait_group(0)\n" + PIECES[0],
+          step4=PIECES[1], step5=PIECES[2] + COMMIT),
+    wrong("a second barrier in every other k tile", "barriers per tile", step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT,
+          end="        if k0 // BK % 2: cuda.syncthreads()\n"),
+    wrong("a barrier in each step", "barriers per tile", **{f"step{number}": SYNC for number in (1, 2, 6, 7)}, step3=BARRIER + PIECES[0],
+          step4=PIECES[1], step5=PIECES[2] + COMMIT),
+    wrong("a barrier in the first k tile only", "all written", (SYNC, SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
+    wrong("a fence for each k tile", "fences", (SYNC, "        cuda.threadfence()\n" + SYNC)),
+    Mutant("the loop ends after two k tiles", "while k0 < end:", "while k0 < 2 * BK:", "correct"),
+    Mutant("the library's main loop", HEAD + PLAN + TAIL, """from numba_matmul.kernels.k13_planned_loop import short_main_loop
+
+@cuda.jit(device=True)
+def my_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
+    return short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread)
+""", "your own"),
     wrong("the barrier before the last step", "slack", end=BARRIER + PIECES[0] + PIECES[1] + PIECES[2] + COMMIT),
     wrong("the barrier two steps before the end", "slack", step6=BARRIER + PIECES[0], step7=PIECES[1], end=PIECES[2] + COMMIT),
     wrong("all copies at once", "copies in a row", step3=BARRIER + "".join(PIECES) + COMMIT),
@@ -167,21 +223,30 @@ MUTANTS = (
 
 # %% ../../nbs/exercises/e13.ipynb #e130000a
 SMALL = dict(BM=128, BN=64, BK=8, WM=32, WN=64, TM=8, TN=8, THREADS=128, PADDED=132, STAGES=4)
-FIXED = SMALL | {function.__name__: with_constants(function, SMALL)
-                 for function in (start_copies, start_piece, short_factors, short_place, short_step)}
-FIXED |= dict(short_write=with_constants(short_write, FIXED))
+OTHER = dict(BM=128, BN=16, BK=8, WM=128, WN=16, TM=8, TN=8, THREADS=32, PADDED=132, STAGES=4)
+
+def fixed(constants):
+    "The page's names with these numbers: its device functions, too."
+    found = constants | {function.__name__: with_constants(function, constants)
+                         for function in (start_copies, start_piece, short_factors, short_place, short_step)}
+    return found | dict(short_write=with_constants(short_write, found))
+
 EXERCISES = (Exercise(
     "13", "my_main_loop",
-    cases=(matmul_case(128, 64, 48, (128,), (1, 1)), matmul_case(128, 128, 16, (128,), (2, 1)),
-           matmul_case(128, 64, 8, (128,), (1, 1))),
-    hints={"all written": "is each piece copied once, into `free`, before the group is closed? And when is the next k tile read for the first time? "
-                          "Before that each thread has to wait for its own "
-                          "groups, counted from the youngest, and to meet the others at a barrier",
+    cases=(matmul_case(128, 64, 48, (128,), (1, 1)), matmul_case(128, 48, 16, (32,), (3, 1), fixed(OTHER)),
+           matmul_case(256, 16, 8, (32,), (1, 2), fixed(OTHER))),
+    goals=(NO_FENCES,),
+    hints={"all written: asynchronous copy": "when is the next k tile read for the first time? Before that, each thread has to wait for its "
+                          "own groups, counted from the youngest, and then to meet the others at a barrier. A group is closed in "
+                          "each k tile, even if it's empty",
+           "all written": "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is each piece, 0, 1 and 2, "
+                          "started once for each k tile, into `free`?",
            "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
-           "no races": "the free stage is that of the k tile before. Which barrier tells you that nobody reads it any more?",
-           "correct": "which k tile is copied, into which stage, and is each piece of it?",
+           "no races: ring[": "the copy goes into the stage of the k tile before. Which barrier tells you that nobody reads it anymore, and "
+                       "does every thread reach it?",
+           "correct": "which k tile is copied, into which stage, and is each piece of it? And is each step done once?",
            "barriers": "all threads of the block must reach the same barrier"},
-    constants=FIXED,
+    constants=fixed(SMALL),
     preamble="from numba_matmul.kernels.k13_planned_loop import LEFT, NO_X, NO_Y, RESULTS, ZEROS\n"
              "from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"
              "from numba_matmul.ptx.core import add_outer, add_part\n",

@@ -11,7 +11,8 @@ __all__ = ['ORDER', 'HEAD', 'FIRST', 'BEGIN', 'WAIT', 'AHEAD', 'STEPS', 'ON', 'E
 import numpy as np
 from ..arrays import from_bf16, to_bf16
 from ..exercise import Case, Exercise, Goal, Mutant, with_constants
-from .e11 import barriers, judge_order
+from .e10 import NO_FENCES
+from .e11 import barriers, indented, judge_order
 from .e12 import time_for_a_copy
 from ..kernels.k15_tensor_cores import (ZEROS, ldmatrix_x4, ldmatrix_x4_trans, place,
                                                    start_copies)
@@ -31,16 +32,16 @@ def bf16_case(
     return Case(f"{m}×{n}×{k}", block, grid, make, constants=constants, size=(m, n, k))
 
 def wavefronts_a_step(view):
-    "Wavefronts of a warp's loads from shared memory, for 16 columns of A: a block has 2 warps, and 4 tiles of 4 steps."
+    "Wavefronts of a warp's loads from shared memory, for 16 columns of A: a block has 2 warps, and 5 tiles of 4 steps."
     loads = [site for site in view.merged() if (site.space, site.operation) == ("shared", "load")]
-    return sum(site.passes for site in loads) / (2 * 4 * 4)
+    return sum(site.passes for site in loads) / (2 * 5 * 4)
 
 ORDER = (
-    Goal("time for a copy", time_for_a_copy, least=2, unit="k tiles are multiplied meanwhile",
-         hint="start the copy before you multiply, and wait only for the group that you need: how many "
-              "groups are younger?"),
+    Goal("time for a copy", time_for_a_copy, least=2, unit="k tiles multiplied meanwhile",
+         hint="start the copy before you multiply, and wait only for the group that you need: how many younger groups "
+              "may still be under way?"),
     Goal("barriers per tile", barriers, most=1,
-         hint="one barrier can do both: all threads have waited, and all have left the stage before"))
+         hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before"))
 
 def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
 
@@ -139,6 +140,15 @@ SOLUTIONS = {
             q = ldmatrix_x4_trans(b_ring, now * B_TILE + place(b_row, b_col + 16))
             acc = mma_m16n8k16(acc, x, (p[0], p[2], p[1], p[3], q[0], q[2], q[1], q[3]))
 """ + ON + END,
+    "addresses in a function": """@cuda.jit(device=True)
+def at(stage, tile, row, col, lane): return stage * tile + place(row + lane % 16, col + lane // 16 * 8)
+
+""" + HEAD + ACC + FIRST + BEGIN + WAIT + AHEAD + """
+        for step in range(BK // 16):
+            x = ldmatrix_x4(a_ring, at(now, A_TILE, row, 16 * step, lane)) + ldmatrix_x4(a_ring, at(now, A_TILE, row + 16, 16 * step, lane))
+            y = ldmatrix_x4_trans(b_ring, at(now, B_TILE, 16 * step, col, lane)) + ldmatrix_x4_trans(b_ring, at(now, B_TILE, 16 * step, col + 16, lane))
+            acc = mma_m16n8k16(acc, x, y)
+""" + ON + END,
     "the wait at the end": HEAD + ACC + FIRST + WAIT.replace("        ", "    ") + BEGIN + AHEAD + STEPS + WAIT + ON + END,
     "stages by the number of the tile": HEAD + ACC + FIRST + """    for tile in range(a.shape[1] // BK):
 """ + WAIT + """        if (tile + 2) * BK < a.shape[1]:
@@ -202,6 +212,18 @@ FRAGMENTS = (
 MUTANTS = (*FRAGMENTS,
     loop("no wait", "        cp_async_wait_group(1)\n", "", "all written"),
     loop("no group may be in flight", "group(1)", "group(0)", "time for a copy"),
+    loop("waits for all in every other k tile", WAIT, WAIT + "        if k0 // BK % 2: cp_async_wait_group(0)\n", "time for a copy"),
+    loop("waits for all at the end of a k tile", ON, "        cp_async_wait_group(0)\n" + ON, "time for a copy"),
+    loop("a second barrier in one k tile", ON, "        if k0 == BK: cuda.syncthreads()\n" + ON, "barriers per tile"),
+    loop("a barrier in each step", "            acc = mma_m16n8k16(acc, x, y)\n", "            acc = mma_m16n8k16(acc, x, y)\n            cuda.syncthreads()\n",
+         "barriers per tile"),
+    loop("a barrier in the first k tile only", "        cuda.sync", "        if k0 == 0: cuda.sync", "no races"),
+    loop("a fence for each k tile", ON, "        cuda.threadfence_block()\n" + ON, "fences"),
+    Mutant("the loop ends after two k tiles", "while k0 < a.shape[1]:", "while k0 < min(a.shape[1], 2 * BK):", "correct"),
+    Mutant("C stored in each k tile", ON + END, indented(END) + ON, "one store each"),
+    Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
+           "in bounds"),
+    Mutant("BM for BN", "warp // (BN // WN) * WM, warp % (BN // WN)", "warp // (BM // WN) * WM, warp % (BM // WN)", "all written"),
     loop("no barrier", "        cuda.syncthreads()\n", "", "no races"),
     loop("the barrier before the wait", WAIT, "        cuda.syncthreads()\n        cp_async_wait_group(1)\n", "no races"),
     loop("two barriers", ON, "        cuda.syncthreads()\n" + ON, "barriers per tile"),
@@ -237,27 +259,35 @@ RING = dict(BM=32, BN=64, BK=64, WM=32, WN=32, STAGES=3, THREADS=64, A_TILE=32 *
             A_RING=3 * 32 * 64, B_RING=3 * 64 * 64)
 EXERCISES = (Exercise(
     "15", "my_tensor_cores",
-    cases=(bf16_case(32, 64, 256, (64,), (1, 1)), bf16_case(64, 64, 64, (64,), (1, 2)),
-           bf16_case(32, 128, 128, (64,), (2, 1)), bf16_case(64, 64, 64, (128,), (1, 1), constants={})),
+    cases=(bf16_case(32, 64, 320, (64,), (1, 1)), bf16_case(64, 64, 64, (64,), (1, 2)),
+           bf16_case(64, 128, 64, (128,), (2, 1), constants={})),
     goals=(Goal("wavefronts per step", wavefronts_a_step, most=16,
-                hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A, two for B, eight neighbouring "
-                     "rows to each matrix"),
+                hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A and two for B, each matrix from eight neighboring "
+                     "rows"),
            Goal("local memory", lambda code: code.stack_bytes, most=0, unit="bytes", counted="code",
                 hint="the sums stay in registers if every index into acc is a constant once the loops are unrolled: "
                      "range with literal bounds"),
            Goal("shared memory", lambda code: code.shared_bytes, most=2 * 3 * (32 * 64 + 64 * 64), unit="bytes",
-                counted="code", hint="a ring of STAGES tiles is enough")),
-    hints={"correct: never written": "a lane has four sums of each 16×8 matrix: two neighbours of a row, and two of "
-                                     "the row eight further down. Has each of its 32 sums a place of its own?",
-           "correct": "is it the factors or the places? Let every number of A be 1: then all rows of C are equal. If they are "
-                      "still wrong, look at B or at the places in C, else at A: the block's tile has two rows of warps",
-           "all written": "wait and barrier are given, so look at the address: now * A_TILE, or now * B_TILE, and within the tile "
-                          "place(row, column)?",
-           "no races: race: c[": "two lanes write one element of C: which rows and columns has a lane in each 16×8 "
+                counted="code", hint="a ring of STAGES tiles is enough"),
+           NO_FENCES),
+    hints={"correct: never written": "a lane has four sums of each 16×8 matrix: two neighbors in one row, and two in "
+                                     "the row eight below. Does each of its 32 sums have a place of its own?",
+           "correct: in the wrong places": "the sums are right, so leave the multiplication alone: look at the epilogue. Where does the block's tile "
+                                           "begin in C, where the warp's part in it, where the matrix, and where in that a lane's four sums?",
+           "correct": "the sums themselves are wrong, so it's the multiplication. Try A = 1 everywhere: if all rows of C come out equal and right, "
+                      "B is read correctly; then B = 1 for A. Which 16 rows and which half of 16 columns does a lane's address name, "
+                      "is B turned (_trans), and do k and acc go on?",
+           "all written: asynchronous copy": "the wait and the barrier are given, so look at the address: it's in the stage `now`, now * A_TILE or "
+                                             "now * B_TILE; and `free` is another stage",
+           "all written": "nobody has copied this: the address is now * A_TILE or now * B_TILE, plus place(row, column) within "
+                          "the tile, row and column below its size",
+           "no races: race: c[": "two lanes write one element of C: which rows and columns does a lane have in each 16×8 "
                                  "matrix, and where does the matrix begin: in the block's tile, and in C?",
-           "no races": "a stage may be filled again when no warp reads it any more: which barrier tells you?",
-           "in bounds": "rows and columns: of the tile, or of the whole matrix? And after the last k tile there is "
-                        "nothing to copy"},
+           "no races: ring[": "a stage may be filled again once no warp reads it anymore: which barrier tells you, and does every thread "
+                             "reach it in each k tile?",
+           "in bounds: start_copies": "after the last k tile there is nothing to copy: test for that",
+           "in bounds: c: index": "a place in C: the block's row0 and col0, the warp's row and col, the matrix's, and then the lane's",
+           "in bounds": "rows and columns are those of the tile: below BM, BN or BK"},
     constants=RING | dict(start_copies=with_constants(start_copies, RING), ZEROS=ZEROS, place=place,
                           ldmatrix_x4=ldmatrix_x4, ldmatrix_x4_trans=ldmatrix_x4_trans),
     preamble="from numba_matmul.kernels.k15_tensor_cores import (A_RING, A_TILE, B_RING, B_TILE, BK, BM, BN, STAGES, THREADS, WM, WN,\n"

@@ -13,6 +13,7 @@ from ..cards import load_cards
 from ..exercise import Exercise, Mutant, Verdict
 from ..gemm.tiles import WgmmaTile
 from ..kernels.k17_warp_specialized import LARGE
+from .e09 import borrowed_from, not_your_own
 from ..kernels.k18_past_cublas_bf16 import CYCLES, MEDIUM, SMALL
 
 # %% ../../nbs/exercises/e18.ipynb #11345d94
@@ -33,11 +34,11 @@ ASKED = {  # verdict → arguments
              (4096, 4096, 4096, LARGE, 1, 132, 1.7)),
     "parts": ((256, 256, 65536, SMALL, 16, 132, 1.0), (300, 300, 16384, MEDIUM, 7, 132, 1.0), (256, 256, 8192, SMALL, 8, 132, 1.7), (512, 512, 16384, MEDIUM, 7, 132, 1.7),
               (2048, 256, 8192, LARGE, 9, 132, 1.0))}
-WHY = {"tiles": "tiles of C cover it down and across, and those at its edges count as whole ones",
-       "waves": "each multiprocessor has one work tile in a wave: how many waves are begun?",
+WHY = {"tiles": "tiles cover C down and across, and those at its edges count as whole ones",
+       "waves": "in a wave each multiprocessor gets one work tile: how many waves are begun?",
        "k tiles": "a k tile is 64 long, and the last one may be cut off",
-       "rows": "bm rows of A and bn rows of B come while the products are made: the slower of the two counts",
-       "parts": "each part is a work tile with its share of the k tiles, rounded up; adding costs something only if there are several"}
+       "rows": "bm rows of A and bn rows of B arrive while the products are made: the slower of the two counts",
+       "parts": "each part is a work tile with its share of the k tiles, rounded up; adding costs something only if there are several parts"}
 
 def near(said, true): return abs(said - true) <= 1e-6 * true
 
@@ -68,12 +69,15 @@ def judge(exercise, fn):
     "The verdicts on an estimate, up to the first that fails."
     for name, questions in ASKED.items():
         for question in questions:
-            try: said = fn(*question)
+            try: said, called = borrowed_from(fn, *question)
             except Exception as e:
                 yield Verdict("runs", False, f"{told(*question)}: {type(e).__name__}: {e}")
                 return
+            if called:
+                yield not_your_own(fn, called)
+                return
             if not isinstance(said, Real) or isinstance(said, bool):
-                yield Verdict("runs", False, f"{told(*question)}: it returned {said!r}, no number")
+                yield Verdict("runs", False, f"{told(*question)}: it returned {said!r}, which isn't a number")
                 return
             true = cycles(*question)
             if not near(said, true):
@@ -115,6 +119,22 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     longest = math.ceil(math.ceil(k / tile.bk) / split_k)
     cycles = math.ceil(tiles / sms) * longest * max(row_cycles * tile.bm + row_cycles * tile.bn, CYCLES[tile])
     return cycles if split_k == 1 else cycles + 5200 + m * n * split_k / 135
+""", "by recursion and a table": """def up(x, y): return (x + y - 1) // y
+
+def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
+    down, across = up(m, tile.bm), up(n, tile.bn)
+    per_tile = {True: CYCLES[tile], False: row_cycles * (tile.bm + tile.bn)}
+    slower = per_tile[CYCLES[tile] >= row_cycles * (tile.bm + tile.bn)]
+    total = up(down * across * split_k, sms) * up(up(k, 64), split_k) * slower
+    if split_k > 1:
+        total = total + 5200 + (m * n) * split_k / 135
+    return float(total)
+""", "a loop over the waves": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
+    left, total = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn), 0
+    while left > 0:
+        total += cdiv(cdiv(k, tile.bk), split_k) * max((tile.bm + tile.bn) * row_cycles, CYCLES[tile])
+        left -= sms
+    return total + (0 if split_k <= 1 else 5200 + m * n / 135 * split_k)
 """, "whole waves and a rest": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     work = (1 + (m - 1) // tile.bm) * (1 + (n - 1) // tile.bn) * split_k
     waves, rest = divmod(work, sms)
@@ -130,6 +150,12 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
 MUTANTS = (
     Mutant("a workspace of whole tiles", "5200 + split_k * m * n / 135",
            "5200 + split_k * cdiv(m, tile.bm) * tile.bm * cdiv(n, tile.bn) * tile.bn / 135", "parts"),
+    Mutant("the judge's own estimate", "    work = split_k", "    from numba_matmul.exercises.e18 import cycles\n"
+           "    return cycles(m, n, k, tile, split_k, sms, row_cycles)\n    work = split_k", "your own"),
+    Mutant("the library's own estimate", "    work = split_k", "    from numba_matmul.kernels.k18_past_cublas_bf16 import estimate\n"
+           "    return estimate(m, n, k, sms, tile, '', split_k)\n    work = split_k", "your own"),
+    Mutant("the library's work tiles", "    work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)", "    from numba_matmul.kernels.k18_past_cublas_bf16 "
+           "import work_tiles\n    work = work_tiles(m, n, tile, split_k)", "your own"),
     Mutant("not written", "    return waves * k_tiles * k_tile + adding\n", "    ...\n", "written"),
     Mutant("tiles rounded down, across", "cdiv(n, tile.bn)", "(n // tile.bn)", "tiles"),
     Mutant("tiles rounded down, down", "cdiv(m, tile.bm)", "(m // tile.bm)", "tiles"),

@@ -8,13 +8,14 @@ __all__ = ['ALPHA', 'REFERENCE', 'SOLUTIONS', 'COLUMNS', 'FIRST', 'MUTANTS', 'EP
 
 # %% ../../nbs/exercises/e30.ipynb #3e7d356b
 import numpy as np
-from ..exercise import Case, Exercise, Mutant, Verdict
+from ..exercise import Case, Exercise, Goal, Mutant, Verdict
+from .e10 import NO_FENCES
 
 # %% ../../nbs/exercises/e30.ipynb #b8c01332
 class NotRowMajor(ValueError): "An operand that a kernel of the course would not take."
 
-def row_major_matmul(calls):
-    "A product as exact as its type allows, which notes its calls."
+def row_major_matmul(calls, times=1):
+    "A product as exact as its type allows, some times as large, which notes its calls."
     def matmul(x, y):
         import torch
         for name, z in ("first", x), ("second", y):
@@ -28,7 +29,7 @@ def row_major_matmul(calls):
         if x.shape[1] != y.shape[0]:
             raise ValueError(f"matmul got {x.shape[0]}×{x.shape[1]} and {y.shape[0]}×{y.shape[1]}, which don't fit together")
         calls.append((x.shape, y.shape))
-        return (x.double() @ y.double()).to(x.dtype)
+        return (times * (x.double() @ y.double())).to(x.dtype)
     return matmul
 
 # %% ../../nbs/exercises/e30.ipynb #fceb40dc
@@ -58,11 +59,11 @@ def first_mistake(backward, dc, a, b, needs):
     except NotRowMajor as e: return "row-major", str(e)
     except Exception as e: return "runs", f"{type(e).__name__}: {e}"
     if not isinstance(found, (tuple, list)) or len(found) != 2:
-        return "runs", f"it returned {type(found).__name__}, and not two gradients"
+        return "runs", f"it returned {type(found).__name__}, not two gradients"
     exact = [ALPHA * x for x in (before[0].double() @ before[2].double().t(), before[1].double().t() @ before[0].double())]
     for name, x, needed in zip("AB", found, needs):
         if needed and not isinstance(x, torch.Tensor): return "what is needed", f"the gradient of {name} is {x!r}"
-        if not needed and x is not None: return "what is needed", f"the gradient of {name} is not needed, and is not None"
+        if not needed and x is not None: return "what is needed", f"the gradient of {name} isn't needed, and isn't None"
     if len(calls) != sum(needs):
         return "products", f"calls of matmul: {len(calls)}, for {sum(needs)} gradient{'s' * (sum(needs) != 1)}"
     for name, x, right, operand in zip("AB", found, exact, (a, b)):
@@ -78,6 +79,9 @@ def first_mistake(backward, dc, a, b, needs):
                                            f"first [{i}, {j}] = {x[i, j]:.5g}, expected {right[i, j]:.5g}")
     for name, old, new in zip(("dC", "A", "B"), before, (dc, a, b)):
         if not torch.equal(old, new): return "inputs unchanged", f"{name} was changed, and others may still need it"
+    # a matmul that returns twice as much has to show in what comes back
+    for name, x, twice in zip("AB", found, backward(dc, a, b, ALPHA, needs, row_major_matmul([], 2))):
+        if x is not None and not torch.equal(2 * x, twice): return "products", f"the gradient of {name} isn't what matmul returned, times alpha"
 
 # %% ../../nbs/exercises/e30.ipynb #ab9b970e
 def judge(exercise, backward):
@@ -107,6 +111,17 @@ SOLUTIONS = {"reference": REFERENCE, "transposed products, dC copied once": """d
     da = matmul(b.contiguous(), columns).t() * alpha if needs[0] else None
     db = matmul(columns, a.contiguous()).t() * alpha if needs[1] else None
     return da, db
+""", "by a loop over both": """def my_backward(dc, a, b, alpha, needs, matmul):
+    pairs = (dc, b.t()), (a.t(), dc)
+    return tuple(alpha * matmul(x.contiguous(), y.contiguous()) if need else None for need, (x, y) in zip(needs, pairs))
+""", "copies by clone, transposed by mT": """def my_backward(dc, a, b, alpha, needs, matmul):
+    da, db, rows = None, None, dc.clone(memory_format=torch.contiguous_format)
+    if needs[0] is True:
+        da = matmul(rows, b.mT.clone(memory_format=torch.contiguous_format))
+        da *= alpha
+    if needs[1]:
+        db = torch.mul(matmul(torch.transpose(a, 0, 1).contiguous(), rows), alpha)
+    return [da, db]
 """, "alpha first": """def my_backward(dc, a, b, alpha, needs, matmul):
     scaled, found = (alpha * dc).contiguous(), [None, None]
     if needs[0]:
@@ -166,6 +181,10 @@ MUTANTS = (
     Mutant("computed, and thrown away", "return da, db",
            "matmul(dc.contiguous(), b.t().contiguous())\n    return da, db", "products"),
     Mutant("by PyTorch's own product", "matmul(dc.contiguous(), b.t().contiguous())", "(dc @ b.t())", "products"),
+    Mutant("matmul called, PyTorch's product returned", "    return da, db", "    if needs[0]: da = alpha * (dc @ b.t())\n    return da, db", "products"),
+    Mutant("matmul called, numpy's product returned", "db = alpha * matmul(a.t().contiguous(), dc.contiguous())",
+           "db = (matmul(a.t().contiguous(), dc.contiguous()), alpha * (a.double().t() @ dc.double()).to(b.dtype))[1]", "products"),
+    Mutant("matmul's result times zero", "    return da, db", "    if needs[0]: da = 0 * da + alpha * (dc.double() @ b.double().t()).to(a.dtype)\n    return da, db", "products"),
     Mutant("dC scaled where it lies", "(alpha * dc).contiguous()", "dc.contiguous().mul_(alpha)", "inputs unchanged", FIRST),
     Mutant("A scaled where it lies", "matmul(a.t().contiguous(), scaled)",
            "matmul(a.mul_(2).t().contiguous(), scaled) / 2", "inputs unchanged", FIRST),
@@ -205,6 +224,20 @@ def my_epilogue(sums, bias, residual, y):
                 row, col = top + 8 * below, 8 * group + left + right
                 x = sums[cuda.grid(1), 4 * group + 2 * below + right]
                 y[row, col] = max(x + bias[col], float32(0)) + residual[row, col]
+""", "halves in a function": """@cuda.jit(device=True)
+def finished(total, bias, residual):
+    total += bias
+    if total <= float32(0): total = float32(0)
+    return total + residual
+
+@cuda.jit
+def my_epilogue(sums, bias, residual, y):
+    lane, warp = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+    i = 0
+    while i < sums.shape[1]:
+        row, col = 16 * warp + (lane >> 2) + 4 * (i & 2), (i >> 2) * 8 + (lane & 3) * 2
+        for q in range(2): y[row, col + q] = finished(sums[32 * warp + lane, i + q], bias[col + q], residual[row, col + q])
+        i += 2
 """, "by row and column": """@cuda.jit
 def my_epilogue(sums, bias, residual, y):
     lane, first = cuda.threadIdx.x, 16 * cuda.blockIdx.x
@@ -241,26 +274,36 @@ WRONG_EPILOGUES = (
     Mutant("groups of four columns", "i // 4 * 8", "i // 4 * 4", "no races"),
     Mutant("the first warp's rows", "row = 16 * warp + ", "row = ", "no races"),
     Mutant("the first warp's sums", "32 * warp + lane", "lane", "correct"),
+    Mutant("y stored before the residual is added", "        y[row, col] = x + residual[row, col]\n",
+           "        y[row, col] = x\n        y[row, col] = x + residual[row, col]\n", "one store each"),
+    Mutant("a barrier for each sum", "        y[row, col] =", "        cuda.syncthreads()\n        y[row, col] =", "barriers"),
+    Mutant("a fence for each sum", "        y[row, col] =", "        cuda.threadfence()\n        y[row, col] =", "fences"),
+    Mutant("32 columns for all", "range(sums.shape[1])", "range(16)", "in bounds"),
     Mutant("half of the sums", "range(sums.shape[1])", "range(sums.shape[1] // 2)", "correct"),
     Mutant("more than there are", "range(sums.shape[1])", "range(2 * sums.shape[1])", "in bounds"))
 
 # %% ../../nbs/exercises/e30.ipynb #b4855993
 EXERCISES = (Exercise(
     "30", "my_backward", judge=judge,
-    hints={"runs": "write the shapes of dC, A and B down: which two can be multiplied to the shape of A, and which to that of B?",
+    hints={"runs": "write down the shapes of dC, A and B: which two multiply to the shape of A, and which to that of B?",
+           "runs: not two gradients": "return a pair, da and db",
            "row-major": "a transposed view, or a dC that autograd made, has its numbers in another order: .contiguous() copies it",
-           "products": "one call of the given matmul for each gradient that is needed, and no other product",
-           "what is needed": "needs says of A and of B whether anybody wants the gradient; None is the answer if not",
-           "shapes": "a gradient has the shape of what it is the gradient of, and A's comes first",
-           "types": "a gradient has the type of what it is the gradient of",
+           "products": "call the given matmul once for each gradient that's needed, and return what it returns, times alpha: no other product",
+           "what is needed": "needs says for A and for B whether anybody wants the gradient; if not, the answer is None",
+           "shapes": "a gradient has the same shape as its matrix, and A's comes first",
+           "types": "a gradient has the same type as its matrix",
            "gradient of A": "C[i, j] = alpha · Σ A[i, p]·B[p, j]: what does A[i, p] add to, and with which factor?",
            "gradient of B": "C[i, j] = alpha · Σ A[i, p]·B[p, j]: what does B[p, j] add to, and with which factor?",
-           "inputs unchanged": "an operation whose name ends in _ , or *=, writes into the tensor itself"},
+           "inputs unchanged": "an operation whose name ends in _, and *= too, writes into the tensor itself"},
     preamble="import torch\n", solutions=SOLUTIONS, mutants=MUTANTS),
     Exercise(
     "30b", "my_epilogue", cases=(epilogue_case(32, 24), epilogue_case(16, 8)),
+    goals=(Goal("barriers", lambda counts: counts.barriers, most=0, counted="launches",
+                hint="a thread works on elements that no other one touches, so nobody has to wait"),
+           NO_FENCES),
     hints={"in bounds": "the bias belongs to a column, the residual to a row and a column",
-           "no races": "two threads write the same element: which rows and columns does a lane have? draw lanes 0, 1 and 4",
-           "correct": "act(sum + bias) + residual, each of the place where the sum belongs: of four sums, 0 and 1 are neighbours in a row, and "
-                      "2 and 3 lie eight rows below"},
+           "no races": "two threads write the same element: which rows and columns does a lane have? Draw lanes 0, 1 and 4",
+           "correct: never written": "some places get no sum: of a lane's four sums for eight columns, 0 and 1 are neighbors in a row, and "
+                                     "2 and 3 lie eight rows below",
+           "correct": "act(sum + bias) + residual, in this order, each taken at the place where the sum belongs"},
     solutions=EPILOGUES, mutants=WRONG_EPILOGUES))
