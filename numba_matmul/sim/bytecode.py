@@ -8,6 +8,7 @@ __all__ = ['SIGNS', 'COMPARES', 'UNARY', 'bytecode_tree']
 # %% ../../nbs/library/sim_bytecode.ipynb #327c4238
 import ast
 import operator
+from functools import cache
 
 from .operators import NATIVE, assign, binary, call, constant, name
 from .scheduler import SimulatorError
@@ -53,6 +54,16 @@ def _inlines(target, node):
     "Does a name of the compiler's own stand for what is written where it is used?"
     kinds = ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.Slice
     return target.startswith("$") and (isinstance(node, kinds) or getattr(getattr(node, "func", 0), "id", "") == "range")
+
+@cache
+def loses_a_value(fn):
+    "Does Numba read a variable from a function's bytecode that it never sets? It does so after some `:=`."
+    from numba.core import bytecode, interpreter, ir
+    identity = bytecode.FunctionIdentity.from_function(fn)
+    blocks = interpreter.Interpreter(identity).interpret(bytecode.ByteCode(func_id=identity)).blocks
+    statements = [x for block in blocks.values() for x in block.body]
+    set_ = {x.target.name for x in statements if isinstance(x, ir.Assign)}
+    return any(v.name not in set_ for x in statements if not isinstance(x, ir.Del) for v in x.list_vars())
 
 # %% ../../nbs/library/sim_bytecode.ipynb #6279a255
 def bytecode_tree(fn):

@@ -8,34 +8,26 @@ __all__ = ['ELEMENTARY', 'ASKING', 'OF_TWO', 'HELPERS', 'BUILTINS', 'numba_type'
 # %% ../../nbs/library/sim_calls.ipynb #56f287bf
 import ast
 import builtins
+import cmath
 import inspect
 import math
-from fractions import Fraction
+import operator
 from functools import reduce
+from types import FunctionType
 
 import numpy as np
 from .expressions import (BITS, CUDA_TYPES, SHUFFLED, SIZES, CudaName, Operators)
-from .operators import (HELPERS, UNKNOWN, Value, _operation, boxed, call, constant,
+from .libdevice import fused, libdevice_function
+from .operators import (HELPERS, NATIVE, UNKNOWN, Value, _operation, boxed, call, constant,
                                         converted, fits, fitted, name, unboxed)
-from .types import (FLOATS, INTEGERS, NONE, Array, Known, Tuple, common, is_integer,
-                                    is_scalar, named, type_of, unified)
+from .types import (COMPLEX, FLOATS, INTEGERS, NONE, OPTIONAL, Array, Known, Record, Tuple, common,
+                                    is_integer, is_number, is_scalar, named, of_dtype, type_of, unified)
 from numba import types
 from numba.core.errors import TypingError
 from numba.cuda.simulator.kernel import FakeCUDAKernel
+from numba.np import numpy_support
 
 # %% ../../nbs/library/sim_calls.ipynb #6c3da48c
-def _fma(a, b, c):
-    "a·b + c, rounded once."
-    kind = type(a)
-    a, b, c = map(float, (a, b, c))
-    if not math.isfinite(a * b + c): return kind(a * b + c)
-    exact = Fraction(a) * Fraction(b) + Fraction(c)
-    if not exact: return kind(a * b + c)  # which zero?
-    near = kind(float(exact))
-    around = sorted((np.nextafter(near, kind(-np.inf)), near, np.nextafter(near, kind(np.inf))),
-                    key=lambda x: (abs(Fraction(float(x)) - exact) if np.isfinite(x) else np.inf, int(x.view(f"u{x.nbytes}")) % 2))
-    return around[0]
-
 def _bits(operation):
     "An operation on the bits of a number, given with its size."
     return lambda value, bits: operation(value & (2**bits - 1), bits)
@@ -49,22 +41,46 @@ def _elementary(function):
 ELEMENTARY = {x: getattr(np, y) for x, y in dict(
     sqrt="sqrt", exp="exp", expm1="expm1", log="log", log2="log2", log10="log10", log1p="log1p", sin="sin", cos="cos",
     tan="tan", asin="arcsin", acos="arccos", atan="arctan", sinh="sinh", cosh="cosh", tanh="tanh", asinh="arcsinh",
-    acosh="arccosh", atanh="arctanh", floor="floor", ceil="ceil", trunc="trunc", fabs="fabs", degrees="degrees",
+    acosh="arccosh", atanh="arctanh", exp2="exp2", floor="floor", ceil="ceil", trunc="trunc", fabs="fabs", degrees="degrees",
     radians="radians").items()} | {x: _elementary(getattr(math, x)) for x in ("erf", "erfc", "gamma", "lgamma")}
 
 ASKING = dict(isnan=np.isnan, isinf=np.isinf, isfinite=np.isfinite)
-OF_TWO = dict(pow=np.power, atan2=np.arctan2, fmod=np.fmod, copysign=np.copysign, hypot=np.hypot)
+OF_TWO = dict(pow=np.power, atan2=np.arctan2, fmod=np.fmod, copysign=np.copysign, hypot=np.hypot, nextafter=np.nextafter,
+              remainder=lambda a, b: type(a)(math.remainder(a, b) if b and not np.isinf(a) else np.nan))
 HELPERS |= {f"<math.{name}>": f for name, f in (ELEMENTARY | ASKING | OF_TWO).items()}
 
-HELPERS |= {"<fma>": _fma, "<iter>": iter, "<next>": lambda over: next(((x, True) for x in over), (0, False)), "<cbrt>": np.cbrt, "<sum>": _sum, "<float of>": lambda x: x if isinstance(x, np.floating) else np.float64(x), "<popc>": _bits(lambda x, bits: x.bit_count()),
+HELPERS |= {"<fma>": fused, "<iter>": iter, "<next>": lambda over: next(((x, True) for x in over), (0, False)), "<cbrt>": np.cbrt, "<sum>": _sum, "<float of>": lambda x: x if isinstance(x, np.floating) else np.float64(x), "<popc>": _bits(lambda x, bits: x.bit_count()),
             "<clz>": _bits(lambda x, bits: bits - x.bit_length()), "<ffs>": _bits(lambda x, bits: (x & -x).bit_length()),
             "<brev>": _bits(lambda x, bits: int(f"{x:0{bits}b}"[::-1], 2))}
+
+def _extreme(pick):
+    """`max` or `min` of floats, as compiled: of two numbers the one that is not NaN, and +0 above -0; of more the first,
+    unless a later one compares as better."""
+    worse, better = (np.fmax, np.greater) if pick is max else (np.fmin, np.less)
+    def extreme(*values):
+        if len(values) > 2: return reduce(lambda a, b: b if better(b, a) else a, values)
+        a, b = values
+        return (a if bool(np.signbit(a)) == (pick is min) else b) if a == b == 0 else worse(a, b)
+    return extreme
+
+HELPERS |= {"<max>": _extreme(max), "<min>": _extreme(min)}
+
+# The functions of numpy that the compiler takes, of one number or of more; others have a namesake in `math`, or none.
+OF_NUMPY = """abs angle arccos acos arccosh acosh arcsin asin arcsinh asinh arctan atan arctanh atanh cos cosh deg2rad degrees rad2deg
+    radians log log10 log2 sin sinh sinc tan tanh isnan logical_and logical_or logical_not logical_xor conj conjugate real imag arctan2
+    atan2 hypot bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift left_shift right_shift divide true_divide
+    equal not_equal greater greater_equal less less_equal fmax fmin maximum minimum around round all any count_nonzero iscomplexobj
+    isrealobj isscalar array_equal nan_to_num finfo ndindex nditer average dsplit vsplit atleast_1d atleast_2d atleast_3d""".split()[1:]
+INSTEAD = dict(abs="abs(x)", absolute="abs(x)", exp="math.exp", sqrt="math.sqrt", power="x ** y", max="max(x, y)", min="min(x, y)",
+               floor="math.floor", ceil="math.ceil", zeros="cuda.local.array", empty="cuda.local.array", sum="a loop", dot="a loop",
+               arange="range", add="x + y", subtract="x - y", multiply="x * y", sign="math.copysign(1, x)")
 
 BUILTINS = {range, enumerate, zip, print, len, slice, isinstance, tuple, complex, abs, min, max, round, pow, divmod, sum}
 
 # %% ../../nbs/library/sim_calls.ipynb #ff1182b3
 def numba_type(kind):
     "Numba's own type for one of ours."
+    if kind in COMPLEX: return getattr(types, kind)
     if isinstance(kind, Array): return types.Array(numba_type(kind.dtype), kind.ndim, "C")
     if isinstance(kind, Tuple): return types.Tuple([numba_type(x) for x in kind.items])
     return types.boolean if kind == "bool" else getattr(types, kind)
@@ -76,6 +92,10 @@ def ours(kind):
     return NONE if kind in (None, types.void) else named(kind)
 
 # %% ../../nbs/library/sim_calls.ipynb #97d510d6
+def _is_overloaded(fn):
+    "Has a function a second body, for the compiler?"
+    return fn.__module__.startswith("numba")
+
 class Calls(Operators):
     "Types calls."
     def expr_Call(self, node):
@@ -83,7 +103,7 @@ class Calls(Operators):
         callee = self.expr(node.func)
         target = callee.type.value if isinstance(callee.type, Known) else callee.known
         if isinstance(target, FakeCUDAKernel): return self.device_function(target, node)
-        values = [self.expr(x) for x in node.args]
+        values = [self.expr(x) for x in self.spread(node.args)]
         keywords = {x.arg: self.expr(x.value) for x in node.keywords}
         plain = ast.Call(callee.node, [boxed(v) for v in values], [ast.keyword(k, boxed(v)) for k, v in keywords.items()])
         if any(isinstance(v.node, ast.Starred) for v in values) or target is UNKNOWN or target is None: return Value(plain)
@@ -93,7 +113,10 @@ class Calls(Operators):
         if getattr(math, getattr(target, "__name__", ""), None) is target: return self.math_call(target.__name__, plain, values)
         if isinstance(target, type) and issubclass(target, tuple) and hasattr(target, "_fields"):
             return self.named_tuple(target, plain, values, keywords)
-        if any(target is x for x in BUILTINS): return self.builtin(target, plain, values)
+        if any(target is x for x in BUILTINS):
+            allowed = {print: (), enumerate: ("start",), sum: ("start",), tuple: (), complex: ("real", "imag")}.get(target, ())
+            if wrong := keywords.keys() - set(allowed): self.refuse(f"{target.__name__} takes no {', '.join(sorted(wrong))}= in a kernel")
+            return self.builtin(target, plain, values)
         return self.other_call(target, plain, values)
 
     def step(self, node):
@@ -108,8 +131,56 @@ class Calls(Operators):
     def other_call(self, target, plain, values):
         if hasattr(target, "instruction"): return self.instruction(plain, values, *target.instruction)
         text = getattr(target, "__name__", "this")
-        if getattr(builtins, text, None) is target and not (isinstance(target, type) and issubclass(target, BaseException)):
-            self.refuse(f"the compiler has no {text} in a kernel")
+        if found := libdevice_function(target): return self.of_libdevice(f"libdevice.{text}", *found, values)
+        if target is type and len(values) == 1 and is_number(values[0].type):
+            kind = np.dtype(values[0].type).type
+            return Value(self.named(kind.__name__, kind), Known(kind), known=kind)
+        if target is isinstance: return self.is_instance(plain, values)
+        if target is iter and len(values) == 1: return values[0]
+        if getattr(operator, text, None) is target: return self.operator_function(text, plain, values)
+        raises = isinstance(target, type) and issubclass(target, BaseException)
+        if getattr(builtins, text, None) is target and not raises: self.refuse(f"the compiler has no {text} in a kernel")
+        module = (getattr(target, "__module__", None) or "").split(".")[0]
+        if getattr(np, text, None) is target and (text not in OF_NUMPY or any(v.type in COMPLEX for v in values)):
+            instead = INSTEAD.get(text) or hasattr(math, text) and f"math.{text}"
+            self.refuse(f"the compiler has no np.{text} in a kernel" + (f": write {instead}" if instead else ""))
+        if getattr(cmath, text, None) is target:
+            if not any(v.type in COMPLEX or v.type is None for v in values): self.refuse(f"cmath.{text} takes a complex number; math.{text} a real one")
+            return Value(plain)
+        if module in ("numpy", "random", "functools", "itertools", "time", "os") and getattr(np, text, None) is not target:
+            self.refuse(f"the compiler has no {target.__module__}.{text} in a kernel")
+        if isinstance(target, FunctionType) and not _is_overloaded(target) and module not in ("numba", "numba_cuda", "numba_matmul", "numpy"):
+            self.refuse(f"{text} is a function of Python: for a kernel, decorate it with @cuda.jit(device=True)")
+        if isinstance(target, type) and not raises and module == self.fn.__globals__.get("__name__"):
+            self.refuse(f"{text} is a class, and the compiler knows none in a kernel")
+        return Value(plain)
+
+    def of_libdevice(self, text, kinds, results, values):
+        "A call of a function of libdevice; its arguments are converted, as the compiler converts them."
+        if len(kinds) != len(values) or not all(is_scalar(v.type) or v.type is None for v in values):
+            self.refuse(f"{text} takes ({', '.join(kinds)}), not ({', '.join(self.described(v.type) for v in values)})")
+        node = call(text, *(converted(v, kind) for v, kind in zip(values, kinds)))
+        if not results: return Value(node, NONE)
+        return Value(node, results[0] if len(results) == 1 else Tuple(results))
+
+    def is_instance(self, plain, values):
+        "`isinstance` of a number: Python's `int` is int64 there, and `float` float64."
+        if len(values) != 2: self.refuse("isinstance takes a value and a type")
+        wanted = values[1].type.value if isinstance(values[1].type, Known) else values[1].known
+        wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+        if np.ndarray in wanted: self.refuse("isinstance of np.ndarray: the compiler knows no such type in a kernel")
+        if not is_number(values[0].type): return Value(plain, "bool")
+        kinds = [{int: "int64", float: "float64", complex: "complex128"}.get(x) or named(x) for x in wanted]
+        return Value(constant(values[0].type in kinds), "bool", known=values[0].type in kinds)
+
+    def operator_function(self, text, plain, values):
+        "`operator.add` and its kin."
+        known = {f.__name__: x for x, f in NATIVE.items()} | {f"i{f.__name__.strip('_')}": x for x, f in NATIVE.items()} | {"not_": "Not"}
+        if text in known and all(is_number(v.type) for v in values) and len(values) == (1 if text in ("neg", "pos", "invert", "not_") else 2):
+            return self.apply(known[text], *values)
+        if text in ("not_", "truth") and values: self.truth(values[0])
+        if text in ("abs", "concat", "countOf", "iconcat", "index", "indexOf", "inv", "length_hint", "call") or text == "truth" and values[0].type != "bool":
+            self.refuse(f"the compiler has no operator.{text} in a kernel")
         return Value(plain)
 
     def instruction(self, plain, values, operands, result):
@@ -131,6 +202,10 @@ class Calls(Operators):
     def cast(self, kind, values):
         if len(values) != 1: self.refuse(f"{kind} takes one number, and {len(values)} were given")
         (value,) = values
+        if kind in COMPLEX:
+            if not is_number(value.type) and value.type is not None: self.refuse(f"{kind} of what is no number")
+            return Value(call(kind, boxed(value)), kind)
+        if kind == "bool" and (isinstance(value.type, Tuple) or value.type in COMPLEX): return Value(call("bool", boxed(value)), "bool")
         if not is_scalar(value.type) and value.type is not None: self.refuse(f"{kind} of what is no number")
         if kind == "float" and value.type is None: return Value(call("float of", value.node))
         if kind == "float" and value.type == "bool": self.refuse("float of a bool: the compiler has none; write float64")
@@ -151,6 +226,12 @@ class Calls(Operators):
 
     def math_call(self, text, plain, values):
         kinds = [v.type for v in values]
+        wanted = 2 if text in OF_TWO or text == "ldexp" else 1
+        if text in ELEMENTARY | ASKING | OF_TWO and (len(values) != wanted or any(k in COMPLEX for k in kinds)):
+            self.refuse(f"math.{text} takes {wanted} number{'s' * (wanted != 1)} in a kernel, and none is complex")
+        if text == "ldexp" and len(values) == 2 and all(map(is_scalar, kinds)):
+            kind = common(kinds[0], "float32")
+            return Value(call("libdevice.ldexp", converted(values[0], kind), converted(values[1], "int32")), kind)
         if text not in ELEMENTARY | ASKING | OF_TWO and text not in ("frexp", "ldexp", "modf"):
             self.refuse(f"the compiler has no math.{text} in a kernel")
         if not all(map(is_scalar, kinds)): return Value(plain)
@@ -167,6 +248,17 @@ class Calls(Operators):
     def builtin(self, target, plain, values):
         kinds = [v.type for v in values]
         if target is len and isinstance(kinds[0], (Tuple, Array)): return Value(plain, "int64", SIZES)
+        if target is print: self.printed(values)
+        if target in (slice, tuple) and any(isinstance(k, Array) for k in kinds) or target is slice and any(isinstance(k, Tuple) for k in kinds):
+            self.refuse(f"{target.__name__} of an array or a tuple: the compiler has none")
+        if target is complex:
+            if not kinds or any(k in ("bool", "float16") for k in kinds): self.refuse("complex takes one or two numbers, no bool and no float16")
+            return Value(plain, "complex64" if set(kinds) == {"float32"} else "complex128" if all(map(is_number, kinds)) else None)
+        if target is range: return Value(self.ranged(plain, values).node)
+        if target is abs and len(values) != 1: self.refuse("abs takes one number")
+        if any(k in COMPLEX for k in kinds):
+            if target is not abs: self.refuse(f"{target.__name__} of a complex number: the compiler has none")
+            return Value(plain, "float32" if kinds[0] == "complex64" else "float64")
         if target is sum: return Value(ast.Call(name("<sum>"), plain.args, []))
         if not kinds or not all(map(is_scalar, kinds)): return Value(plain)
         if target is abs:
@@ -179,7 +271,10 @@ class Calls(Operators):
             if target is min and kind in INTEGERS: bounds = min(v.bounds[0] for v in values), min(v.bounds[1] for v in values)
             elif kind in INTEGERS: bounds = max(v.bounds[0] for v in values), max(v.bounds[1] for v in values)
             else: bounds = None
-            return Value(ast.Call(plain.func, [converted(v, kind) for v in values], []), kind, bounds)
+            made = call(target.__name__) if kind in FLOATS else ast.Call(plain.func, [], [])
+            made.args = [converted(v, kind) for v in values]
+            return Value(made, kind, bounds)
+        if target is round and len(kinds) == 2 and kinds[1] in FLOATS: plain.args[1] = converted(values[1], "int64")
         if target is round and len(kinds) == 1:
             return Value(call("truncated", ast.Call(plain.func, [converted(values[0], common(kinds[0], "float32"))], []), constant("int64")), "int64")
         if target is round: return Value(call(kinds[0], plain), kinds[0]) if not is_integer(kinds[0]) else Value(plain)
@@ -190,9 +285,16 @@ class Calls(Operators):
             return Value(ast.Tuple([boxed(x) for x in parts], ast.Load()), Tuple(tuple(x.type for x in parts)))
         return Value(plain)
 
+    def printed(self, values):
+        "What a kernel prints: numbers, texts that stand there, and tuples of them."
+        for v in values:
+            text = isinstance(v.known, (str, bytes))
+            if v.type == NONE or isinstance(v.type, (Array, Record)) or v.type in COMPLEX or text and not isinstance(v.node, ast.Constant):
+                self.refuse(f"print of {self.described(v.type) if not text else 'a text that is no constant'}: the compiler prints numbers and constant texts")
+
     def device_function(self, kernel, node):
         "A call of another kernel function: typed for these arguments, it becomes a call of the result."
-        given = [self.expr(x) for x in node.args], {x.arg: self.expr(x.value) for x in node.keywords}
+        given = [self.expr(x) for x in self.spread(node.args)], {x.arg: self.expr(x.value) for x in node.keywords}
         if any(isinstance(v.node, ast.Starred) for v in given[0]) or None in given[1]:
             return Value(ast.Call(self.named(kernel.fn.__name__, kernel), [boxed(v) for v in given[0]], []))
         try: bound = inspect.signature(kernel.fn).bind(*given[0], **given[1])
@@ -203,12 +305,22 @@ class Calls(Operators):
         values = [v if isinstance(v, Value) else self.frozen(name("default"), v) for v in bound.arguments.values()]
         made, result = self.typed(kernel.fn, tuple(v.type for v in values))
         nodes = [boxed(v) if not is_scalar(v.type) else fitted(v) for v in values]
-        return Value(ast.Call(self.named(kernel.fn.__name__, made), nodes, []), result)
+        return Value(ast.Call(self.named(kernel.fn.__name__, made), nodes, []), None if result == OPTIONAL else result)
 
     def cuda_call(self, path, plain, values, keywords):
+        if path in ("grid", "gridsize") and "ndim" in keywords: values = [*values, keywords["ndim"]]
         kinds = [v.type for v in values]
+        if any(k in COMPLEX for k in kinds) and path not in ("const.array_like", "selp"): self.refuse(f"cuda.{path} takes no complex number")
+        if path.endswith("_sync") and path[0] != "m" and kinds and kinds[0] == "bool": self.refuse(f"cuda.{path} takes a mask: a bool is none")
+        votes = path in ("any_sync", "all_sync", "ballot_sync") and kinds[1:] or path.startswith("syncthreads_") and kinds[:1]
+        for kind in votes or ():
+            if kind in FLOATS or kind == "bool" and path[0] == "s":
+                self.refuse(f"cuda.{path} takes an int32, not {kind}: write int32(…) around it")
+        if path == "ffs" and kinds and kinds[0] in ("bool", "int8", "uint8", "int16", "uint16"): self.refuse("cuda.ffs takes 32 or 64 bits: write uint32(…) around it")
+        if path == "selp" and len(values) == 3 and any(k in ("bool", "int8", "uint8", "float16", *COMPLEX) for k in kinds[1:]):
+            self.refuse(f"cuda.selp takes numbers of 16 bits or more, and no float16, not {kinds[1]}")
         if path in ("grid", "gridsize"):
-            if len(values) != 1 or values[0].known not in (1, 2, 3): self.refuse(f"cuda.{path} takes 1, 2 or 3, written as a number")
+            if len(values) != 1 or kinds[0] == "bool" or values[0].known not in (1, 2, 3): self.refuse(f"cuda.{path} takes 1, 2 or 3, written as a number")
             n = values[0].known
             return Value(plain, Tuple(("int64",) * n)) if n > 1 else Value(plain, "int64", (0, 2**41))
         if path in ("shared.array", "local.array"): return self.declared(path, plain, values, keywords)
@@ -239,8 +351,15 @@ class Calls(Operators):
         array = values[0].type
         if not isinstance(array, Array) or not is_scalar(array.dtype): return Value(plain)
         if array.frozen: self.refuse("an array of the module is written: for the compiler it is a constant; pass it as an argument")
+        operation = path.removeprefix("atomic.")
+        takes = (("uint32", "uint64") if operation in ("inc", "dec") else ("int32", "uint32", "int64", "uint64")
+                 + ("float32", "float64") * (operation in ("add", "sub", "max", "min", "nanmax", "nanmin")))
+        if array.dtype not in takes: self.refuse(f"cuda.{path} works on {', '.join(takes)}, and this array is {array.dtype}")
         first = 1 if path.endswith("compare_and_swap") else 2
-        if first == 2: plain.args[1] = self.checked(values[1]).node
+        if first == 2:
+            at = values[1]
+            if array.ndim == 1 and isinstance(at.type, Tuple): self.refuse(f"cuda.{path} takes a number as the index of an array of one dimension")
+            plain.args[1] = converted(at, "int64") if at.type in FLOATS or at.type == "bool" else at.node
         for i in range(first, len(values)):
             if is_scalar(values[i].type): plain.args[i] = converted(values[i], array.dtype)
         return unboxed(plain, array.dtype)
@@ -250,11 +369,20 @@ class Calls(Operators):
         shape, dtype = given.get("shape"), given.get("dtype")
         if shape is None or dtype is None: self.refuse(f"cuda.{path} takes a shape and a type")
         if not shape.literal:
+            if isinstance(shape.known, (int, np.integer)) and not isinstance(shape.node, (ast.BinOp, ast.UnaryOp)):
+                self.refuse(f"the shape of a {path[:-6]} array is a number of numpy's, and the compiler takes Python's: write int(…) above the kernel")
             self.refuse(f"the shape of a {path[:-6]} array must be known to the compiler: a number, or a variable from outside of "
                         "the kernel, and not computed in it")
         size = shape.known if isinstance(shape.known, tuple) else (shape.known,)
         if not all(isinstance(x, (int, np.integer)) for x in size): self.refuse(f"{shape.known!r} is no shape of an array")
         known = dtype.type.value if isinstance(dtype.type, Known) else dtype.known
-        if known in (int, float, bool): self.refuse(f"the compiler does not take {known.__name__} for an array's type: write int64, float64 or boolean")
+        if known in (int, float, bool, complex): self.refuse(f"the compiler does not take {known.__name__} for an array's type: write int64, float64, boolean or complex128")
+        record = known.dtype if isinstance(known, types.Array) else known
+        if isinstance(record, types.Record) or isinstance(record, np.dtype) and record.names:
+            kind = Record(record if isinstance(record, np.dtype) else numpy_support.as_dtype(record))
+            plain = ast.Call(plain.func, [constant(shape.known), self.named("record", kind.dtype)], [])
+            return Value(plain, Array(kind, len(size)))
         kind = named(known) or (known if is_scalar(known) else None)
+        if kind is None and (known is None or known in (complex, str) or isinstance(known, type) and issubclass(known, np.generic)):
+            self.refuse(f"the compiler has no array of {getattr(known, '__name__', known)}: write float32, int64 or the like")
         return Value(plain, Array(kind, len(size)))

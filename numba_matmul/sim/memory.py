@@ -25,7 +25,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 # %% ../../nbs/library/sim_memory.ipynb #57b92e4c
 def _refuse_negative(index):
     for i in index if type(index) is tuple else (index,):
-        if type(i) is not slice and i < 0:
+        if type(i) is not slice and i is not None and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
 
 def _refuse_copy(value):

@@ -28,23 +28,35 @@ class Known(NamedTuple):
     "Type of what is no number: the object itself, known when the kernel is compiled."
     value: object
 
-DIM3, NONE = "Dim3", "none"
+class Record(NamedTuple):
+    "Type of an element with fields."
+    dtype: object        # numpy's
+
+DIM3, NONE, OPTIONAL = "Dim3", "none", "a number or None"
 
 INTEGERS = {f"{sign}int{bits}": (-(2**(bits - 1)), 2**(bits - 1) - 1) if not sign else (0, 2**bits - 1)
             for bits in (8, 16, 32, 64) for sign in ("", "u")}
 
 FLOATS = "float16", "float32", "float64"
+COMPLEX = "complex64", "complex128"
 SCALARS = {"bool", *INTEGERS, *FLOATS}
-OF_NUMPY = {getattr(np, kind): kind for kind in (*INTEGERS, *FLOATS)} | {np.bool_: "bool"}
+OF_NUMPY = {getattr(np, kind): kind for kind in (*INTEGERS, *FLOATS, *COMPLEX)} | {np.bool_: "bool"}
 def is_integer(kind): return kind == "bool" or kind in INTEGERS
 def is_unsigned(kind): return kind in INTEGERS and kind[0] == "u"
 def is_scalar(kind): return isinstance(kind, str) and kind in SCALARS
+def is_number(kind): return is_scalar(kind) or kind in COMPLEX
+
+def of_dtype(dtype):
+    "The type of an array's elements, of numpy's `dtype`."
+    dtype = np.dtype(dtype)
+    return Record(dtype) if dtype.names else dtype.name
 
 # %% ../../nbs/library/sim_types.ipynb #23bc74fa
 def unified(a, b):
     "Type of a variable, or of `x if c else y`, that is one or the other; `None` if there is none."
     if a == b: return a
-    if is_scalar(a) and is_scalar(b): return np.promote_types(a, b).name
+    if is_number(a) and is_number(b): return np.promote_types(a, b).name
+    if NONE in (a, b) and is_number(a if b == NONE else b): return OPTIONAL
     if isinstance(a, Tuple) and isinstance(b, Tuple) and len(a.items) == len(b.items) and a.cls is b.cls:
         return Tuple(tuple(map(unified, a.items, b.items)), a.cls)
 
@@ -56,6 +68,8 @@ def common(a, b):
 
 def operated(operator, a, b):
     "Type of the result of an arithmetic operator, by its name in the syntax tree; `None` if refused."
+    if a in COMPLEX or b in COMPLEX:
+        return np.promote_types(a, b).name if operator in ("Add", "Sub", "Mult", "Div", "Pow") else None
     whole = is_integer(a) and is_integer(b)
     both = "uint64" if is_unsigned(a) and is_unsigned(b) else "int64"
     if operator in ("LShift", "RShift"):
@@ -77,14 +91,15 @@ def type_of(value):
     if isinstance(value, np.generic): return value.dtype.name
     if isinstance(value, int): return "int64" if value < 2**63 else "uint64"
     if isinstance(value, float): return "float64"
+    if isinstance(value, complex): return "complex128"
     if isinstance(value, tuple): return Tuple(tuple(map(type_of, value)), type(value))
     if value is None: return NONE
-    if hasattr(value, "dtype") and hasattr(value, "ndim"): return Array(np.dtype(value.dtype).name, value.ndim)
+    if hasattr(value, "dtype") and hasattr(value, "ndim"): return Array(of_dtype(value.dtype), value.ndim)
 
 def named(kind):
     "A type's name here: of Numba's `float32`, of numpy's, of Python's `float`; `None` if it is no number's."
     if isinstance(kind, types.Boolean) or kind in (bool, np.bool_): return "bool"
-    if isinstance(kind, (types.Integer, types.Float)): return kind.name
-    if isinstance(kind, np.dtype) and kind.name in SCALARS: return kind.name
-    if isinstance(kind, type) and issubclass(kind, np.generic) and np.dtype(kind).name in SCALARS:
+    if isinstance(kind, (types.Integer, types.Float, types.Complex)): return kind.name
+    if isinstance(kind, np.dtype) and is_number(kind.name): return kind.name
+    if isinstance(kind, type) and issubclass(kind, np.generic) and is_number(np.dtype(kind).name):
         return np.dtype(kind).name

@@ -19,8 +19,8 @@ from .bytecode import bytecode_tree
 from .calls import Calls
 from .operators import (NARROW, UNKNOWN, Value, assign, boxed, call, constant,
                                         converted, fitted, function, name, unboxed, unboxed_value)
-from .types import (FLOATS, INTEGERS, NONE, Array, Known, Tuple, is_integer, is_scalar,
-                                    is_unsigned, type_of, unified)
+from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple, is_integer,
+                                    is_number, is_scalar, is_unsigned, type_of, unified)
 
 # %% ../../nbs/library/sim_typing.ipynb #37fc0250
 def joined(a, b):
@@ -78,9 +78,16 @@ class Statements(Calls):
         self.scope[node.name] = Value(None)
         return [node]
     def do_Raise(self, node):
+        given = [*node.exc.args, *node.exc.keywords] if isinstance(node.exc, ast.Call) else []
+        if any(not isinstance(x, ast.Constant) for x in given): self.refuse("an exception with a value that is computed: the compiler takes constants")
+        if node.cause: self.refuse("raise … from: the compiler has none")
         self.scope = None
         return [node]
-    def do_Assert(self, node): return [ast.Assert(boxed(self.expr(node.test)), node.msg)]
+    def do_Assert(self, node):
+        if node.msg and not isinstance(node.msg, ast.Constant): self.refuse("a message that is computed: the compiler takes a constant text")
+        return [ast.Assert(self.truth(self.expr(node.test)), node.msg)]
+    def do_Global(self, node): return []  # an assignment to such a name is refused
+    def do_AsyncFunctionDef(self, node): return [ast.Pass()]
     def do_Expr(self, node): return [ast.Expr(self.expr(node.value).node)]
 
     def do_Return(self, node):
@@ -113,6 +120,13 @@ class Statements(Calls):
 
     def stored(self, target, value, inside=""):
         "Statements that assign a value; a target inside another one has items of its own."
+        if isinstance(target, ast.Subscript) and isinstance(value.type, Tuple):
+            base = self.expr(target.value)
+            part = self.element(base.type, self.index(target.slice, base.type), base.node).type if isinstance(base.type, Array) else None
+            if isinstance(part, Array) and part.ndim == 1 and all(map(is_number, value.type.items)):
+                items = [ast.copy_location(ast.Subscript(target, ast.copy_location(constant(i), target), ast.Store()), target)
+                         for i in range(len(value.type.items))]
+                return self.stored(ast.copy_location(ast.Tuple(items, ast.Store()), target), value, inside)
         if not isinstance(target, (ast.Tuple, ast.List)): return [ast.Assign([x], y) for x, y in [self.taken(target, value)]]
         if any(isinstance(x, ast.Starred) for x in target.elts): self.refuse("a starred target: the compiler has none")
         items = value.type.items if isinstance(value.type, Tuple) else (None,) * len(target.elts)
@@ -126,14 +140,26 @@ class Statements(Calls):
     def taken(self, target, value):
         "A target other than a tuple, and the node that it takes."
         if isinstance(target, ast.Name): return target, self.kept(target.id, value)
+        base = self.expr(target.value)
+        field = target.attr if isinstance(target, ast.Attribute) else getattr(target.slice, "value", None)
+        if isinstance(base.type, Record) and isinstance(field, str):
+            taken = self.field(base, field)
+            if isinstance(taken.type, Array): self.refuse(f"the field {field} is a whole array: set its elements one by one")
+            place = taken.node if isinstance(taken.node, ast.Subscript) else taken.node.args[0]  # int(…) around it
+            place.ctx = ast.Store()
+            return ast.copy_location(place, target), converted(value, taken.type) if is_scalar(value.type) else boxed(value)
         if not isinstance(target, ast.Subscript): self.refuse("an attribute is set: the compiler cannot")
-        base, index = self.expr(target.value), self.index(target.slice)
+        index = self.index(target.slice, base.type)
         place = ast.copy_location(ast.Subscript(base.node, index.node, ast.Store()), target)
         if isinstance(base.type, Tuple): self.refuse("an item of a tuple is set: a tuple cannot change")
         if not isinstance(base.type, Array): return place, boxed(value)
         if base.type.frozen:
             self.refuse("an array of the module is written: for the compiler it is a constant; pass it as an argument")
         element = self.element(base.type, index, target).type
+        if isinstance(element, Record) and value.type == element: return place, value.node
+        if value.type in COMPLEX and (is_scalar(element) or isinstance(element, Array) and is_scalar(element.dtype)):
+            self.refuse("a real element is set to a complex number: write .real")
+        if element in COMPLEX and is_scalar(value.type): return place, converted(value, element)
         if is_scalar(element) and value.type == NONE: self.refuse("an element is set to None")
         if is_scalar(element) and isinstance(value.type, (Tuple, Array)): self.refuse("an element takes one number")
         whole = is_scalar(element) and is_scalar(value.type) and (is_integer(element) or is_integer(value.type))
@@ -143,8 +169,14 @@ class Statements(Calls):
         operator, value = type(node.op).__name__, self.expr(node.value)
         if isinstance(node.target, ast.Name):
             old = self.expr(ast.copy_location(ast.Name(node.target.id, ast.Load()), node))
+            if isinstance(old.type, Tuple): self.refuse(f"{operator} in place of a tuple: the compiler has none; write x = x + y")
             return self.stored(node.target, self.apply(operator, old, value))
-        base, index = self.expr(node.target.value), self.index(node.target.slice)
+        base = self.expr(node.target.value)
+        if isinstance(base.type, Record) or isinstance(node.target, ast.Attribute):
+            old = ast.copy_location((ast.Attribute if isinstance(node.target, ast.Attribute) else ast.Subscript)(
+                node.target.value, node.target.attr if isinstance(node.target, ast.Attribute) else node.target.slice, ast.Load()), node)
+            return self.stored(node.target, self.apply(operator, self.expr(old), value))
+        index = self.index(node.target.slice, base.type)
         place = ast.copy_location(ast.Subscript(base.node, index.node, ast.Store()), node.target)
         kind = self.element(base.type, index, place).type if isinstance(base.type, Array) else None
         floats = kind in FLOATS and value.type in FLOATS and operator != "Pow"
@@ -167,10 +199,24 @@ class Statements(Calls):
         self.scope = joined(after_body, after_orelse)
         if self.scope is not None:
             body, orelse = body + conversions(after_body, self.scope), orelse + conversions(after_orelse, self.scope)
-        return [ast.If(boxed(test), body or [ast.Pass()], orelse)]
+        return [ast.If(self.truth(test), body or [ast.Pass()], orelse)]
 
     def do_Match(self, node):
-        self.refuse("match: the simulator does not know it; write if and elif")
+        "As the compiler reads it: a chain of comparisons with numbers."
+        subject = ast.copy_location(name("<subject>"), node)
+        made, orelse = self.stored(ast.copy_location(ast.Name("<subject>", ast.Store()), node), self.expr(node.subject)), []
+        self.local.add("<subject>")
+        for case in reversed(node.cases):
+            pattern, before, test = case.pattern, [], case.guard
+            if isinstance(pattern, ast.MatchValue):
+                equal = ast.Compare(subject, [ast.Eq()], [pattern.value])
+                test = ast.BoolOp(ast.And(), [equal, test]) if test else equal
+            elif isinstance(pattern, ast.MatchAs) and pattern.pattern is None:
+                if pattern.name: before = [ast.Assign([ast.Name(pattern.name, ast.Store())], subject)]
+            else: self.refuse("match with a pattern other than a number or a name: write if and elif")
+            orelse = before + [ast.If(test, case.body, orelse)] if test else before + case.body
+            for x in orelse: ast.fix_missing_locations(ast.copy_location(x, node))
+        return made + self.block(orelse)
 
     def loop(self, make, orelse, endless=False):
         """The statements of a loop; `make` types one round, and returns a function of its statements and
@@ -214,7 +260,7 @@ class Statements(Calls):
             test = self.expr(node.test)
             at_test = dict(self.scope)
             body = self.block(node.body)
-            return lambda body, last: ast.While(boxed(test), body, last), body, at_test
+            return lambda body, last: ast.While(self.truth(test), body, last), body, at_test
         return self.loop(make, node.orelse, endless=isinstance(node.test, ast.Constant) and bool(node.test.value))
 
     def do_For(self, node):
@@ -234,26 +280,38 @@ class Statements(Calls):
 
     def iterated(self, node):
         "What a `for` goes over, with the type of what it takes from there; known: does that have to be unboxed?"
-        if isinstance(node, ast.Call) and self.expr(node.func).known is range:
-            limits = [self.expr(x) for x in node.args]
-            if any(is_scalar(v.type) and not is_integer(v.type) for v in limits): self.refuse("range takes integers")
-            if not all(is_integer(v.type) for v in limits):
-                return Value(ast.Call(node.func, [ast.copy_location(call("unboxed", boxed(v)), node) for v in limits], []), None)
-            kinds = {v.type for v in limits}
-            kind = "uint64" if all(map(is_unsigned, kinds)) else "int32" if kinds <= {"int8", "int16", "int32", "bool"} else "int64"
-            low = 0 if len(limits) == 1 else limits[0].bounds[0]
-            high = limits[min(len(limits), 2) - 1].bounds[1]
-            step = limits[2].bounds if len(limits) > 2 else (1, 1)
-            low = max(INTEGERS[kind][0], min(low, limits[1].bounds[0]) if step[0] < 0 else low)
-            high = min(INTEGERS[kind][1], max(high, limits[0].bounds[1]) if step[0] < 0 else high)
-            return Value(ast.Call(self.expr(node.func).node, [fitted(v) for v in limits], []), kind,
-                         (low, high) if low <= high else None)
+        if isinstance(node, ast.Call) and (callee := self.expr(node.func)).known is range:
+            if node.keywords: self.refuse("range takes no names of arguments in a kernel")
+            return self.ranged(ast.copy_location(ast.Call(callee.node, [], []), node), [self.expr(x) for x in self.spread(node.args)])
+        if isinstance(node, ast.List): node = ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
         value = self.expr(node)
+        if isinstance(value.type, Known) or isinstance(value.known, (str, bytes)) or is_number(value.type):
+            self.refuse(f"for goes over {ast.unparse(node)}: the compiler has no such loop")
+        if isinstance(value.type, Tuple) and len(set(value.type.items)) > 1 and all(map(is_number, value.type.items)):
+            self.refuse("for goes over a tuple of several types: the compiler takes one type")
+        if isinstance(value.type, Array) and value.type.ndim == 1 and isinstance(value.type.dtype, Record):
+            return Value(call("records", value.node), value.type.dtype)
         if isinstance(value.type, Array) and value.type.ndim == 1 and is_scalar(value.type.dtype):
             return Value(value.node, value.type.dtype, known=value.type.dtype in INTEGERS)
         if isinstance(value.type, Tuple) and len(set(value.type.items)) == 1:
             return Value(value.node, value.type.items[0], known=value.type.items[0] in INTEGERS)
         return Value(boxed(value))
+
+    def ranged(self, plain, limits):
+        "A `range`, with the type of its numbers. A limit that is a float loses what follows the point, as when compiled."
+        if not 1 <= len(limits) <= 3: self.refuse(f"range takes one to three numbers, and {len(limits)} were given")
+        if any(v.type is not None and not is_scalar(v.type) for v in limits): self.refuse("range takes integers")
+        limits = [Value(converted(v, "int64"), "int64") if v.type in FLOATS else v for v in limits]
+        if not all(is_integer(v.type) for v in limits):
+            return Value(ast.Call(plain.func, [ast.copy_location(call("unboxed", boxed(v)), plain.func) for v in limits], []), None)
+        kinds = {v.type for v in limits}
+        kind = "uint64" if all(map(is_unsigned, kinds)) else "int32" if kinds <= {"int8", "int16", "int32", "bool"} else "int64"
+        low = 0 if len(limits) == 1 else limits[0].bounds[0]
+        high = limits[min(len(limits), 2) - 1].bounds[1]
+        step = limits[2].bounds if len(limits) > 2 else (1, 1)
+        low = max(INTEGERS[kind][0], min(low, limits[1].bounds[0]) if step[0] < 0 else low)
+        high = min(INTEGERS[kind][1], max(high, limits[0].bounds[1]) if step[0] < 0 else high)
+        return Value(ast.Call(plain.func, [fitted(v) for v in limits], []), kind, (low, high) if low <= high else None)
 
 # %% ../../nbs/library/sim_typing.ipynb #7479c3a1
 @lru_cache(50)
