@@ -1,12 +1,17 @@
 """The simulator computes in the compiler's types: a table of expressions, in both.
 
 The compiler's code runs on this machine's processor, so no GPU is needed."""
+import ast
 import math
+import re
+import sys
 
+import agreement
 import numpy as np
 import pytest
 from expressions import BINARY, BODIES, UNARY, compiled, operands, same, simulated, table
 from numba import cuda, float32
+from numba.cuda import libdevicefuncs
 
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.process import in_child
@@ -22,8 +27,8 @@ STOPS = "SimulatorError", "ZeroDivisionError", "OverflowError"
 @pytest.mark.parametrize("part", range(PARTS))
 def test_types_and_values_are_the_compilers(part):
     rows = ROWS[part::PARTS]
-    theirs = in_child(compiled, rows, simulator=False, timeout=100)
-    ours = in_child(simulated, rows, simulator=True, timeout=100)
+    theirs = in_child(compiled, rows, simulator=False, timeout=100, keep=True)
+    ours = in_child(simulated, rows, simulator=True, timeout=100, keep=True)
     wrong, refused = [], []
     for (text, kinds), (kind, values), (our_kind, our_values) in zip(rows, theirs, ours):
         if kind == "refused":
@@ -40,6 +45,38 @@ def test_types_and_values_are_the_compilers(part):
 
 
 def test_the_table_is_large(): assert len(BINARY | UNARY | BODIES) >= 100 and len(ROWS) > 500
+
+
+KEPT = agreement.kept()
+KERNELS = agreement.rows(KEPT["answers"])
+
+
+def test_the_simulator_takes_what_the_compiler_takes_and_computes_the_same():
+    found = in_child(agreement.simulated, list(KERNELS.values()), simulator=True, timeout=200, keep=True)
+    walrus = sys.version_info[:2] != tuple(KEPT["python"])  # what is lost there depends on the bytecode
+    said = [f"{row}: {text}" for (name, row), ours in zip(KERNELS.items(), found)
+            if (text := agreement.differences(ours, KEPT["answers"][name], row)) and not (walrus and ":=" in row[0])]
+    assert not said, "\n".join(said[:60])
+
+
+def test_the_kept_answers_are_the_compilers():
+    names = list(KERNELS)[::50]
+    found = in_child(agreement.compiled, [KERNELS[x] for x in names], simulator=False, timeout=200, keep=True)
+    stale = [KERNELS[x] for x, theirs in zip(names, found) if agreement.answer(theirs) != KEPT["answers"][x]]
+    assert not stale, f"python tests/agreement.py asks the compiler anew: {stale}"
+
+
+def test_the_kernels_have_all_of_pythons_syntax_and_all_of_libdevice():
+    bodies = [text.rpartition("\n---\n")[2] for text, _ in KERNELS.values()]
+    trees = [ast.parse("async def k():\n" + "".join(f"    {line}\n" for line in body.splitlines())) for body in bodies]
+    there = {type(node) for tree in trees for node in ast.walk(tree)}
+    newer = {"TypeAlias", "TemplateStr", "Interpolation"}  # than Python 3.11
+    missing = {x.__name__ for kind in (ast.stmt, ast.expr, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+               for x in kind.__subclasses__() if x not in there} - newer
+    assert not missing
+    assert len(KERNELS) > 0.9 * len(KEPT["answers"]) > 3000  # names of numpy's differ from version to version
+    called = set(re.findall(r"libdevice\.(\w+)\(", "".join(bodies)))
+    assert all(name.removeprefix("__nv_") in called for name in libdevicefuncs.functions)
 
 
 # What the compiler refuses, or what nobody can know: the simulator says it by name.

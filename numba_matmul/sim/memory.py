@@ -88,6 +88,12 @@ class SharedArray:
         if recorder: recorder("shared", "store", self, index, 1, sys._getframe(1))
         self.data[index] = value
 
+    def field(self, name):
+        "One field of all elements."
+        dtype, shape = _sub_array(self.dtype, name)
+        ids = self.ids[(..., *(None,) * len(shape))] + self.dtype.fields[name][1] + _places(shape) * dtype.itemsize
+        return SharedArray(f"{self.name}[{name!r}]", self.data[name], ids, self.elements, self.base, 1, dtype.itemsize)
+
     def byte(self, index):
         "Where in the block's shared memory an element starts."
         return self.base + int(self.ids[index]) * self.unit
@@ -176,9 +182,16 @@ class SharedArray:
 STATIC_SHARED_LIMIT = 48 * 1024    # bytes per block, on every target
 DYNAMIC_SHARED_LIMIT = 227 * 1024  # with dynamic shared memory, on an H100
 
+def _of_numpy(dtype): return dtype if isinstance(dtype, np.dtype) else np.dtype(getattr(dtype, "name", dtype))
+
+def _sub_array(dtype, name):
+    "Type of the elements of a field, and its shape."
+    inner = dtype.fields[name][0]
+    return inner.subdtype or (inner, ())
+
 def _poisoned(shape, dtype):
     "An array of numpy's dtype for Numba's `dtype`, every byte 0xFF."
-    data = np.empty(shape, np.dtype(getattr(dtype, "name", dtype)))
+    data = np.empty(shape, _of_numpy(dtype))
     data.reshape(-1).view(np.uint8)[:] = 0xFF
     return data
 
@@ -200,6 +213,12 @@ class LocalArray:
     def __array__(self, dtype=None, copy=None):
         values = [self._value(i, i) for i in self.places.flat]
         return np.array(values, dtype or self.dtype).reshape(self.shape)
+
+    def field(self, name):
+        "One field of all elements."
+        dtype, shape = _sub_array(self.dtype, name)
+        places = self.places[(..., *(None,) * len(shape))] * prod(shape) + _places(shape)
+        return LocalArray(self.items[name], dtype, places, self.declared)
 
     def _value(self, at, index):
         value = self.items[at]
@@ -235,8 +254,10 @@ class LocalArray:
 class LocalMemory:
     def array(self, shape, dtype, alignment=None):
         shape, frame = shape if type(shape) is tuple else (shape,), sys._getframe(1)
-        return LocalArray([None] * prod(shape), np.dtype(getattr(dtype, "name", dtype)), _places(shape),
-                          (frame.f_code, frame.f_lineno), whole=True)
+        dtype, size = _of_numpy(dtype), prod(shape)
+        items = [None] * size
+        if dtype.names: items = {name: [None] * size * prod(dtype.fields[name][0].shape) for name in dtype.names}
+        return LocalArray(items, dtype, _places(shape), (frame.f_code, frame.f_lineno), whole=not dtype.names)
 
 # %% ../../nbs/library/sim_memory.ipynb #f408df28
 class SharedMemory:
@@ -278,14 +299,15 @@ class SharedMemory:
         if (both := self.static_bytes + self.dynamic.size) > DYNAMIC_SHARED_LIMIT:
             raise SimulatorError(f"{both} bytes of shared memory, static and dynamic together, "
                                  f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
-        ids = np.arange(data.size).reshape(data.shape)
+        unit = 1 if data.dtype.names else data.itemsize  # fields are known apart by their bytes
+        ids = np.arange(data.size).reshape(data.shape) * (data.itemsize // unit)
         elements = Elements()
         elements.divide(1)
-        return SharedArray(name, data, ids, elements, base, data.itemsize, alignment or data.itemsize)
+        return SharedArray(name, data, ids, elements, base, unit, alignment or data.itemsize)
 
     def _dynamic(self, dtype):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
-        size = np.dtype(getattr(dtype, "name", dtype)).itemsize
+        size = _of_numpy(dtype).itemsize
         self.dynamic_elements.divide(size)
         data = self.dynamic[:len(self.dynamic) // size * size].view(_poisoned(0, dtype).dtype)
         ids = np.arange(data.size) * size
@@ -316,6 +338,10 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         start = whole.ctypes.data if first_byte is None else first_byte
         self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start,
                              strides=array.strides, watch=watch or Watch(False))
+
+    def field(self, name):
+        "One field of all elements."
+        return GlobalArray(FakeCUDAArray(self._item._ary[name]), self.name, self.first_byte, self.watch)
 
     def __getitem__(self, index):
         _refuse_negative(index)

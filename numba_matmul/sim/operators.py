@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'SMALL_STEP', 'NARROW', 'NATIVE', 'HELPERS', 'GROWS', 'Value', 'constant', 'name', 'call', 'binary',
-           'assign', 'fits', 'wrapped', 'fitted', 'boxed', 'unboxed', 'converted', 'function', 'unboxed_value',
-           'operation', 'compared']
+           'assign', 'fits', 'wrapped', 'fitted', 'boxed', 'unboxed', 'converted', 'function', 'RecordAt',
+           'plain_tuple', 'unboxed_value', 'operation', 'compared']
 
 # %% ../../nbs/library/sim_operators.ipynb #2df969b6
 import ast
@@ -154,8 +154,22 @@ class RecordAt(NamedTuple):
     array: object
     index: object
 
+def _copied(array, index, record):
+    "Copy an element, field by field."
+    for name in (dtype := array.dtype).names:
+        to, given = array.field(name), record.array.field(name)
+        for at in np.ndindex(dtype.fields[name][0].shape):
+            here, there = ((*(i if isinstance(i, tuple) else (i,)), *at) for i in (index, record.index))
+            to[here if len(here) > 1 else here[0]] = given[there if len(there) > 1 else there[0]]
+
+def plain_tuple(value):
+    "A tuple whose integers of 32 and of 64 bits are Python's."
+    items = [plain_tuple(x) if isinstance(x, tuple) else int(x) if isinstance(x, (np.int32, np.int64)) else x for x in value]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
 def unboxed_value(value):
     "A number as it is in typed code: integers and truth values are Python's."
+    if isinstance(value, tuple): return plain_tuple(value)
     if isinstance(value, np.bool_): return bool(value)
     return int(value) if isinstance(value, np.integer) else value
 
@@ -164,7 +178,7 @@ HELPERS = {kind: getattr(np, kind) for kind in (*INTEGERS, *FLOATS, *COMPLEX)}
 
 HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_power, unboxed=unboxed_value,
                 converted=_converted, operation=_operation, record=RecordAt, field=lambda array, name: array.field(name),
-                records=lambda array: (RecordAt(array, i) for i in range(len(array))))
+                truth=np.bool_, copy=_copied, records=lambda array: (RecordAt(array, i) for i in range(len(array))))
 
 HELPERS = {f"<{name}>": helper for name, helper in HELPERS.items()}
 
