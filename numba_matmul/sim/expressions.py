@@ -207,6 +207,7 @@ class Expressions:
 WITHOUT_CALL = "T", "ctypes", "dtype", "flat", "itemsize", "nbytes", "ndim", "real", "shape", "size", "strides"
 OF_ARRAYS = "all", "any", "argmax", "argmin", "fill", "item", "mean", "prod", "reshape", "std", "sum", "transpose", "var", "view"
 
+# %% ../../nbs/library/sim_expressions.ipynb #b07872bc
 class Operators(Expressions):
     "Types operators, elements and attributes."
     def apply(self, operator, *values):

@@ -112,6 +112,8 @@ def _turns(function):
             return float((0, 1, 0, -1)[quarter]) if function is math.sin else float((1, 0, -1, 0)[quarter])
         return function(x * math.pi)
     return run
+
+# %% ../../nbs/library/sim_libdevice.ipynb #1e6a0c13
 SINPI, COSPI = _turns(math.sin), _turns(math.cos)
 
 # Of floats: `sqrt` stands for sqrt of float64 and sqrtf of float32.
@@ -140,6 +142,7 @@ FLOAT |= dict(
     isnan=lambda x: int(np.isnan(x)), isinf=lambda x: int(np.isinf(x)), isfinite=lambda x: int(np.isfinite(x)),
     finite=lambda x: int(np.isfinite(x)), signbit=lambda x: int(np.signbit(x)))
 
+# %% ../../nbs/library/sim_libdevice.ipynb #1e6a0c23
 def _unsigned(function, bits):
     "Of numbers without a sign, which Numba gives as ones with a sign."
     return lambda *values: function(*(v & (2**bits - 1) for v in values))

@@ -198,6 +198,7 @@ def _poisoned(shape, dtype):
 @cache
 def _places(shape): return np.arange(prod(shape)).reshape(shape)
 
+# %% ../../nbs/library/sim_memory.ipynb #d548f5ff
 class LocalArray:
     """A thread's own array, or a view of one. Its elements lie in a list, which gives one of them
     faster than numpy does: kernels do hardly anything else."""

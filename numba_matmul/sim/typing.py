@@ -408,6 +408,7 @@ def typed(
     "A kernel's function for arguments of certain types."
     return _typed(fn, fn.__code__, kinds)
 
+# %% ../../nbs/library/sim_typing.ipynb #7479c3a3
 def _now(fn, name):
     "What a name from outside of a function means now."
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
@@ -440,6 +441,7 @@ def as_frozen(
     cells = tuple(CellType(old[x]) if x in old else cell for x, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()))
     return FunctionType(fn.__code__, fn.__globals__ | old, fn.__name__, fn.__defaults__, cells)
 
+# %% ../../nbs/library/sim_typing.ipynb #7479c3a4
 def run_typed(fn, *args):
     "Call a kernel's function with arguments that tell their types."
     made, result = typed(fn, tuple(map(type_of, args)))
