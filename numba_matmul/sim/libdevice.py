@@ -27,7 +27,7 @@ def in_direction(
 ):
     "An exact number, rounded once."
     try: near = kind(float(exact))
-    except OverflowError: near = kind(math.copysign(math.inf, exact))
+    except OverflowError: near = kind(math.inf if exact > 0 else -math.inf)
     around = [float(x) for x in (np.nextafter(near, kind(-np.inf)), near, np.nextafter(near, kind(np.inf)))]
     if how == "rn":
         def distance(x): return (abs(Fraction(x) - exact) if math.isfinite(x) else math.inf, int(kind(x).view(f"u{near.nbytes}")) % 2)
@@ -94,18 +94,20 @@ def _inverse(p):
 
 def _erfcx(x):
     if x < 25: return math.exp(x * x) * math.erfc(x)
-    return 1 / (x * math.sqrt(math.pi)) * (1 - 1 / (2 * x * x) + 3 / (4 * x**4))
+    y = (1 / x)**2
+    return 1 / (x * math.sqrt(math.pi)) * (1 - y / 2 + 3 / 4 * y * y)
 
 def _remainder(a, b):
     "a - n·b with n to nearest, and the last bits of n."
     if not b or math.isinf(a) or a != a or b != b: return math.nan, 0
     n = 0 if math.isinf(b) else round(Fraction(a) / Fraction(b))
-    return math.remainder(a, b), int(math.copysign(abs(n) & 7, n)) if n else 0
+    return math.remainder(a, b), (abs(n) & 7) * (1 if n > 0 else -1)
 
 def _with_sign(x, value): return math.copysign(value, x)
 def _turns(function):
     "A function of so many half turns."
     def run(x):
+        if not math.isfinite(x): return math.nan
         x = math.fmod(x, 2)
         if x * 2 == math.trunc(x * 2):  # at 0, 1/2, 1 and 3/2 it is exact
             quarter = int(x * 2) % 4
@@ -123,17 +125,19 @@ FLOAT = {x: getattr(np, y) for x, y in dict(
     fmax="fmax", fmin="fmin", fmod="fmod", hypot="hypot", log="log", log10="log10", log1p="log1p", log2="log2", nearbyint="rint",
     nextafter="nextafter", pow="power", rint="rint", sin="sin", sinh="sinh", sqrt="sqrt", tan="tan", tanh="tanh", trunc="trunc").items()}
 FLOAT |= {x: _of_floats(f) for x, f in dict(
-    cospi=COSPI, sinpi=SINPI, sincospi=lambda x: (SINPI(x), COSPI(x)), sincos=lambda x: (math.sin(x), math.cos(x)),
+    cospi=COSPI, sinpi=SINPI, sincospi=lambda x: (SINPI(x), COSPI(x)), sincos=lambda x: (np.sin(x), np.cos(x)),
     erf=math.erf, erfc=math.erfc, erfcx=_erfcx, erfinv=lambda x: _with_sign(x, _inverse((1 + abs(x)) / 2) / math.sqrt(2)),
     erfcinv=lambda x: -_inverse(x / 2) / math.sqrt(2), normcdf=lambda x: math.erfc(-x / math.sqrt(2)) / 2, normcdfinv=_inverse,
     exp10=lambda x: 10.0**x, fdim=lambda a, b: a - b if not a <= b else 0.0, fdividef=lambda a, b: np.divide(a, b),
-    fma=lambda a, b, c: a, ldexp=math.ldexp, scalbn=math.ldexp, lgamma=math.lgamma, tgamma=math.gamma,
+    fma=lambda a, b, c: a, ldexp=np.ldexp, scalbn=np.ldexp,
+    lgamma=lambda x: math.inf if x <= 0 and x in (-math.inf, np.trunc(x)) else math.lgamma(x) if math.isfinite(x) else abs(x),
+    tgamma=lambda x: math.gamma(x) if x else math.copysign(math.inf, x),
     logb=lambda x: float(math.frexp(x)[1] - 1) if x and math.isfinite(x) else -math.inf if not x else abs(x),
     powi=lambda x, n: np.power(np.float64(x), n), rcbrt=lambda x: np.divide(1.0, np.cbrt(x)), rsqrt=lambda x: np.divide(1.0, np.sqrt(x)),
     remainder=lambda a, b: _remainder(a, b)[0], round=_away, modf=math.modf,
     saturate=lambda x: min(max(x, 0.0), 1.0) if x == x else 0.0,
     **{x: lambda v, x=x: _of_c(x, ctypes.c_double)(v) for x in ("j0", "j1", "y0", "y1")},
-    **{x: lambda n, v, x=x: _of_c(x, ctypes.c_int, ctypes.c_double)(n, v) for x in ("jn", "yn")}).items()}
+    **{x: lambda n, v, x=x: _of_c(x, ctypes.c_int, ctypes.c_double)(n, v) if n >= 0 else math.nan for x in ("jn", "yn")}).items()}
 FLOAT |= dict(
     fma=fused, ilogb=lambda x: math.frexp(x)[1] - 1 if x and math.isfinite(x) else -2**31 if not x or x != x else 2**31 - 1,
     llrint=lambda x: _clipped(_even(x), 64), llround=lambda x: _clipped(_away(float(x)), 64),
@@ -149,13 +153,11 @@ def _unsigned(function, bits):
 
 def _low24(x): return (x & 0xFFFFFF) - ((x & 0x800000) << 1)
 def _bytes(x, y, s):
-    "Four bytes of eight, by the last bits of each hexadecimal digit of s; a digit from 8 on repeats the byte's sign."
+    "Four bytes of eight, by the last bits of each hexadecimal digit of s."
     data = (x & 0xFFFFFFFF | (y & 0xFFFFFFFF) << 32).to_bytes(8, "little")
-    chosen = [(data[s >> 4 * i & 7], s >> 4 * i & 8) for i in range(4)]
-    return int.from_bytes(bytes(255 * (b > 127) if sign else b for b, sign in chosen), "little")
+    return int.from_bytes(bytes(data[s >> 4 * i & 7] for i in range(4)), "little")
 
 def _reversed(x, bits): return int(f"{x & (2**bits - 1):0{bits}b}"[::-1], 2)
-def _as(x, kind): return x.view(kind)
 
 WHOLE = {
     "abs": abs, "llabs": abs, "max": max, "min": min, "llmax": max, "llmin": min, "umax": _unsigned(max, 32), "umin": _unsigned(min, 32),
