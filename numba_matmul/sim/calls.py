@@ -142,7 +142,7 @@ class Calls(Operators):
         if getattr(builtins, text, None) is target and not raises: self.refuse(f"the compiler has no {text} in a kernel")
         module = (getattr(target, "__module__", None) or "").split(".")[0]
         arrays = any(isinstance(v.type, Array) for v in values)
-        fits_arrays = text in OF_ARRAYS_TOO and (len(values) == 1 or text[:3] == "atl") or isinstance(target, np.ufunc) and len(values) == target.nargs
+        fits_arrays = text in OF_ARRAYS_TOO and (len(values) == 1) != text.startswith("atleast") or isinstance(target, np.ufunc) and len(values) == target.nargs
         unknown = text not in (OF_ARRAYS_TOO if arrays and not isinstance(target, np.ufunc) else OF_NUMPY) or arrays and not fits_arrays
         wrong = any(v.type in COMPLEX for v in values) or text in ("maximum", "minimum") and any(v.type == "float16" for v in values)
         if getattr(np, text, None) is target and (unknown or wrong):

@@ -438,6 +438,6 @@ class Operators(Expressions):
         if not isinstance(owner, (ModuleType, type)) and not isinstance(owner, tuple): return Value(taken)
         if not hasattr(owner, taken.attr): self.refuse(f"{getattr(owner, '__name__', 'this')} has no {taken.attr}")
         value = getattr(owner, taken.attr)
-        if value is None or isinstance(value, (bool, int, float, complex, np.number)): return self.frozen(taken, value)
+        if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_)): return self.frozen(taken, value)
         if owner is np and not callable(value) and not isinstance(value, ModuleType): self.refuse(f"the compiler has no np.{taken.attr} in a kernel")
         return Value(taken, Known(value), known=value)
