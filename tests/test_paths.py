@@ -99,6 +99,7 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def note(self, key, value=True):
         self.seen.add((key, bool(value)))
         return value
+    note.instruction = "n-", lambda key, value=None: value  # a kernel may call it, and it returns what it was given
 
 
 def observe(numbers):

@@ -96,8 +96,8 @@ def test_block_votes_and_atomics():
         cuda.atomic.max(out, 3, i)
         cuda.syncthreads()
         out[0] = total[0]
-        out[1] = cuda.syncthreads_count(i % 3 == 0)
-        out[2] = cuda.syncthreads_or(i == 5) + 2 * cuda.syncthreads_and(i == 5)
+        out[1] = cuda.syncthreads_count(int32(i % 3 == 0))
+        out[2] = cuda.syncthreads_or(int32(i == 5)) + 2 * cuda.syncthreads_and(int32(i == 5))
     (out,) = simulate(k[1, 40], np.zeros(4, np.int32))
     assert out.tolist() == [sum(range(40)), 14, 1, 39]
 
@@ -441,14 +441,14 @@ def test_a_launch_with_too_many_or_too_few_arguments_is_refused(given):
 
 def test_a_default_counts_as_if_it_were_given():
     @cuda.jit
-    def dtype(out, x=0.5): out[0] = (np.float32(1) * x).itemsize
-    assert simulate(dtype[1, 1], np.zeros(1))[0][0] == 8
+    def product(out, x=0.1): out[0] = np.float32(1) * x
+    assert simulate(product[1, 1], np.zeros(1))[0][0] == 0.1
 
 
 def test_python_floats_are_float64_as_when_compiled():
     @cuda.jit
-    def dtype(out, x): out[0] = (np.float32(1) * x).itemsize
-    assert simulate(dtype[1, 1], np.zeros(1), 0.5)[0][0] == 8
+    def product(out, x): out[0] = np.float32(1) * x
+    assert simulate(product[1, 1], np.zeros(1), 0.1)[0][0] == 0.1
 
 
 def test_torch_tensors_are_refused_with_their_type():
@@ -793,7 +793,8 @@ def test_a_wrong_load_of_matrices_is_refused(options, match):
 def test_a_warp_that_is_not_complete_cannot_multiply():
     @cuda.jit
     def k(a):
-        if cuda.threadIdx.x < 31: mma_m16n8k16((np.float32(0),) * 4, (np.uint32(0),) * 4, (np.uint32(0),) * 2)
+        z, u = np.float32(0), np.uint32(0)
+        if cuda.threadIdx.x < 31: mma_m16n8k16((z, z, z, z), (u, u, u, u), (u, u))
     refused(k[1, 32], np.zeros(1), match="needs all 32 lanes, and 31 are there")
 
 

@@ -1,12 +1,17 @@
 """The simulator computes in the compiler's types: a table of expressions, in both.
 
 The compiler's code runs on this machine's processor, so no GPU is needed."""
+import ast
 import math
+import re
+import sys
 
+import agreement
 import numpy as np
 import pytest
 from expressions import BINARY, BODIES, UNARY, compiled, operands, same, simulated, table
-from numba import cuda, float32
+from numba import cuda, float32, from_dtype
+from numba.cuda import libdevice, libdevicefuncs
 
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.process import in_child
@@ -22,8 +27,8 @@ STOPS = "SimulatorError", "ZeroDivisionError", "OverflowError"
 @pytest.mark.parametrize("part", range(PARTS))
 def test_types_and_values_are_the_compilers(part):
     rows = ROWS[part::PARTS]
-    theirs = in_child(compiled, rows, simulator=False, timeout=100)
-    ours = in_child(simulated, rows, simulator=True, timeout=100)
+    theirs = in_child(compiled, rows, simulator=False, timeout=100, keep=True)
+    ours = in_child(simulated, rows, simulator=True, timeout=100, keep=True)
     wrong, refused = [], []
     for (text, kinds), (kind, values), (our_kind, our_values) in zip(rows, theirs, ours):
         if kind == "refused":
@@ -40,6 +45,38 @@ def test_types_and_values_are_the_compilers(part):
 
 
 def test_the_table_is_large(): assert len(BINARY | UNARY | BODIES) >= 100 and len(ROWS) > 500
+
+
+KEPT = agreement.kept()
+KERNELS = agreement.rows(KEPT["answers"])
+
+
+def test_the_simulator_takes_what_the_compiler_takes_and_computes_the_same():
+    found = in_child(agreement.simulated, list(KERNELS.values()), simulator=True, timeout=200, keep=True)
+    walrus = sys.version_info[:2] != tuple(KEPT["python"])  # what is lost there depends on the bytecode
+    said = [f"{row}: {text}" for (name, row), ours in zip(KERNELS.items(), found)
+            if (text := agreement.differences(ours, KEPT["answers"][name], row)) and not (walrus and ":=" in row[0])]
+    assert not said, "\n".join(said[:60])
+
+
+def test_the_kept_answers_are_the_compilers():
+    names = list(KERNELS)[::50]
+    found = in_child(agreement.compiled, [KERNELS[x] for x in names], simulator=False, timeout=200, keep=True)
+    stale = [KERNELS[x] for x, theirs in zip(names, found) if agreement.answer(theirs) != KEPT["answers"][x]]
+    assert not stale, f"python tests/agreement.py asks the compiler anew: {stale}"
+
+
+def test_the_kernels_have_all_of_pythons_syntax_and_all_of_libdevice():
+    bodies = [text.rpartition("\n---\n")[2] for text, _ in KERNELS.values()]
+    trees = [ast.parse("async def k():\n" + "".join(f"    {line}\n" for line in body.splitlines())) for body in bodies]
+    there = {type(node) for tree in trees for node in ast.walk(tree)}
+    newer = {"TypeAlias", "TemplateStr", "Interpolation"}  # than Python 3.11
+    missing = {x.__name__ for kind in (ast.stmt, ast.expr, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
+               for x in kind.__subclasses__() if x not in there} - newer
+    assert not missing
+    assert len(KERNELS) > 0.9 * len(KEPT["answers"]) > 3000  # names of numpy's differ from version to version
+    called = set(re.findall(r"libdevice\.(\w+)\(", "".join(bodies)))
+    assert all(name.removeprefix("__nv_") in called for name in libdevicefuncs.functions)
 
 
 # What the compiler refuses, or what nobody can know: the simulator says it by name.
@@ -171,3 +208,67 @@ def calls_what_only_the_simulator_has(out):
     for x in b: x[0] = 1
     out[1] = max(b[0][0], 1)
     complex(1, 2).conjugate()
+
+
+WIDTH, EAGER, BORDER = 4, 1, np.arange(4, dtype=np.float32)
+
+
+def test_names_from_outside_are_read_when_the_compiler_reads_them(monkeypatch):
+    @cuda.jit("void(float32[:])")
+    def eager(out): out[0] = EAGER
+    @cuda.jit
+    def lazy(out): out[0] = WIDTH + BORDER[1]
+    first, second, there = np.zeros(1, np.float32), np.zeros(1, np.float32), __name__
+    lazy[1, 1](first)
+    monkeypatch.setattr(sys.modules[there], "EAGER", 9)
+    monkeypatch.setattr(sys.modules[there], "WIDTH", 8)
+    with pytest.warns(UserWarning, match="lazy was compiled with WIDTH = 4: it is 8 now"): lazy[1, 1](second)
+    assert first[0] == second[0] == 5
+    with pytest.warns(UserWarning, match="eager was compiled with EAGER = 1: it is 9 now"): eager[1, 1](second)
+    assert second[0] == 1
+    with pytest.warns(UserWarning, match="BORDER of other numbers"):
+        monkeypatch.setattr(sys.modules[there], "WIDTH", 4)
+        BORDER[1] += 1
+        lazy[1, 1](second)
+    assert second[0] == 5
+
+
+def test_diagnose_takes_the_values_that_a_kernel_has_read(monkeypatch):
+    @cuda.jit
+    def reads(out): out[SLOT] = 1
+    monkeypatch.setattr(sys.modules[__name__], "SLOT", 0, raising=False)
+    reads[1, 1](np.zeros(2, np.float32))
+    monkeypatch.setattr(sys.modules[__name__], "SLOT", 5)
+    assert "No mistake found" in diagnose(reads[1, 1], np.zeros(2, np.float32))
+
+
+PAIR = np.dtype([("x", np.float32), ("n", np.int32)])
+
+
+def test_fields_of_an_element_are_different_memory():
+    kind = from_dtype(PAIR)
+    @cuda.jit
+    def apart(out):
+        pairs, i = cuda.shared.array(1, kind), cuda.threadIdx.x
+        if i == 0: pairs[0].x = 3
+        else: pairs[0].n = 4
+        cuda.syncthreads()
+        out[i] = pairs[0].x + pairs[0].n
+    @cuda.jit
+    def together(pairs):
+        pairs[0].n = cuda.threadIdx.x
+    assert simulate(apart[1, 2], np.zeros(2, np.float32))[0].tolist() == [7, 7]
+    with pytest.raises(SimulatorError, match="race"): simulate(together[1, 2], np.zeros(1, PAIR))
+
+
+def test_libdevice_rounds_in_a_direction():
+    @cuda.jit
+    def thirds(out, one, three):
+        out[0], out[1] = libdevice.fdiv_rd(one, three), libdevice.fdiv_ru(one, three)
+        out[2], out[3] = libdevice.fsqrt_rz(three), libdevice.double2int_rn(2.5)
+        out[4], out[5] = libdevice.sincospi(0.5)
+        out[6] = libdevice.j0(1.0)
+    out = np.zeros(8)
+    thirds[1, 1](out, np.float32(1), np.float32(3))
+    assert out[0] < 1 / 3 < out[1] == np.nextafter(np.float32(out[0]), np.float32(1))
+    assert out[2] <= math.sqrt(3) and out[3] == 2 and tuple(out[4:6]) == (1, 0) and math.isclose(out[6], 0.7651976865579666)

@@ -17,7 +17,8 @@ import os
 import re
 import sys
 import time
-from contextlib import contextmanager, redirect_stdout
+import warnings
+from contextlib import contextmanager, redirect_stdout, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -42,7 +43,8 @@ from .resources import full_capability, library_of, misfit, registers_of
 from .scheduler import (FULL_WARP, Again, Block, Grid, SimulatorError, Thread, _line,
                                         _present)
 from .types import NONE, Array, is_scalar, type_of
-from .typing import run_typed, source_tree, typed, unboxed_value
+from .calls import ours
+from .typing import as_frozen, changed, run_typed, source_tree, typed, unboxed_value
 from numba import config, cuda, typeof, types
 from numba.core import sigutils, typing
 from numba.core.typeconv import Conversion
@@ -357,6 +359,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         typed_launch, kinds = copy.copy(self), tuple(map(type_of, args))
         check_parameters(self.fn, kinds)
         typed_launch.fn, result = typed(self.fn, kinds)
+        for text in changed(typed_launch.fn): warnings.warn(text, stacklevel=2)
         if result not in (NONE, None):
             raise SimulatorError(f"{self.__name__} returns a value, and a kernel cannot: "
                                  "write it into an array")
@@ -473,7 +476,11 @@ def jit(function_or_signature=None, **options):
             if result not in (None, types.void) and not options.get("device"):
                 raise TypeError(f"the signature says that a kernel returns {result}, and it cannot: begin with void(")
         options["signature"] = function_or_signature
-    return lambda fn: StrictKernel(fn, options)
+    def decorate(fn):
+        for kinds, _ in _declared(options["signature"]) if "signature" in options else ():
+            with suppress(SimulatorError): typed(fn, tuple(map(ours, kinds)))  # now it reads the names from outside
+        return StrictKernel(fn, options)
+    return decorate
 
 def _of_the_running_kernel(name):
     "What the module `cuda` answers for a name that it has only inside a kernel."
@@ -669,6 +676,9 @@ def diagnose(
     """Launch in a child with the strict simulator and say what is wrong with the kernel, as text. If
     nothing is, a second child compiles it, for arguments of these types. What the kernel prints is shown."""
     check_launch(launch, args)
+    if isinstance(launch, StrictKernel):  # as a launch would run it, with what it has read
+        launch = copy.copy(launch)
+        launch.fn = as_frozen(launch.fn, tuple(map(type_of, all_arguments(launch.fn, args))))
     in_simulator = dict(simulator=True, timeout=timeout, keep=True)
     try: remarks = in_child(_launch_in_several_orders, launch, args, **in_simulator)
     except (SimulatorError, ChildError) as e: return Message(e)

@@ -25,7 +25,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 # %% ../../nbs/library/sim_memory.ipynb #57b92e4c
 def _refuse_negative(index):
     for i in index if type(index) is tuple else (index,):
-        if type(i) is not slice and i < 0:
+        if type(i) is not slice and i is not None and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the array's end")
 
 def _refuse_copy(value):
@@ -100,6 +100,12 @@ class SharedArray:
         self.note_write(index, Access(sys._getframe(1)), value)
         if recorder: recorder("shared", "store", self, index, 1, sys._getframe(1))
         self.data[index] = value
+
+    def field(self, name):
+        "One field of all elements."
+        dtype, shape = _sub_array(self.dtype, name)
+        ids = self.ids[(..., *(None,) * len(shape))] + self.dtype.fields[name][1] + _places(shape) * dtype.itemsize
+        return SharedArray(f"{self.name}[{name!r}]", self.data[name], ids, self.elements, self.base, 1, dtype.itemsize)
 
     def byte(self, index):
         "Where in the block's shared memory an element starts."
@@ -220,9 +226,16 @@ class SharedArray:
 STATIC_SHARED_LIMIT = 48 * 1024    # bytes per block, on every target
 DYNAMIC_SHARED_LIMIT = 227 * 1024  # with dynamic shared memory, on an H100
 
+def _of_numpy(dtype): return dtype if isinstance(dtype, np.dtype) else np.dtype(getattr(dtype, "name", dtype))
+
+def _sub_array(dtype, name):
+    "Type of the elements of a field, and its shape."
+    inner = dtype.fields[name][0]
+    return inner.subdtype or (inner, ())
+
 def _poisoned(shape, dtype):
     "An array of numpy's dtype for Numba's `dtype`, every byte 0xFF."
-    data = np.empty(shape, np.dtype(getattr(dtype, "name", dtype)))
+    data = np.empty(shape, _of_numpy(dtype))
     data.reshape(-1).view(np.uint8)[:] = 0xFF
     return data
 
@@ -232,6 +245,7 @@ def _places(shape): return np.arange(prod(shape)).reshape(shape)
 @cache
 def _indices(shape): return [*np.ndindex(shape)] if len(shape) != 1 else [*range(*shape)]
 
+# %% ../../nbs/library/sim_memory.ipynb #d548f5ff
 class LocalArray:
     """A thread's own array, or a view of one. The numbers lie in a dict under the index that a kernel gives: nothing
     finds them faster, and kernels do hardly anything else."""
@@ -246,6 +260,12 @@ class LocalArray:
     def __iter__(self): return (self[i] for i in range(len(self)))
     def __array__(self, dtype=None, copy=None):
         return np.array([self[i] for i in np.ndindex(self.shape)], dtype or self.dtype).reshape(self.shape)
+
+    def field(self, name):
+        "One field of all elements."
+        dtype, shape = _sub_array(self.dtype, name)
+        places = self.places[(..., *(None,) * len(shape))] * prod(shape) + _places(shape)
+        return LocalArray(self.numbers[name], dtype, places, self.whole + shape, self.declared)
 
     def _find(self, index):
         "The number of an element, or those of a part."
@@ -277,8 +297,9 @@ class LocalArray:
 class LocalMemory:
     def array(self, shape, dtype, alignment=None):
         shape, frame = shape if type(shape) is tuple else (shape,), sys._getframe(1)
-        return LocalArray({}, np.dtype(getattr(dtype, "name", dtype)), _places(shape), shape,
-                          (frame.f_code, frame.f_lineno))
+        dtype = _of_numpy(dtype)
+        numbers = {name: {} for name in dtype.names or ()}  # of a record, those of each field
+        return LocalArray(numbers, dtype, _places(shape), shape, (frame.f_code, frame.f_lineno))
 
 # %% ../../nbs/library/sim_memory.ipynb #f408df28
 class SharedMemory:
@@ -320,14 +341,15 @@ class SharedMemory:
         if (both := self.static_bytes + self.dynamic.size) > DYNAMIC_SHARED_LIMIT:
             raise SimulatorError(f"{both} bytes of shared memory, static and dynamic together, "
                                  f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
-        ids = np.arange(data.size).reshape(data.shape)
+        unit = 1 if data.dtype.names else data.itemsize  # fields are known apart by their bytes
+        ids = np.arange(data.size).reshape(data.shape) * (data.itemsize // unit)
         elements = Elements()
         elements.divide(1)
-        return SharedArray(name, data, ids, elements, base, data.itemsize, alignment or data.itemsize)
+        return SharedArray(name, data, ids, elements, base, unit, alignment or data.itemsize)
 
     def _dynamic(self, dtype, declared=None):
         "All dynamic arrays share one piece of memory; an element is known by its first byte."
-        size = np.dtype(getattr(dtype, "name", dtype)).itemsize
+        size = _of_numpy(dtype).itemsize
         self.dynamic_elements.divide(size)
         data = self.dynamic[:len(self.dynamic) // size * size].view(_poisoned(0, dtype).dtype)
         ids = np.arange(data.size) * size
@@ -358,6 +380,10 @@ class GlobalArray(FakeWithinKernelCUDAArray):
         start = whole.ctypes.data if first_byte is None else first_byte
         self.__dict__.update(name=name, first_byte=start, base=array.ctypes.data - start, strides=array.strides,
                              shape=item.shape, ndim=array.ndim, watch=watch or Watch(False), array=array, noted={})
+
+    def field(self, name):
+        "One field of all elements."
+        return GlobalArray(FakeCUDAArray(self._item._ary[name]), self.name, self.first_byte, self.watch)
 
     def __getitem__(self, index):
         if self.watch.on:

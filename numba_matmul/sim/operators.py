@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['UNKNOWN', 'SMALL_STEP', 'NARROW', 'NATIVE', 'HELPERS', 'GROWS', 'Value', 'constant', 'name', 'call', 'binary',
-           'assign', 'fits', 'wrapped', 'fitted', 'boxed', 'unboxed', 'converted', 'function', 'unboxed_value',
-           'operation', 'compared']
+           'assign', 'fits', 'wrapped', 'fitted', 'boxed', 'unboxed', 'converted', 'function', 'RecordAt',
+           'plain_tuple', 'unboxed_value', 'operation', 'compared']
 
 # %% ../../nbs/library/sim_operators.ipynb #2df969b6
 import ast
@@ -14,11 +14,12 @@ import operator
 from dataclasses import dataclass, replace
 from functools import cache
 from types import FunctionType
+from typing import NamedTuple
 
 import numpy as np
 from .scheduler import SimulatorError
-from .types import (INTEGERS, common, is_integer, is_scalar, is_unsigned, operated,
-                                    type_of)
+from .types import (COMPLEX, FLOATS, INTEGERS, common, is_integer, is_number, is_scalar,
+                                    is_unsigned, operated, type_of)
 
 # %% ../../nbs/library/sim_operators.ipynb #2fcdaa17
 UNKNOWN = object()
@@ -75,6 +76,8 @@ def unboxed(node, kind):
 def converted(value, kind):
     "The node of a value in another type, as the compiler converts it."
     if value.type == kind: return fitted(value)
+    if kind in COMPLEX: return call(kind, fitted(value))
+    if value.type in COMPLEX and kind == "bool": return call("bool", value.node)
     if not is_scalar(value.type): return call("converted", boxed(value), constant(kind))
     if kind == "bool": return call("bool", fitted(value))
     if not is_integer(kind): return call(f"{kind}", fitted(value))
@@ -115,7 +118,7 @@ def _operation_for(operator, kinds):
 def _operation(operator, *values):
     "An operator on boxed values, whose types are known only when the kernel runs."
     kinds = tuple(map(type_of, values))
-    return (_operation_for(operator, kinds) if all(map(is_scalar, kinds)) else NATIVE[operator])(*values)
+    return (_operation_for(operator, kinds) if all(map(is_number, kinds)) else NATIVE[operator])(*values)
 
 @cache
 def _conversion_for(given, kind):
@@ -146,16 +149,36 @@ def _power(base, exponent):
     if abs(result) < 2**53: return result
     raise SimulatorError(f"{base} ** {exponent}: the compiler computes it in float64, where it is not exact; multiply")
 
+class RecordAt(NamedTuple):
+    "An element with fields: where it lies."
+    array: object
+    index: object
+
+def _copied(array, index, record):
+    "Copy an element, field by field."
+    for name in (dtype := array.dtype).names:
+        to, given = array.field(name), record.array.field(name)
+        for at in np.ndindex(dtype.fields[name][0].shape):
+            here, there = ((*(i if isinstance(i, tuple) else (i,)), *at) for i in (index, record.index))
+            to[here if len(here) > 1 else here[0]] = given[there if len(there) > 1 else there[0]]
+
+def plain_tuple(value):
+    "A tuple whose integers of 32 and of 64 bits are Python's."
+    items = [plain_tuple(x) if isinstance(x, tuple) else int(x) if isinstance(x, (np.int32, np.int64)) else x for x in value]
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
 def unboxed_value(value):
     "A number as it is in typed code: integers and truth values are Python's."
+    if isinstance(value, tuple): return plain_tuple(value)
     if isinstance(value, np.bool_): return bool(value)
     return int(value) if isinstance(value, np.integer) else value
 
 # %% ../../nbs/library/sim_operators.ipynb #8a7a46ca
-HELPERS = {kind: getattr(np, kind) for kind in (*INTEGERS, "float16", "float32", "float64")}
+HELPERS = {kind: getattr(np, kind) for kind in (*INTEGERS, *FLOATS, *COMPLEX)}
 
 HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_power, unboxed=unboxed_value,
-                converted=_converted, operation=_operation)
+                converted=_converted, operation=_operation, record=RecordAt, field=lambda array, name: array.field(name),
+                truth=np.bool_, copy=_copied, records=lambda array: (RecordAt(array, i) for i in range(len(array))))
 
 HELPERS = {f"<{name}>": helper for name, helper in HELPERS.items()}
 
@@ -182,8 +205,12 @@ def operation(operator, a, b=None):
     sign = getattr(ast, operator)()
     if b is None: return _unary(operator, sign, a)
     if operator in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"):
+        if a.type in COMPLEX or b.type in COMPLEX:
+            if operator not in ("Eq", "NotEq"): raise TypeError(f"{operator} of {a.type} and {b.type}")
+            return Value(ast.Compare(fitted(a), [sign], [fitted(b)]), "bool")
         return Value(ast.Compare(compared(a, b), [sign], [compared(b, a)]), "bool")
     kind = operated(operator, a.type, b.type)
+    if kind in COMPLEX: return Value(binary(converted(a, kind), sign, converted(b, kind)), kind)
     if kind is None: raise TypeError(f"{operator} of {a.type} and {b.type}")
     if not is_integer(kind): return Value(binary(_as_float(a, kind, operator), sign, _as_float(b, kind, operator, a)), kind)
     if kind == "bool": return Value(binary(a.node, sign, b.node), kind)
