@@ -17,7 +17,7 @@ import numpy as np
 from greenlet import getcurrent
 from .hopper import Landed
 from .races import Access, Element, Elements
-from .scheduler import Again, SimulatorError, _where, instruction
+from .scheduler import Again, SimulatorError, instruction
 from numba import types
 from numba.cuda.simulator import kernelapi
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
@@ -178,7 +178,7 @@ class SharedArray:
         if element.lost and element.lost[0] == self.declared:
             raise SimulatorError(f"{self.label(index)} was written through {self.declared[-1]}, and overwritten through "
                                  f"{element.owner[0][-1]} before "
-                                 f"anybody had read it, at {_where(element.lost[1].calls)}: all arrays of cuda.shared.array(0, …) "
+                                 f"anybody had read it, at {element.lost[1].place[1]}: all arrays of cuda.shared.array(0, …) "
                                  "begin at the same byte; make one, and take slices of it: both[:n], both[n:]")
 
     def note_atomic(self, index, access):

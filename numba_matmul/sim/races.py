@@ -9,16 +9,15 @@ __all__ = ['MOST_RACES', 'Access', 'Element', 'Elements', 'report']
 from copy import copy
 
 from greenlet import getcurrent
-from .scheduler import SimulatorError, _calls, _where, joined
+from .scheduler import SimulatorError, _place, joined
 
 # %% ../../nbs/library/sim_races.ipynb #a51f0c14
 class Access:
     "One access: who, where, at which moment."
-    __slots__ = "thread", "calls", "barriers", "time", "atomic"
+    __slots__ = "thread", "place", "barriers", "time", "atomic"
     def __init__(self, frame, atomic=False):
         self.thread = thread = getcurrent()
-        in_kernel = frame.f_code is thread.block.grid.fn.__code__
-        self.calls, self.atomic = ((frame.f_code, frame.f_lineno),) if in_kernel else _calls(frame), atomic
+        self.place, self.atomic = _place(frame), atomic
         self.barriers, self.time = thread.barriers, thread.time
 
     def races_with(self, new):
@@ -122,14 +121,14 @@ MOST_RACES = 8  # pairs of lines; then the launch is ended
 def report(array, index, before, done, now, doing, same=False):
     "Two accesses race: keep that for the end of the launch."
     thread, other, label = now.thread, before.thread, array.label(index)
-    grid, where = thread.block.grid, _where(now.calls)
+    grid, where = thread.block.grid, now.place[1]
     if same:
-        grid.remarks.setdefault(now.calls[0], f"several threads write the same value to {label}, at {where}")
+        grid.remarks.setdefault(now.place[0][0], f"several threads write the same value to {label}, at {where}")
         return
-    lines = frozenset((before.calls[0], now.calls[0]))
+    lines = frozenset((before.place[0][0], now.place[0][0]))
     if lines in grid.races: return
     by, lack = (f"{other}", "no barrier") if other.block is thread.block else (
         f"{other} of {other.block}", "no flag and fences")
-    grid.races[lines] = (f"race: {label} was {done} by {by} at {_where(before.calls)}, and is {doing} "
+    grid.races[lines] = (f"race: {label} was {done} by {by} at {before.place[1]}, and is {doing} "
                          f"by {thread} with {lack} between, in {thread} of {thread.block}, {where}")
     if len(grid.races) == MOST_RACES: raise SimulatorError("")

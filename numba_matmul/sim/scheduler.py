@@ -44,18 +44,21 @@ def _line(code, number):
 
 _INSIDE = "numba_matmul.sim.", "numba_matmul.ptx."  # modules of the simulator
 
-def _calls(frame):
-    "Code and line of a kernel's function and of those that called it, the kernel last."
-    calls, frame = [(frame.f_code, frame.f_lineno)], frame.f_back
-    while frame:
-        if not (frame.f_globals.get("__name__") or "").startswith(_INSIDE): calls.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return tuple(calls)
+_places = {}
 
-@cache
-def _where(calls):
-    "How messages name what `_calls` found."
-    return ", called at ".join(_line(*call) for call in calls)
+def _place(frame):
+    "Code and line of a kernel's function, and as text, with the lines that called it."
+    key, at = [], frame
+    while at is not None:
+        key += id(at.f_code), at.f_lasti
+        at = at.f_back
+    if (key := tuple(key)) not in _places:
+        calls, at = [(frame.f_code, frame.f_lineno)], frame.f_back
+        while at is not None:
+            if not (at.f_globals.get("__name__") or "").startswith(_INSIDE): calls.append((at.f_code, at.f_lineno))
+            at = at.f_back
+        _places[key] = calls, ", called at ".join(_line(*call) for call in calls)  # `_line` keeps the code of these
+    return _places[key]
 
 def _failed_array(error):
     "The name of the array on whose index numpy raised an error, and a colon."
@@ -141,7 +144,7 @@ class Thread(greenlet):
     def wait(self, frame, mask=None, value=None, orders=True):
         """Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values.
         `orders`: is memory then in order, too?"""
-        self.waits_at, self.mask, self.given = _where(_calls(frame)), mask, value
+        self.waits_at, self.mask, self.given = _place(frame)[1], mask, value
         self.orders = orders
         self.parent.switch()
         return self.received
@@ -149,24 +152,24 @@ class Thread(greenlet):
     def wait_until(self, frame, ready, awaited):
         "Pause until the function `ready` says so: it depends on `awaited`, an `MBarrier` or `Late`."
         if ready(): return
-        self.waits_at, self.ready, self.awaited = _where(_calls(frame)), ready, awaited
+        self.waits_at, self.ready, self.awaited = _place(frame)[1], ready, awaited
         self.parent.switch()
 
     def meet(self, frame, place, threads, value=None):
         "Pause until so many threads are at a place, and see what each gave: one dict for all."
-        self.waits_at, self.meeting = _where(_calls(frame)), (place, threads)
+        self.waits_at, self.meeting = _place(frame)[1], (place, threads)
         self.given = value
         self.parent.switch()
         return self.received
 
     def let_others_go_on(self, frame):
         "Pause, and go on when all others had their turn."
-        self.waits_at, self.paused, self.questions = _where(_calls(frame)), True, 0
+        self.waits_at, self.paused, self.questions = _place(frame)[1], True, 0
         self.parent.switch()
 
     def wait_for_grid(self, frame):
         "Pause until all threads of all blocks are here."
-        self.waits_at, self.at_grid = _where(_calls(frame)), True
+        self.waits_at, self.at_grid = _place(frame)[1], True
         self.parent.switch()
 
     def ordered_after(self, access):
