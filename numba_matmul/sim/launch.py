@@ -295,7 +295,7 @@ class Progress:
 
     def why_late(self, frame):
         "What to think about, when its time is over, and where it is."
-        while frame and frame.f_globals.get("__name__", "").startswith(("numba_matmul.sim.", "numba_matmul.ptx.")): frame = frame.f_back
+        while frame and (frame.f_globals.get("__name__") or "").startswith(("numba_matmul.sim.", "numba_matmul.ptx.")): frame = frame.f_back
         line = f" It's at {_line(frame.f_code, frame.f_lineno)}" if isinstance(getcurrent(), Thread) and frame else ""
         if self._state() == self.half_way:
             return f"{self}, and nothing has changed for half of that time: does a loop never end?{line}"
