@@ -1417,13 +1417,14 @@ def test_diagnose_is_the_launch(capsys):
         return k
     @cuda.jit
     def forgets(x, y, z):
-        if x[0] > 100: y[cuda.grid(1)] = 1
+        one, two = cuda.shared.array(0, float32), cuda.shared.array(0, float32)
+        if x[0] > 100: y[cuda.grid(1)] = one[0] + two[0]
     message, odd = diagnose(captures()[1, 2], np.zeros((2, 2))), diagnose(forgets[1, (2, 2)], X, X, X)
     assert capsys.readouterr().out == "thread 0\nthread 1\n"
     for text in ("No mistake found.", "assert_matmul_correct", r"cuda.syncthreads does nothing.*cuda.syncthreads\(\)", "j == 5 does nothing.*assign",
                  r"cuda.grid\(2\) in a launch with one thread along y", r"3 of 4 elements of out were never written: the first is out\[0, 1\]"):
         assert re.search(text, message), (text, message)
-    for text in "y was never written", "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads": assert re.search(text, odd), (text, odd)
+    for text in "2 dynamic shared arrays of forgets begin at the same byte", "y was never written", "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads": assert re.search(text, odd), (text, odd)
     assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
 
 

@@ -317,7 +317,7 @@ class Progress:
 
     def why_late(self, frame):
         "What to think about, when its time is over, and where it is."
-        while frame and frame.f_globals.get("__name__", "").startswith(("numba_matmul.sim.", "numba_matmul.ptx.")): frame = frame.f_back
+        while frame and (frame.f_globals.get("__name__") or "").startswith(("numba_matmul.sim.", "numba_matmul.ptx.")): frame = frame.f_back
         line = f" It's at {_line(frame.f_code, frame.f_lineno)}" if isinstance(getcurrent(), Thread) and frame else ""
         if self._state() == self.half_way:
             return f"{self}, and nothing has changed for half of that time: does a loop never end?{line}"
@@ -600,6 +600,12 @@ def _says_nothing(statement):
 def _looks_odd(fn, extents):
     "Remarks on the source of a function of a kernel. extents: threads of the launch along x, y and z."
     nodes = [node for statement in source_tree(fn) or () for node in ast.walk(statement)]
+    sliced = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
+    dynamic = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in sliced and node.args
+               and ast.unparse(node.func).endswith("shared.array") and getattr(node.args[0], "value", None) == 0]
+    if len(dynamic) > 1:
+        yield (f"{len(dynamic)} dynamic shared arrays of {fn.__name__} begin at the same byte, the last at "
+               f"{_line(fn.__code__, dynamic[-1].lineno)}; slice one array, both[:n] and both[n:]")
     others = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & {"y", "z"}
     for node in nodes:
         where = _line(fn.__code__, node.lineno) if hasattr(node, "lineno") else ""
