@@ -84,7 +84,7 @@ def placed(text):
 EXERCISES = (Exercise(
     "10", "my_warptiling", constants=SMALL,
     preamble="from numba_matmul.ptx.core import load4, store4\n",
-    cases=(case(32, 64, 32, SMALL), case(32, 48, 32, OTHER)),
+    cases=(case(32, 64, 32, SMALL), case(16, 48, 32, OTHER)),
     goals=(Goal("barriers per tile", lambda counts: counts.barriers / 4, most=2, counted="launches",
                 hint="one barrier before the k tile is read and one before the next is stored: a third orders nothing more"),
            Goal("numbers per step", numbers_per_step, most=48, unit="for a warp",

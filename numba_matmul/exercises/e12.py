@@ -197,7 +197,7 @@ def ring_of(constants): return constants | dict(start_copies=with_constants(star
 EXERCISES = (Exercise(
     "12", "my_async_copy",
     cases=(matmul_case(16, 32, 72, (64,), (1, 1)), matmul_case(32, 32, 24, (64,), (1, 2)), matmul_case(16, 64, 8, (64,), (2, 1)),
-           matmul_case(32, 96, 20, (32,), (3, 1), ring_of(OTHER))),
+           matmul_case(32, 64, 20, (32,), (2, 1), ring_of(OTHER))),
     goals=(Goal("shared memory", lambda code: code.shared_bytes, most=4 * 4 * 8 * (20 + 32), unit="bytes", counted="code",
                 hint="a ring of STAGES tiles is enough"),
            NO_FENCES),
