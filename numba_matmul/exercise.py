@@ -530,9 +530,11 @@ def _judge_goals(exercise, kernel, configured, args, counts):
     found = {"launches": counts}
     def see(counted):
         "What the goals of a kind are counted in."
-        if counted not in found:
-            found[counted] = (_accesses(exercise, configured, args) if counted == "accesses" else
-                              machine_code(with_constants(kernel, exercise.compiled), exercise.cases[0].signature or _signature(args)))
+        if counted == "accesses": found[counted] = found.get(counted) or _accesses(exercise, configured, args)
+        elif counted not in found:
+            compiled = with_constants(kernel, exercise.compiled)
+            if exercise.launch: compiled = compiled[exercise.launch(4096, 4096)]  # has a multiprocessor so many registers?
+            found[counted] = machine_code(compiled, exercise.cases[0].signature or _signature(args))
         return found[counted]
     for kind in "launches", "accesses", "code":
         goals = [goal for goal in exercise.goals if goal.counted == kind]

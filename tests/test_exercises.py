@@ -198,3 +198,15 @@ def test_a_function_of_the_readers_own_has_the_constants_of_each_case():
     helper = "@cuda.jit(device=True)\ndef ahead(k0): return k0 + BK\n\n"
     source = helper + one.solutions["reference"].replace("        k0 += BK\n", "        k0 = ahead(k0)\n")
     assert outcome(one, Mutant("none", one.solutions["reference"], source, ""))[1] == "passes, and must not"
+
+
+def test_a_kernel_with_more_registers_than_its_pages_block_may_have_is_refused():
+    "96 sums for each thread, in a block of 1,024 threads."
+    found = graded("01", "@cuda.jit\ndef my_naive(a, b, c):\n    row, col = cuda.grid(2)\n    acc = cuda.local.array(96, float32)\n"
+                         "    for i in range(96): acc[i] = float32(0)\n"
+                         "    if row < c.shape[0] and col < c.shape[1]:\n"
+                         "        for k in range(a.shape[1]):\n"
+                         "            for i in range(96): acc[i] += a[row, k] * b[k, (col + i) % c.shape[1]]\n"
+                         "        for i in range(1, 96): acc[0] += float32(0) * acc[i]\n"
+                         "        c[row, col] = acc[0]\n")
+    assert found.name == "compiles" and "registers × 1024 threads" in found.found

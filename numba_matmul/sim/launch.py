@@ -359,7 +359,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         typed_launch, kinds = copy.copy(self), tuple(map(type_of, args))
         check_parameters(self.fn, kinds)
         typed_launch.fn, result = typed(self.fn, kinds)
-        for text in changed(typed_launch.fn): warnings.warn(text, stacklevel=2)
+        for text in changed(typed_launch.fn): warnings.warn(text, stacklevel=3)
         if result not in (NONE, None):
             raise SimulatorError(f"{self.__name__} returns a value, and a kernel cannot: "
                                  "write it into an array")
