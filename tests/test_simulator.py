@@ -1485,4 +1485,4 @@ def test_a_product_that_takes_minutes_says_so_before_it_begins(monkeypatch):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         sgemm_naive(small, small), sgemm_naive(big, big, alpha=0.0), sgemm_naive(big, big)
-    assert [str(one.message) for one in told] == ["a product of 512×512×512 takes the simulator about 4 minutes: try a smaller one"]
+    assert [str(one.message) for one in told] == ["a product of 512×512×512 takes the simulator about 2 minutes: try a smaller one"]

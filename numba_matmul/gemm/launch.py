@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from ..arrays import OptIn, array_like, cdiv, current_gpu, is_torch
-from .args import calls, span
+from .args import Gemm, calls, span
 from ..cards import gpu_card
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from .tiles import check_tile
@@ -114,7 +114,7 @@ def launch_number() -> np.int64:
 
 # %% ../../nbs/library/gemm_launch.ipynb #fa570002
 _NOTING = Lock()  # a kernel's configuration is the same object in all threads, and so is its list of callbacks
-SIMULATED = 2e-6  # seconds for a multiply-add in float32
+SIMULATED = 1e-6  # seconds for a multiply-add in float32
 
 def launch_kernel(
     g,        # what `gemm_args` returned
@@ -135,7 +135,7 @@ def launch_kernel(
               else kernel[blocks, threads, g.stream])
     if together: all_at_once(launch)
     if config.ENABLE_CUDASIM:
-        seconds = g.m * g.n * g.k * SIMULATED if g.alpha and g.a.dtype == np.float32 else 0
+        seconds = g.m * g.n * g.k * SIMULATED if isinstance(g, Gemm) and g.alpha and g.a.dtype == np.float32 else 0
         if seconds > 60:
             warnings.warn(f"a product of {g.m}×{g.n}×{g.k} takes the simulator about {seconds / 60:,.0f} minutes: "
                           "try a smaller one", stacklevel=2)
