@@ -56,6 +56,7 @@ def _read_card(path, changed):
         reason = str(e).splitlines()[0].replace(str(path), path.name)
         print(f"{path.name} is left out, it is no result card: {reason:.200}", file=sys.stderr)
 
+# %% ../nbs/library/cards.ipynb #f7b1f8f7
 def load_cards(
     *fields,     # what a card must have besides its speeds: "ncu", "profiles" …
     kernels=(),  # names of kernels whose speed it must have …

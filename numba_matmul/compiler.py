@@ -273,6 +273,7 @@ def _disassembled(cubin):
         return dict(sass=run(_tool("nvdisasm"), "-g", "-c"),
                     usage=run(_tool("cuobjdump"), "-res-usage"))
 
+# %% ../nbs/library/compiler.ipynb #168f3846
 def _build(kernel, signature, target): return _disassembled(_compiled(kernel, signature, target))
 
 def _read(found, name, target, make_ptx):

@@ -469,6 +469,7 @@ def _all_told(exercise):
     same = _with(used[0]) if all(one == used[0] for one in used) else ", each with constants of its own"
     return f"{'; '.join(case.name for case in exercise.cases)}{same}; random data"
 
+# %% ../nbs/library/exercise.ipynb #3a2cb357
 def judge_kernel(
     exercise,  # an `Exercise`
     kernel,    # what the reader wrote
@@ -615,6 +616,7 @@ def exercises():
     found = [import_module(f"{folder.__name__}.{name}").EXERCISES for name in modules]
     return {exercise.key: exercise for group in found for exercise in group}
 
+# %% ../nbs/library/exercise.ipynb #26bd6991
 def _speed(exercise, kernel):
     "On a GPU: how fast the kernel is, in the launch of its page."
     def host(a, b, c): kernel[exercise.launch(*c.shape)](a, b, c)

@@ -232,6 +232,7 @@ def _write_readme():
         _refuse("--readme: no result card has speeds at 4096: make gpu STAGE=ladder comes first")
     write_readme()
 
+# %% ../nbs/90_ladder.ipynb #59e8f869
 @contextmanager
 def _one_line():
     "Ctrl-C is answered in one line, and a reader who has seen enough (`| head -1`) in none."

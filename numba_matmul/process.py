@@ -238,6 +238,7 @@ class _Child:
         self.process.stdout.close()
         self.process.wait()
 
+# %% ../nbs/library/process.ipynb #b5dc5cff
 _idle = {False: [], True: []}  # children that stay and have nothing to do; by simulator or not
 
 def _idle_child(simulator):

@@ -270,6 +270,7 @@ class _ProductRule(_SingleLevelFunction):
         parts = ([] if da is None else [_OP(da, b, ctx.columns)]) + ([] if db is None else [_OP(a, db, ctx.columns)])
         return sum(parts[1:], parts[0])
 
+# %% ../nbs/library/torch_ops.ipynb #0cf954c3
 def _matmul_autograd(keys, a, b, columns=None):
     if torch._guards.TracingContext.try_get(): _while_compiled()
     if torch._C._are_functorch_transforms_active():

@@ -84,6 +84,8 @@ SOLUTIONS = {
 
 # %% ../../nbs/exercises/e04.ipynb #e0400008
 ZERO, BARRIER = "    for i in range(TM): acc[i] = float32(0)\n", "        cuda.syncthreads()\n"
+
+# %% ../../nbs/exercises/e04.ipynb #f0fd9f18
 MUTANTS = (
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n    " + STORE, "one store each"),
     Mutant("C stored in each step", "            dot += 1\n", "            dot += 1\n        " + STORE, "one store each"),

@@ -65,6 +65,8 @@ SOLUTIONS = {
 # %% ../../nbs/exercises/e05.ipynb #e0500008
 IN_LOOP = "        for i in range(TM):\n            for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]\n"
 BARRIER, ZERO = "        cuda.syncthreads()\n", "        for j in range(TN): acc[i, j] = float32(0)\n"
+
+# %% ../../nbs/exercises/e05.ipynb #b75282c1
 MUTANTS = (
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",

@@ -123,9 +123,12 @@ ALONE = """        if thread == 0:
                 for j in range(0, BN, 4): store4(b_tile, (i, j), *load4(b, (k0 + i, col0 + j)))
 """
 
+# %% ../../nbs/exercises/e06.ipynb #bfe359cc
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
 IN_LOOP = replaced("\n" + STORES, ("\n", "\n    ")).strip("\n ")
 STEP = "        k0 += BK\n"
+
+# %% ../../nbs/exercises/e06.ipynb #11fb6173
 MUTANTS = (
     Mutant("C stored in each tile", STEP, f"{STEP}        {IN_LOOP}\n", "one store each"),
     Mutant("C stored in each tile, but not by the first block", STEP,

@@ -133,6 +133,7 @@ def other_order(name, shape, fill, read, verdict):
     "A mutant that changes the order everywhere."
     return Mutant(name, REFERENCE, with_order(shape, fill, read), verdict)
 
+# %% ../../nbs/exercises/e07.ipynb #975ed317
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
 IN_LOOP = STORES.replace("    for i", "        for i").replace("        for j", "            for j").replace("            store4", "                store4")
 CHEATS = (
@@ -150,6 +151,8 @@ CHEATS = (
     Mutant("a number for TM", "thread // ACROSS * TM,", "thread // ACROSS * 8,", "in bounds"),
     Mutant("a number for BM", "cuda.blockIdx.y * BM", "cuda.blockIdx.y * 64", "correct"),
     Mutant("added to what C held", STORES, "    for i in range(TM):\n        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"))
+
+# %% ../../nbs/exercises/e07.ipynb #993a0f3e
 MUTANTS = (
     *CHEATS,
     Mutant("not written", READ, "            ...\n", "written"),

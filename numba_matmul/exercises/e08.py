@@ -107,6 +107,8 @@ SOLUTIONS = {
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
 IN_LOOP = (STORES.replace("    for i", "        for i").replace("        for j", "            for j")
            .replace("            store4", "                store4"))
+
+# %% ../../nbs/exercises/e08.ipynb #f2595059
 MUTANTS = (
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",

@@ -97,6 +97,7 @@ def judge_rule(rule):
         text = f"{passed[0]} gets through, and would fail{more}" if passed else f"{len(found)} tiles refused"
         yield Verdict(name, not passed, text, WHY[name])
 
+# %% ../../nbs/exercises/e09.ipynb #d31d653a
 def judge_tile(tile):
     "The verdicts on a tile."
     try:
@@ -176,6 +177,8 @@ def my_rule(t):
 
 # %% ../../nbs/exercises/e09.ipynb #e0900010
 TILE_TEXT = "GroupTile(128, 128, 16, 4, 4, pad_a=4)"
+
+# %% ../../nbs/exercises/e09.ipynb #6d626dc8
 MUTANTS = (
     Mutant("not written", 'return "too many results for the registers"', "...", "written"),
     Mutant("A's passes forgotten", "t.bm * t.bk % one_pass or ", "", "whole passes"),

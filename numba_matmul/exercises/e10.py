@@ -34,6 +34,7 @@ def fences(code): return sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in c
 NO_FENCES = Goal("fences", fences, most=0, counted="code",
                  hint="a barrier already orders what the threads of a block read and write in shared memory")
 
+# %% ../../nbs/exercises/e10.ipynb #3f318d58
 KERNEL = """@cuda.jit
 def my_warptiling(a, b, c):
     a_tile = cuda.shared.array((BK, PADDED), float32, alignment=16)

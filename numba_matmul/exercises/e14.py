@@ -83,6 +83,7 @@ def play(kernels, cases, orders):
         if launch.grid.barriers > (most := barriers_needed(numbers, m, n, k, blocks)):
             return "barriers needed", f"{name}: a block passes {launch.grid.barriers} barriers, and {most} are enough"
 
+# %% ../../nbs/exercises/e14.ipynb #7884c9e6
 def unequal(kernel, numbers, m, n, k, blocks):
     "Does a block go through more k tiles than another? In a sentence. Counted by what it reads of A."
     reads, name = Counter(), kernel.fn.__code__.co_varnames[0]
@@ -271,6 +272,7 @@ def hand_over(workspace, flags, block, thread, acc):
 def wrong(name, old, new, verdict): return Mutant(name, old, new, verdict)
 LOOK = "cuda.atomic.cas(flags, other, 1, 0) != 1"
 
+# %% ../../nbs/exercises/e14.ipynb #0a32bfa7
 MUTANTS = (
     wrong("whole tiles for each block", "start, end = first_k_tile(block, blocks, work), first_k_tile(block + 1, blocks, work)",
           "start, end = block * (work // k_tiles) // blocks * k_tiles, (block + 1) * (work // k_tiles) // blocks * k_tiles", "equal parts"),

@@ -220,6 +220,7 @@ LOOP = BEGIN + WAIT + MULTIPLY + MEET + AHEAD + ON
 BY_NUMBER = """        stage, phase, free = k_tile % STAGES, k_tile // STAGES % 2, (k_tile + STAGES - 1) % STAGES
 """
 
+# %% ../../nbs/exercises/e16.ipynb #f250f9a6
 SOLUTIONS = {
     "reference": HEAD + PROLOGUE + LOOP + TAIL,
     "stage and phase by the number of the k tile": HEAD + PROLOGUE + """    acc, k_tile = ZEROS, 0

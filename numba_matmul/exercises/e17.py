@@ -125,6 +125,7 @@ ORDER = (
     Goal("barriers per tile", lambda events: max(barriers(events, thread) for thread in CONSUMER_THREADS), most=0,
          hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its own pace"))
 
+# %% ../../nbs/exercises/e17.ipynb #11199088
 def judge(exercise, kernel):
     "The verdicts on a kernel, up to the first that fails."
     if not kernel_parts(kernel):
@@ -274,6 +275,7 @@ WAIT, MMA = "            consumer_wait(storage, state)\n", "            acc = mm
 RELEASE = "            if k_tile > 0: consumer_release(storage, previous, store.releases)\n"
 ACQUIRE = "            producer_acquire(storage, state)\n"
 
+# %% ../../nbs/exercises/e17.ipynb #0bd7de6d
 MUTANTS = (
     consume("released when all products are through", RELEASE, "            acc = wgmma_wait_group(acc)\n"
             "            consumer_release(storage, state.stage, store.releases)\n", "products at work"),

@@ -91,6 +91,8 @@ def my_port(a, b, c):
 
 # %% ../../nbs/exercises/e31.ipynb #e31000008
 TWO, PADDED = "two tiles of two dimensions", "A transposed, in padded rows"
+
+# %% ../../nbs/exercises/e31.ipynb #0c47ea01
 MUTANTS = (
     Mutant("C stored in each tile", "        k0 += TILE\n", "        k0 += TILE\n        if row < m and col < n: c[row, col] = acc\n", "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += TILE\n",

@@ -106,6 +106,7 @@ def _transposed(array, axes=None):
     if array.ndim != 2: raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
     return FakeCUDAArray(array._ary.T.copy("C"), array.stream)
 
+# %% ../../nbs/library/sim_host.ipynb #e2d03f9b
 def _getitem(array, index, stream=0):
     for i in index if isinstance(index, tuple) else (index,):
         if not isinstance(i, (slice, str)) and not hasattr(i, "__index__") or getattr(i, "ndim", 0):
@@ -173,6 +174,7 @@ class Device(devices.FakeCUDADevice):
 
 MemoryInfo = namedtuple("MemoryInfo", "free,total")
 
+# %% ../../nbs/library/sim_host.ipynb #2f7d1801
 class Context(devices.FakeCUDAContext):
     "Its context, which `cuda.gpus[0]` is, too."
     def __init__(self):

@@ -259,6 +259,7 @@ def _as(kind, arg):
 
 WORST_FIRST = Conversion.unsafe, Conversion.safe, Conversion.promote
 
+# %% ../../nbs/library/sim_launch.ipynb #2e081fb1
 def as_declared(name, signature, args):
     """The arguments of a launch as the signature of a kernel has them: numbers get its types, arrays must have them.
     `TypeError` where a GPU would refuse the launch."""
@@ -286,6 +287,7 @@ class _PrintedOnce:
     def again(self): self.at = 0
     def __getattr__(self, name): return getattr(self.out, name)
 
+# %% ../../nbs/library/sim_launch.ipynb #76bc5dd2
 class Progress:
     "How far a launch has come. A long one says so on stderr, now and then."
     def __init__(self, launch):
@@ -622,6 +624,7 @@ def _looks_odd(fn, extents):
                 yield (f"cuda.grid(1) counts along x alone, and {extents[1] * extents[2]} threads of this launch have "
                        f"each of its values, at {where}")
 
+# %% ../../nbs/library/sim_launch.ipynb #6ab8edb7
 def _unwritten(launch):
     "Remarks on arrays that a launch was given and has not written, or not wholly."
     fn, written = launch.fn, {array.name for array in launch.arrays if array.watch.stores}
