@@ -438,8 +438,8 @@ def profile_tool(folder, *numbers, **env):
 
 
 @pytest.mark.parametrize("numbers,text", [
-    (["05"], "ncu was not found"), (["x", "5"], "no script for x; there are 01, 02"),
-    (["05", "005", "9999"], "for 005 9999;"), ([], "for nothing;")])
+    (["05"], "ncu was not found"), (["x", "5"], "no script for 'x'; there are 01, 02"),
+    (["05", "005", "9999"], "for '005' '9999';"), ([], "for nothing;")])
 def test_profiling_that_cannot_be_ends_in_one_line_and_leaves_nothing(numbers, text, tmp_path):
     done, left = profile_tool(tmp_path, *numbers, PATH="")
     assert done.returncode == 1 and text in done.stderr and len(done.stderr.splitlines()) == 1 and not left

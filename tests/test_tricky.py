@@ -8,6 +8,7 @@ import pytest
 import tricky
 from numba import cuda, float32
 
+from numba_matmul.arrays import OptIn
 from numba_matmul.process import in_child
 from numba_matmul.sim.launch import interleaved, simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -92,9 +93,9 @@ def test_static_and_dynamic_shared_memory_count_together():
     def k(out):
         tile = cuda.shared.array(4096, float32)
         tile[0] = out[0] = 1
-    assert in_child(partial(races, k[1, 1, 0, 216 * 2**10 + 16], np.zeros(1)), simulator=True).startswith(
+    assert in_child(partial(races, k[1, 1, 0, OptIn(216 * 2**10 + 16)], np.zeros(1)), simulator=True).startswith(
         "237584 bytes of shared memory, static and dynamic together")
-    simulate(k[1, 1, 0, 211 * 2**10], np.zeros(1))
+    simulate(k[1, 1, 0, OptIn(211 * 2**10)], np.zeros(1))
 
 
 def test_a_seed_gives_the_same_order_each_time_and_another_one_another():

@@ -283,7 +283,7 @@ class _PrintedOnce:
     def write(self, text):
         new, self.at = text[max(0, self.shown - self.at):], self.at + len(text)
         self.shown = max(self.shown, self.at)
-        self.out.write(new)
+        if self.out: self.out.write(new)  # a program may have no stdout
     def again(self): self.at = 0
     def __getattr__(self, name): return getattr(self.out, name)
 
@@ -291,11 +291,11 @@ class _PrintedOnce:
 class Progress:
     "How far a launch has come. A long one says so on stderr, now and then."
     def __init__(self, launch):
-        self.launch, self.begun, self.since = launch, 0, time.monotonic()
+        self.launch, self.begun, self.since = launch, 0, time.perf_counter()
         self.blocks, self.said, self.half_way = len(launch.blocks or ()) or prod(launch.grid_dim), 0, None
 
     @property
-    def seconds(self): return time.monotonic() - self.since
+    def seconds(self): return time.perf_counter() - self.since
 
     def next_block(self):
         seconds, done = self.seconds, self.begun
