@@ -202,7 +202,7 @@ def check_options(
                 raise ValueError(f"{name} is {value!r}; expected True or False")
         elif isinstance(default, int): need_whole(name, value, 0)
         elif default is None: value is None or need_whole(name, value, 1)
-        elif not isinstance(value, type(default)):
+        elif getattr(value, "_fields", ()) != default._fields:  # a child may have made the class anew
             raise ValueError(f"{name} is {value!r}; expected a {type(default).__name__}")
 
 def chosen_options(

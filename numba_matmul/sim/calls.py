@@ -325,7 +325,7 @@ class Calls(Operators):
         bound.apply_defaults()
         values = [v if isinstance(v, Value) else self.frozen(name("default"), v) for v in bound.arguments.values()]
         made, result = self.typed(kernel.fn, tuple(v.type for v in values))
-        self.read |= made.read
+        self.read |= getattr(made, "read", {})  # none where it has *args: it is as it was
         nodes = [boxed(v) if not is_scalar(v.type) else fitted(v) for v in values]
         return Value(ast.Call(self.named(kernel.fn.__name__, made), nodes, []), None if result == OPTIONAL else result)
 
