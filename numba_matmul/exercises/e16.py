@@ -13,7 +13,7 @@ import sys
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import from_bf16, to_bf16
+from ..arrays import OptIn, from_bf16, to_bf16
 from ..exercise import Case, Exercise, Goal, Mutant, judge_kernel, reached, with_constants
 from ..gemm.launch import map_of
 from ..gemm.tiles import ROW
@@ -111,8 +111,8 @@ def case(m, n, k, grid, constants=SMALL):
     def make(random):
         a, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
         return (a, b, np.full((m, n), np.nan, np.float32), k), {2: from_bf16(to_bf16(a @ b)).astype(float)}
-    return Case(f"{m}×{n}×{k}", (page.THREADS,), grid, make, STAGES * (constants["STAGE_BYTES"] + 8) + 1024, call, SIGNATURE,
-                constants, (m, n, k))
+    return Case(f"{m}×{n}×{k}", (page.THREADS,), grid, make, OptIn(STAGES * (constants["STAGE_BYTES"] + 8) + 1024), call,
+                SIGNATURE, constants, (m, n, k))
 
 # %% ../../nbs/exercises/e16.ipynb #4ec3a3f3
 K_TILE = 4  # steps of 16
