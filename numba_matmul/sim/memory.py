@@ -75,7 +75,7 @@ class SharedArray:
         try: settled = self.noted[index].settled
         except (KeyError, TypeError): settled = None  # TypeError: a slice has no hash
         thread = getcurrent()
-        if settled is thread.moment or settled is thread.near: return self.data[index]
+        if (settled is thread.moment or settled is thread.near) and not recorder: return self.data[index]
         _refuse_negative(index)
         value = self.data[index]
         if isinstance(value, np.ndarray): return self._part(index)
@@ -114,7 +114,7 @@ class SharedArray:
     def load(self, index, count, frame):
         "`count` neighbours in one access."
         thread, key = getcurrent(), (index, count)
-        if key in self.runs:
+        if key in self.runs and not recorder:  # each access is recorded
             notes, numbers = self.runs[key]
             for element in notes:
                 if not (element.settled is thread.moment or element.settled is thread.near): break
