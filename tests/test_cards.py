@@ -236,7 +236,7 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
     def python(*args): return run(venv/"bin"/"python", *args, cwd=tmp_path, PYTHONPATH="")
     done = python("-c", "import numba_matmul; from util import *; print(numba_matmul.__file__); "
                         "[print(card['gpu'], len(card['speed'])) for card in load_cards()]")
-    _, place, *said = done.stdout.splitlines()
+    place, *said = done.stdout.splitlines()
     assert (place.startswith(str(site))
             and said == [f"{card['gpu']} {len(card['speed'])}" for card in cards.load_cards()])
     before = state(site)
