@@ -350,7 +350,7 @@ class Operators(Expressions):
 
     def checked(self, value):
         if value.type == "bool" or is_scalar(value.type) and not is_integer(value.type):
-            self.refuse(f"an index is a {value.type}, and the compiler takes integers: // divides so")
+            self.refuse(f"an index is a {value.type}, and the compiler takes integers: use // instead of /, or int(…)")
         return value
 
     def item(self, base, index, taken):
