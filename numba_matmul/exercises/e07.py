@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['CONSTANTS', 'WARPS', 'TILES', 'STEPS', 'PREAMBLE', 'REFERENCE', 'SHAPE', 'FILL', 'READ', 'WIDE_READ', 'WIDE_ORDER',
-           'WIDE', 'SOLUTIONS', 'PLAIN', 'STORES', 'IN_LOOP', 'CHEATS', 'MUTANTS', 'WIDE_PADDED', 'WIDE_LOAD', 'PADDED',
-           'COLUMNS', 'WIDE_SOLUTIONS', 'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES', 'of_shared', 'loads_of',
-           'stores_of', 'loads_a_step', 'with_order', 'other_order', 'other_wide_order']
+           'WIDE', 'SOLUTIONS', 'PLAIN', 'STORES', 'IN_LOOP', 'OF_THE_LOOP', 'CHEATS', 'MUTANTS', 'WIDE_PADDED',
+           'WIDE_LOAD', 'PADDED', 'COLUMNS', 'WIDE_SOLUTIONS', 'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES',
+           'of_shared', 'loads_of', 'stores_of', 'loads_a_step', 'with_order', 'other_order', 'other_wide_order']
 
 # %% ../../nbs/exercises/e07.ipynb #e0700004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
@@ -136,16 +136,18 @@ def other_order(name, shape, fill, read, verdict):
 # %% ../../nbs/exercises/e07.ipynb #975ed317
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
 IN_LOOP = STORES.replace("    for i", "        for i").replace("        for j", "            for j").replace("            store4", "                store4")
-CHEATS = (
-    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
-           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
+OF_THE_LOOP = (  # and of the blocks: mistakes that lesson 8's kernel can have, too
     Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
     Mutant("the first barrier in the first tile only", "cuda.syncthreads()  # filled", "if k0 == 0: cuda.syncthreads()", "no races"),
     Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # read", "if k0 < 2 * BK: cuda.syncthreads()", "no races"),
     Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
+    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"))
+CHEATS = (
+    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
+    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
+           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
+    *OF_THE_LOOP,
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 4", "correct"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
     Mutant("a number for TM", "thread // ACROSS * TM,", "thread // ACROSS * 8,", "in bounds"),

@@ -9,7 +9,7 @@ __all__ = ['PREAMBLE', 'REFERENCE', 'STORE', 'READ', 'COLUMNS', 'C_PLACE', 'SPRE
 # %% ../../nbs/exercises/e08.ipynb #e0800004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from .e03 import two_barriers
-from .e07 import loads_of, stores_of
+from .e07 import OF_THE_LOOP, loads_of, stores_of
 
 # %% ../../nbs/exercises/e08.ipynb #e0800006
 PREAMBLE = """from numba_matmul.ptx.core import load4, store4
@@ -113,12 +113,7 @@ MUTANTS = (
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", "cuda.syncthreads()  # filled", "if k0 == 0: cuda.syncthreads()", "no races"),
-    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # read", "if k0 < 2 * BK: cuda.syncthreads()", "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
+    *OF_THE_LOOP,
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
     Mutant("a number for TM", "thread // (BN // TN) * TM,", "thread // (BN // TN) * 4,", "correct"),
