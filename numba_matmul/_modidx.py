@@ -230,6 +230,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                        'numba_matmul.exercise._signature': ('library/exercise.html#_signature', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise._speed': ('library/exercise.html#_speed', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise._told': ('library/exercise.html#_told', 'numba_matmul/exercise.py'),
+                                       'numba_matmul.exercise._tree': ('library/exercise.html#_tree', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise._with': ('library/exercise.html#_with', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise._wrong': ('library/exercise.html#_wrong', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.ask': ('library/exercise.html#ask', 'numba_matmul/exercise.py'),

@@ -28,6 +28,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
+from threading import Lock
 from types import FunctionType
 
 import numpy as np
@@ -282,9 +283,15 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("in bounds", "out of bounds", "is negative"))
 
 # %% ../nbs/library/exercise.ipynb #a16fe001
+_PARSING = Lock()  # Python 3.11 loses count of a tree's depth where two threads make one at once
+
+def _tree(source):
+    "The syntax tree of a source."
+    with _PARSING: return ast.parse(source)
+
 def unwritten(fn):
     "The verdict on a function or a kernel that still has dots, other than in an index; `None` if it has none."
-    tree = ast.parse(source_of(fn))
+    tree = _tree(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
     lines = [node.lineno for node in ast.walk(tree)
@@ -298,13 +305,14 @@ def _line_of(fn, number):
 
 def _returns(kernel):
     "The line in which a kernel returns a value; `None` if it doesn't. A function inside it may."
-    nodes = [*ast.parse(source_of(kernel)).body[0].body]
+    nodes = [*_tree(source_of(kernel)).body[0].body]
     while nodes:
         node = nodes.pop()
         if isinstance(node, (ast.FunctionDef, ast.Lambda)): continue
         if isinstance(node, ast.Return) and getattr(node.value, "value", node.value) is not None: return _line_of(kernel, node.lineno)
         nodes += ast.iter_child_nodes(node)
 
+# %% ../nbs/library/exercise.ipynb #a16fe003
 def _play(launches):
     "In a child: run the launches. What is left of each, or the number of one and its mistake; and what the kernel printed."
     left, printed = [], io.StringIO()
@@ -371,7 +379,7 @@ def _refusal(message, kernel):
     called = re.search(r">>> (\w+)(\(.*\))|<ufunc '(\w+)'>", message)
     if called:
         name = called[1] or called[3]
-        for node in ast.walk(ast.parse(source_of(kernel))):
+        for node in ast.walk(_tree(source_of(kernel))):
             if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
                 return f"the compiler has no {ast.unparse(node.func)}{called[2] or ''}, in line {_line_of(kernel, node.lineno)}"
     line = re.search(r"^line (\d+):", message, re.MULTILINE)
@@ -421,7 +429,7 @@ _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, 
 
 def _computed(fn, constants):
     "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew from these constants."
-    try: cell = ast.parse("".join(linecache.getlines(fn.__code__.co_filename)))
+    try: cell = _tree("".join(linecache.getlines(fn.__code__.co_filename)))
     except SyntaxError: return {}
     scope, found = fn.__globals__ | constants, {}
     for line in cell.body:
@@ -570,8 +578,8 @@ def verdicts(
     "Judge a subject, up to the first verdict that fails."
     if not kernel_parts(subject) and not inspect.isfunction(subject):
         return [Verdict("written", False, f"{subject!r} isn't a function", "pass your function or kernel itself, without calling it")]
-    if dots := unwritten(subject): return [dots]
-    found = [Verdict("written", True), *(exercise.judge or judge_kernel)(exercise, subject)]
+    if dots := unwritten(subject): found = [dots]
+    else: found = [Verdict("written", True), *(exercise.judge or judge_kernel)(exercise, subject)]
     for verdict in found:
         if not verdict.failed: continue
         told = without_source(verdict.found, subject)

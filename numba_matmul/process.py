@@ -8,7 +8,6 @@ __all__ = ['ChildError', 'kernel_parts', 'callees', 'recursion', 'Pickler', 'Lat
 
 # %% ../nbs/library/process.ipynb #a36d02a3
 import dis
-import faulthandler
 import io
 import linecache
 import os
@@ -168,7 +167,6 @@ def _watch_time(timeout):
         if not half and progress: raise Late(progress.why_late(frame))
     signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout / 2, timeout / 2)
-    faulthandler.dump_traceback_later(timeout + 2, exit=True)  # should the parent fail to end it
 
 def _child(parent, printed):
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to the file `printed`."
@@ -190,7 +188,6 @@ def _child(parent, printed):
             else: result = "error", (ChildError, f"{type(e).__name__}: {e}")
         except Late as e: result = "error", (ChildError, f"no answer within {timeout} s, {e}")
         signal.setitimer(signal.ITIMER_REAL, 0)
-        faulthandler.cancel_dump_traceback_later()
         answer.write(pickle.dumps(result))
         answer.flush()
 
