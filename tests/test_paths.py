@@ -43,6 +43,7 @@ class Watched(ast.NodeTransformer):
     "Puts `_seen(key, value)` around each condition of device functions, and at the start of each of them."
     def __init__(self, module, tree):
         self.module, self.keys, self.inside = module, [], False
+        self.turns, self.changing = set(), set()  # variables of static loops; others of the function, and its parameters
         self.texts = {node: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.expr)}
 
     def seen(self, node, kind):
@@ -52,14 +53,20 @@ class Watched(ast.NodeTransformer):
 
     def visit_FunctionDef(self, node):
         if node.name.startswith(ELSEWHERE): return node
-        outer, self.inside = self.inside, self.inside or is_device(node)
+        outer = self.inside, self.turns, self.changing
+        self.inside = self.inside or is_device(node)
+        self.turns = {loop.target.id for loop in ast.walk(node) if isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("static(")}
+        self.changing = {x.arg for x in node.args.args} | {
+            x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)} - self.turns
         self.generic_visit(node)
         if is_device(node): node.body.insert(0, ast.copy_location(ast.Expr(self.seen(node, "start")), node))
-        self.inside = outer
+        self.inside, self.turns, self.changing = outer
         return node
 
     def condition(self, node):
         if not self.inside: return node
+        names = {x.id for x in ast.walk(node) if isinstance(x, ast.Name)}
+        if names & self.turns and not names & self.changing: return node  # decided when the loop is unrolled
         call = self.seen(node, "if")
         call.args.append(node)
         return call

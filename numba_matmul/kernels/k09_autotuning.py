@@ -25,6 +25,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import forget_plans, launch_options, launch_tiles, prepared
 from ..gemm.paths import Path
 from ..gemm.tiles import TUNED_RULES, GroupTile, check_tile, tuned_tile
+from ..static import static, unrolled
 from ..bench.timing import progress
 from ..bench.verify import check_matmul
 from .k06_vectorized import tile_copiers, tile_writer
@@ -153,13 +154,9 @@ def tile_steps(
     (rows, cols), (step_m, step_n) = tile.shape, tile.step
     read_m = fragment_reader(rows, tile.tm, step_m)
     read_n = fragment_reader(cols, tile.tn, step_n)
-    before = tile_steps(count - 1, tile) if count else None
-    last = count - 1
 
     @cuda.jit(device=True)
-    def no_steps(a_tile, b_tile, dot, thread_row, thread_col, reg_m, reg_n, acc): pass
-
-    @cuda.jit(device=True)
+    @unrolled
     def steps(
         a_tile, b_tile,          # in shared memory, with rows for the steps of the sum
         dot,                     # first row
@@ -167,13 +164,13 @@ def tile_steps(
         reg_m, reg_n,            # (rows,) and (cols,) local arrays for them
         acc,                     # (rows, cols) results
     ):
-        before(a_tile, b_tile, dot, thread_row, thread_col, reg_m, reg_n, acc)
-        row = uint64(dot) + uint64(last)
-        read_m(a_tile, row, thread_row, reg_m)
-        read_n(b_tile, row, thread_col, reg_n)
-        for i in range(rows):
-            for j in range(cols): acc[i, j] += reg_m[i] * reg_n[j]
-    return steps if count else no_steps
+        for step in static(count):
+            row = uint64(dot) + uint64(step)
+            read_m(a_tile, row, thread_row, reg_m)
+            read_n(b_tile, row, thread_col, reg_n)
+            for i in range(rows):
+                for j in range(cols): acc[i, j] += reg_m[i] * reg_n[j]
+    return steps
 
 # %% ../../nbs/09_autotuning.ipynb #12ece6fd
 TILE = GroupTile(bm=128, bn=128, bk=16, tm=8, tn=8)  # Simon Boehm's, for an A6000

@@ -18,6 +18,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import launch_options, launch_tiles, need_capability, prepared
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
+from ..static import static, unrolled
 from .k06_vectorized import tile_writer
 from .k10_warptiling import thread_place
 from numba import cuda, float32, int64, uint32, uint64
@@ -82,20 +83,17 @@ def fragment_tuple(
     offsets,  # columns of the groups of four, from the thread's first
 ):
     "A device function: a thread's factors from one row of a tile, as a tuple."
-    before = fragment_tuple(offsets[:-1]) if len(offsets) > 1 else None
-    last = offsets[-1]
-
     @cuda.jit(device=True)
-    def first_four(tile, row, first): return load4(tile, (row, first))
-
-    @cuda.jit(device=True)
+    @unrolled
     def fragment(
         tile,   # rows of numbers in shared memory, aligned to 16 bytes
         row,    # which of them
         first,  # column of the thread's first number
     ):
-        return before(tile, row, first) + load4(tile, (row, first + uint64(last)))
-    return fragment if before else first_four
+        found = ()
+        for i in static(len(offsets)): found = found + load4(tile, (row, first + uint64(offsets[i])))
+        return found
+    return fragment
 
 # %% ../../nbs/12_async_copy.ipynb #484a7f5c
 @cache
@@ -104,12 +102,8 @@ def pipelined_steps(
     read_m, read_n,  # see `fragment_tuple`
 ):
     "A device function: `count` outer products, the factors of each read one step ahead."
-    before = pipelined_steps(count - 1, read_m, read_n) if count else None
-
     @cuda.jit(device=True)
-    def no_steps(acc, x, y, a_tile, b_tile, row, thread_row, thread_col): return acc, x, y
-
-    @cuda.jit(device=True)
+    @unrolled
     def steps(
         acc,                     # results, a tuple
         x, y,                    # factors of the first step
@@ -117,11 +111,13 @@ def pipelined_steps(
         row,                     # where they were read
         thread_row, thread_col,  # columns where the thread's factors begin
     ):
-        acc, x, y = before(acc, x, y, a_tile, b_tile, row, thread_row, thread_col)
-        ahead = row + uint64(count)
-        next_x, next_y = read_m(a_tile, ahead, thread_row), read_n(b_tile, ahead, thread_col)
-        return add_outer(acc, x, y), next_x, next_y
-    return steps if count else no_steps
+        for step in static(1, count + 1):
+            ahead = row + uint64(step)
+            next_x, next_y = read_m(a_tile, ahead, thread_row), read_n(b_tile, ahead, thread_col)
+            acc = add_outer(acc, x, y)
+            x, y = next_x, next_y
+        return acc, x, y
+    return steps
 
 # %% ../../nbs/12_async_copy.ipynb #e560895f
 @cache

@@ -6,9 +6,9 @@
 __all__ = ['ZEROS', 'RESULTS', 'LEFT', 'NO_X', 'NO_Y', 'RULES', 'LARGE', 'MEDIUM', 'SMALL', 'TINY', 'TILES', 'VARIANTS',
            'SMALL_TILES', 'COMPILED', 'PATH_TILES', 'TURNS', 'PATHS', 'KERNEL', 'short_place', 'short_factors',
            'short_step', 'start_piece', 'short_main_loop', 'short_write', 'short_planned_loop', 'MainloopSchedule',
-           'check_schedule', 'TileAddresses', 'SourceAddress', 'copy_pieces', 'in_sequence', 'scheduled_steps',
-           'thread_addresses', 'thread_sources', 'planned_main_loop', 'row_writer', 'rows_writer', 'result_writer',
-           'sgemm_planned_loop_kernel', 'k_tile_cycles', 'choose_tile', 'sgemm_planned_loop']
+           'check_schedule', 'TileAddresses', 'SourceAddress', 'tile_copier', 'scheduled_steps', 'thread_addresses',
+           'thread_sources', 'planned_main_loop', 'result_writer', 'sgemm_planned_loop_kernel', 'k_tile_cycles',
+           'choose_tile', 'sgemm_planned_loop']
 
 # %% ../../nbs/13_planned_loop.ipynb #13000003
 from functools import cache, lru_cache
@@ -26,6 +26,7 @@ from ..gemm.launch import (launch_options, launch_tiles, need_capability, prepar
                                       sm_count)
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
+from ..static import static, unrolled
 from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k12_async_copy import (BK, BM, BN, PADDED, STAGES, THREADS, TM, TN, WM,
@@ -171,82 +172,55 @@ class SourceAddress(NamedTuple):
 
 # %% ../../nbs/13_planned_loop.ipynb #13000023
 @cache
-def copy_pieces(
+def tile_copier(
     tile,        # a `WarpTile`
     predicated,  # may m, n or k not be multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 1 where rows are not aligned
+    part=0,      # which part of a thread's copies …
+    parts=1,     # … of so many
 ):
-    "Device functions, each of which starts a part of the copies of a tile."
+    "A device function: start a thread's copies of a k tile, or a part of them."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     pass_a, pass_b = tile.threads // bk, 4 * tile.threads // bn  # rows a pass
-
-    def of_a(number):
-        row, offset = number * pass_a, 4 * number * pass_a
-
-        @cuda.jit(device=True)
-        def copy(ring, to, a, b):
-            inside = 1 if not predicated or (row < a.rows and a.cols > 0) else 0
-            start = a.address + uint64(number) * a.step
-            cp_async_at(ring, to.a, offset, a.array, start, 1, inside)
-        return copy
-
-    def of_b(number, column):
-        row, offset = number * pass_b, 4 * (number * pass_b * bn + column)
-
-        @cuda.jit(device=True)
-        def copy(ring, to, a, b):
-            inside = width if not predicated or (row < b.rows and column < b.cols) else 0
-            start = b.address + uint64(number) * b.step + uint64(4 * column)
-            cp_async_at(ring, to.b, offset, b.array, start, width, inside)
-        return copy
-    return tuple([of_a(number) for number in range(bm // pass_a)]
-                 + [of_b(number, column) for number in range(bk // pass_b)
-                    for column in range(0, 4, width)])
-
-@cache
-def in_sequence(
-    pieces,  # device functions of the same arguments
-):
-    "A device function that calls them, one after the other."
-    if not pieces:
-        @cuda.jit(device=True)
-        def nothing(ring, to, a, b): pass
-        return nothing
-    before, last = in_sequence(pieces[:-1]), pieces[-1]
+    passes_a, passes_b, across = bm // pass_a, bk // pass_b, 4 // width
+    share = cdiv(passes_a + passes_b * across, parts)
+    first, end = part * share, (part + 1) * share
 
     @cuda.jit(device=True)
+    @unrolled
     def copy(
         ring,  # the array in shared memory
         to,    # `TileAddresses` of the first element
         a, b,  # a `SourceAddress` each
     ):
-        before(ring, to, a, b)
-        last(ring, to, a, b)
+        for i in static(passes_a):
+            if first <= i < end:
+                inside = 1 if not predicated or (pass_a * i < a.rows and a.cols > 0) else 0
+                cp_async_at(ring, to.a, 4 * pass_a * i, a.array, a.address + uint64(i) * a.step, 1, inside)
+        for i in static(passes_b):
+            for col in static(0, 4, width):
+                if first <= passes_a + i * across + col // width < end:
+                    inside = width if not predicated or (pass_b * i < b.rows and col < b.cols) else 0
+                    start = b.address + uint64(i) * b.step + uint64(4 * col)
+                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + col), b.array, start, width, inside)
     return copy
 
 # %% ../../nbs/13_planned_loop.ipynb #13000025
 @cache
 def scheduled_steps(
-    count,      # steps of the sum, one after the other
     schedule,   # a `MainloopSchedule`
     tile,       # a `WarpTile`
     row_bytes,  # `TileAddresses`: from a row of a stage to the next
-    pieces,     # see `copy_pieces`; none for the last k tiles
+    copies,     # see `tile_copier`: one for each step from the barrier on; none for the last k tiles
 ):
-    "A device function: the first `count` outer products of a k tile, and what the schedule puts between."
-    if not count:
-        @cuda.jit(device=True)
-        def no_steps(acc, x, y, at, ring, to, a, b): return acc, x, y
-        return no_steps
-    before = scheduled_steps(count - 1, schedule, tile, row_bytes, pieces)
-    group, share = count - 1 - schedule.barrier_step, cdiv(len(pieces), schedule.copy_groups)
-    copy = in_sequence(pieces[group * share:(group + 1) * share] if group >= 0 else ())
-    barrier, commit = group == 0, group == schedule.copy_groups - 1
+    "A device function: the outer products of a k tile but the last one, and what the schedule puts between."
+    barrier, commit = schedule.barrier_step, schedule.barrier_step + schedule.copy_groups - 1  # steps
     (rows, cols), (step_m, step_n) = tile.shape, (4 * step for step in tile.step)
-    next_a, next_b = count * row_bytes.a, count * row_bytes.b
-    pending, results, serpentine = tile.stages - 3, tile.results, schedule.serpentine
+    bk, pending, results, serpentine = tile.bk, tile.stages - 3, tile.results, schedule.serpentine
+    end = barrier + len(copies)
 
     @cuda.jit(device=True)
+    @unrolled
     def steps(
         acc,   # results, a tuple
         x, y,  # factors of the first step
@@ -255,15 +229,18 @@ def scheduled_steps(
         to,    # `TileAddresses` that takes the thread's copies
         a, b,  # a `SourceAddress` each
     ):
-        acc, x, y = before(acc, x, y, at, ring, to, a, b)
-        if barrier:
-            cp_async_wait_group(pending)
-            cuda.syncthreads()
-        copy(ring, to, a, b)
-        if commit: cp_async_commit_group()
-        next_x = load_fours_at(ring, at.a, next_a, step_m, rows)
-        next_y = load_fours_at(ring, at.b, next_b, step_n, cols)
-        return add_part(acc, x, y, 0, results, serpentine), next_x, next_y
+        for step in static(bk - 1):
+            if step == barrier:
+                cp_async_wait_group(pending)
+                cuda.syncthreads()
+            if barrier <= step < end: copies[step - barrier](ring, to, a, b)
+            if step == commit: cp_async_commit_group()
+            # read the factors of the next step, and multiply those of this one
+            next_x = load_fours_at(ring, at.a, (step + 1) * row_bytes.a, step_m, rows)
+            next_y = load_fours_at(ring, at.b, (step + 1) * row_bytes.b, step_n, cols)
+            acc = add_part(acc, x, y, 0, results, serpentine)
+            x, y = next_x, next_y
+        return acc, x, y
     return steps
 
 # %% ../../nbs/13_planned_loop.ipynb #13000027
@@ -338,10 +315,10 @@ def planned_main_loop(
     no_x, no_y, tiles_ahead, pending = zeros[:rows], zeros[:cols], stages - 1, stages - 2
     row_bytes, stage_bytes = TileAddresses(4 * (tile.bm + tile.pad_a), 4 * tile.bn), tile.shared_bytes // stages
     ring_bytes, (step_m, step_n) = stages * stage_bytes, (4 * step for step in tile.step)
-    pieces = copy_pieces(tile, predicated, width)
-    copy_tile = in_sequence(pieces)
-    steps = scheduled_steps(bk - 1, schedule, tile, row_bytes, pieces)
-    last_steps = scheduled_steps(bk - 1, schedule, tile, row_bytes, ())
+    copy_tile, parts = tile_copier(tile, predicated, width), schedule.copy_groups
+    copies = tuple(tile_copier(tile, predicated, width, part, parts) for part in range(parts))
+    steps = scheduled_steps(schedule, tile, row_bytes, copies)
+    last_steps = scheduled_steps(schedule, tile, row_bytes, ())
 
     @cuda.jit(device=True)
     def in_stage(place, start): return TileAddresses(uint32(place.a + start), uint32(place.b + start))
@@ -403,50 +380,6 @@ def planned_main_loop(
 
 # %% ../../nbs/13_planned_loop.ipynb #1300002d
 @cache
-def row_writer(
-    write4,  # see `four_writer`
-    count,   # groups of four
-    step,    # columns from one group to the next
-):
-    "A device function: write a row of a thread's results."
-    before = row_writer(write4, count - 1, step) if count > 1 else None
-    p, q, r, s = range(4 * count - 4, 4 * count)
-    right = step * (count - 1)
-
-    @cuda.jit(device=True)
-    def write(
-        c,         # (m, n)
-        row, col,  # where the first belongs
-        x,         # tuple of the results
-        alpha, beta,
-    ):
-        if count > 1: before(c, row, col, x, alpha, beta)
-        write4(c, row, col + right, (x[p], x[q], x[r], x[s]), alpha, beta)
-    return write
-
-@cache
-def rows_writer(
-    write_row,  # see `row_writer`
-    count,      # rows
-    tile,       # a `WarpTile`
-):
-    "A device function: C ← alpha·acc + beta·C for the first rows of a thread's results."
-    before, cols = rows_writer(write_row, count - 1, tile) if count > 1 else None, tile.shape[1]
-    first, end = cols * (count - 1), cols * count
-    down = (count - 1) // tile.tm * tile.step[0] + (count - 1) % tile.tm
-
-    @cuda.jit(device=True)
-    def write(
-        c,         # (m, n)
-        acc,       # tuple of the thread's results
-        row, col,  # where the first belongs
-        alpha, beta,
-    ):
-        if count > 1: before(c, acc, row, col, alpha, beta)
-        write_row(c, row + down, col, acc[first:end], alpha, beta)
-    return write
-
-@cache
 def result_writer(
     tile,        # a `WarpTile`
     predicated,  # may results lie outside of C?
@@ -454,8 +387,22 @@ def result_writer(
     read_c,      # may beta be other than 0?
 ):
     "A device function: C ← alpha·acc + beta·C for all results of a thread."
-    (rows, cols), write4 = tile.shape, four_writer(predicated, width, read_c)
-    return rows_writer(row_writer(write4, cols // 4, tile.step[1]), rows, tile)
+    (rows, cols), (step_m, step_n), tm = tile.shape, tile.step, tile.tm
+    write4 = four_writer(predicated, width, read_c)
+
+    @cuda.jit(device=True)
+    @unrolled
+    def write(
+        c,         # (m, n)
+        acc,       # tuple of the thread's results, row by row
+        row, col,  # where the first belongs
+        alpha, beta,
+    ):
+        for i in static(rows):
+            for j in static(cols // 4):
+                four = acc[cols * i + 4 * j:cols * i + 4 * j + 4]
+                write4(c, row + (i // tm * step_m + i % tm), col + j * step_n, four, alpha, beta)
+    return write
 
 # %% ../../nbs/13_planned_loop.ipynb #1300002f
 LARGE = WarpTile(bm=128, bn=256, bk=8, wm=64, wn=64, wniter=2, tm=4, tn=4, pad_a=4, unroll=8,

@@ -26,6 +26,7 @@ from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import swizzle_128b
 from ..gemm.schedule import rasterize
 from ..gemm.tiles import MmaTile, check_tile
+from ..static import static, unrolled
 from numba import cuda, int64, uint16, uint32, uint64
 
 @cuda.jit(device=True)
@@ -171,23 +172,18 @@ def mma_steps(
     copies_first,  # False: the copies stand behind the loads of the first step
 ):
     "A device function: the first `count` steps of a tile, and between them the copies."
-    if not count:
-        @cuda.jit(device=True)
-        def no_steps(acc, x, y, ring, at_a, at_b, ahead, to_a, to_b, a, b):
-            if copies_first:
-                if ahead > 0:
-                    copy_a(ring, to_a, a)
-                    copy_b(ring, to_b, b)
-                cp_async_commit_group()
-            return acc, x, y
-        return no_steps
-    before = mma_steps(count - 1, tile, copy_a, copy_b, copies_first)
     (rows, cols), (pitch_a, pitch_b) = tile.shape, tile.pitch
-    right, offset_b = 32 * count, 32 * count * pitch_b  # bytes: 16 numbers, 16 rows further on
     step_a, pairs, swizzle = 32 * pitch_a, cols // 2, tile.swizzle
-    copies = count == 1 and not copies_first
 
     @cuda.jit(device=True)
+    def start_copies(ring, ahead, to_a, to_b, a, b):
+        if ahead > 0:
+            copy_a(ring, to_a, a)
+            copy_b(ring, to_b, b)
+        cp_async_commit_group()
+
+    @cuda.jit(device=True)
+    @unrolled
     def steps(
         acc,         # sums, a tuple
         x, y,        # factors of the first step
@@ -197,16 +193,16 @@ def mma_steps(
         to_a, to_b,  # where the thread copies to
         a, b,        # a `SourceIndex` each
     ):
-        acc, x, y = before(acc, x, y, ring, at_a, at_b, ahead, to_a, to_b, a, b)
-        at = uint32(at_a ^ uint32(right)) if swizzle else uint32(at_a + uint32(right))
-        next_x = ldmatrix(ring, at, 0, step_a, 0, rows, 0)
-        next_y = ldmatrix(ring, at_b, offset_b, 32, swizzle, pairs, 1)
-        if copies:
-            if ahead > 0:
-                copy_a(ring, to_a, a)
-                copy_b(ring, to_b, b)
-            cp_async_commit_group()
-        return mma_m16n8k16(acc, x, y), next_x, next_y
+        if copies_first: start_copies(ring, ahead, to_a, to_b, a, b)
+        for step in static(1, count + 1):
+            # 16 numbers of A further on, which are 32 bytes, and 16 rows of B
+            at = uint32(at_a ^ uint32(32 * step)) if swizzle else uint32(at_a + uint32(32 * step))
+            next_x = ldmatrix(ring, at, 0, step_a, 0, rows, 0)
+            next_y = ldmatrix(ring, at_b, 32 * step * pitch_b, 32, swizzle, pairs, 1)
+            if step == 1 and not copies_first: start_copies(ring, ahead, to_a, to_b, a, b)
+            acc = mma_m16n8k16(acc, x, y)
+            x, y = next_x, next_y
+        return acc, x, y
     return steps
 
 # %% ../../nbs/15_tensor_cores.ipynb #5dca7d5a

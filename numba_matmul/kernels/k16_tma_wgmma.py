@@ -19,7 +19,7 @@ from ..ptx.hopper import (
     cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx,
     mbarrier_init, mbarrier_try_wait, tensor_map_address, wgmma_mma_async, wgmma_wait_group)
 from ..gemm.args import gemm_args
-from ..gemm.epilogue import Target, pair_writer, mma_row_writer
+from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (TensorMapWords, check_options, delegate, launch_kernel, launch_options, map_of,
                                       need_capability, prepared, tma_counts, with_shared_memory)
@@ -212,7 +212,7 @@ def bf16_gemm_tma_wgmma_kernel(
     k_tiles_ahead, zeros = stages - 1, (np.float32(0),) * tile.results
     shared_storage, advance = storage_layout(tile), pipeline_advance(stages)
     load_k_tile, mma = k_tile_loader(tile), wgmma_multiplier(tile)
-    write = mma_row_writer(bn // 8, pair_writer(predicated, 8, read_c))
+    write = mma_tile_writer(1, bn // 8, pair_writer(predicated, 8, read_c))
 
     @cuda.jit(lineinfo=True, launch_bounds=(tile.threads, 1))
     def bf16_gemm_tma_wgmma_kernel(

@@ -17,7 +17,7 @@ from ..ptx.hopper import (
     cp_async_bulk_wait_group_read, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_try_wait,
     setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_wait_group)
 from ..gemm.args import gemm_args
-from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, box_storer, store_nothing,
+from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, boxes_storer,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.launch import (MAX_GRID_X, TensorMapWords, check_options, chosen_options, delegate, launch_kernel,
@@ -28,6 +28,7 @@ from ..gemm.pipeline import (
     pipeline_advance, producer_acquire, storage_layout)
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
+from ..static import static, unrolled
 from . import k15_tensor_cores
 from .k16_tma_wgmma import ROW_MAJOR, RULES as RING_RULES, k_tile_loader, wgmma_multiplier
 from numba import cuda, uint16, uint32
@@ -40,17 +41,12 @@ def first_k_tiles(
     stores,  # is a box of the tile before stored after each?
 ):
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
-    if not count:
-        @cuda.jit(device=True)
-        def no_k_tiles(acc, storage, state, previous, k_tiles, warpgroup, pending, store):
-            return acc, state, previous
-        return no_k_tiles
-    earlier, advance = first_k_tiles(count - 1, tile, stores), pipeline_advance(tile.stages)
-    done, is_first = count - 1, count == 1
-    mma = wgmma_multiplier(tile, accumulate=not is_first)
-    store_box = box_storer(count - 1) if stores else store_nothing
+    advance, first_mma, mma = pipeline_advance(tile.stages), wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile)
+    boxes = count if stores else 0
+    store_box = [boxes_storer(box, box + 1) for box in range(boxes)]
 
     @cuda.jit(device=True)
+    @unrolled
     def multiply_and_store(
         acc,        # accumulators, a tuple
         storage,    # `SharedStorage`
@@ -60,13 +56,17 @@ def first_k_tiles(
         warpgroup,  # number of the consumer
         pending, store,
     ):  # the accumulators, the next state, the stage of the last k tile
-        acc, state, previous = earlier(acc, storage, state, previous, k_tiles, warpgroup, pending, store)
-        if is_first or done < k_tiles:
-            consumer_wait(storage, state)
-            acc = mma(acc, storage, state.stage, warpgroup)
-            if not is_first: consumer_release(storage, previous, store.releases)
-            state, previous = advance(state), state.stage
-        store_box(pending, store)
+        for k_tile in static(count):
+            if k_tile == 0:
+                consumer_wait(storage, state)
+                acc = first_mma(acc, storage, state.stage, warpgroup)
+                state, previous = advance(state), state.stage
+            elif k_tile < k_tiles:
+                consumer_wait(storage, state)
+                acc = mma(acc, storage, state.stage, warpgroup)
+                consumer_release(storage, previous, store.releases)
+                state, previous = advance(state), state.stage
+            if k_tile < boxes: store_box[k_tile](pending, store)
         return acc, state, previous
     return multiply_and_store
 

@@ -17,6 +17,7 @@ from types import CellType, FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from ..process import TREES
 from .bytecode import bytecode_tree
 from .calls import Calls
 from .operators import (NARROW, UNKNOWN, Value, assign, boxed, call, constant,
@@ -361,6 +362,7 @@ def _source(fn):
 def source_tree(fn):
     "The syntax tree of a function; `None` where its source is not to be had, or is another by now."
     code = fn.__code__
+    if code in TREES: return TREES[code].body
     try: found = _functions(code.co_filename, _source(fn))
     except SyntaxError: return None
     for node in found.get(code.co_firstlineno, ()):

@@ -1,0 +1,217 @@
+"""Loops that are unrolled before a compiler sees them: `for i in static(n)`, in a function with `@unrolled`.
+
+The idea is CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction can use it where it
+needs a literal, a tuple can be indexed by it, and an `if` that it decides leaves one of its branches.
+"""
+import ast
+import builtins
+import copy
+import dis
+import inspect
+import linecache
+import re
+from types import CellType, CodeType, FunctionType
+
+from .process import TREES
+
+MOST_TURNS = 1024  # of a loop: one with more is a mistake
+
+
+def static(
+    *limits,  # as of `range`: literals, variables of the function around this one, and of static loops
+):
+    "What a static loop goes through. It means something only in `for i in static(…)`, in a function with `@unrolled`."
+    raise TypeError("static(…) is only for a loop, for i in static(n), in a function with @unrolled below @cuda.jit")
+
+
+def unrolled(
+    fn,  # the function that `@cuda.jit` makes a kernel or a device function of
+):
+    """The function with its static loops unrolled. Every line keeps its number.
+
+    Variables of the function around it are fixed here. Globals are fixed only when the kernel is compiled, so none of
+    them can be a limit. Raises `TypeError` for a loop that can't be unrolled."""
+    if not inspect.isfunction(fn): raise TypeError(f"@unrolled takes a function, not {fn!r}: put it below @cuda.jit")
+    around = _variables_around(fn)
+    tree = _definition(fn)
+    if _outline(_compiled(tree, around, fn.__code__)) != _outline(fn.__code__):
+        raise TypeError(f"the source of {fn.__name__} has changed since it was compiled: import it again")
+    unroller = _Unroller(fn, around)
+    tree = unroller.visit(copy.deepcopy(tree))
+    unroller.refuse_leftovers(tree)
+    around |= unroller.picked
+    code = _compiled(tree, around, fn.__code__)
+    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(CellType(around[x]) for x in code.co_freevars))
+    for name in "__kwdefaults__", "__doc__", "__annotations__", "__module__", "__qualname__":
+        setattr(made, name, getattr(fn, name))
+    TREES[code] = tree
+    return made
+
+
+def _variables_around(fn):
+    "The variables of the function around a function that it uses, and their values."
+    found = {}
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+        try: found[name] = cell.cell_contents
+        except ValueError: raise TypeError(f"{fn.__name__} uses {name}, which is set only further down") from None
+    return found
+
+
+def _definition(fn):
+    "The syntax tree of a function, with the line and column numbers of its file."
+    code = fn.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]
+    if not lines: raise TypeError(f"the source of {fn.__name__} is needed to unroll its loops, and is in no file and no cell")
+    before = "if True:\n" if lines[0][0].isspace() else "\n"
+    tree = ast.parse(before + "".join(inspect.getblock(lines)))
+    found = next(x for x in ast.walk(tree) if isinstance(x, (ast.FunctionDef, ast.Lambda)))
+    if isinstance(found, ast.Lambda): raise TypeError("@unrolled takes a function made by def, not a lambda")
+    return ast.increment_lineno(found, code.co_firstlineno - 2)
+
+
+def _compiled(tree, around, code):
+    "The code of the function that has this tree, and these variables around it."
+    outer = ast.parse(f"def around({', '.join(around)}): pass").body[0]
+    outer.body = [tree]  # with its decorators: a function's lines are counted from the first one
+    made = compile(ast.fix_missing_locations(ast.Module([outer], [])), code.co_filename, "exec", dont_inherit=True)
+    for name in "around", code.co_name:
+        made = next(x for x in made.co_consts if isinstance(x, CodeType) and x.co_name == name)
+    return made.replace(co_qualname=code.co_qualname)
+
+
+def _outline(code):
+    "What a code object computes with. (How it calls `cuda.syncthreads` depends on where `cuda` was imported.)"
+    return [(x.opname, x.argrepr) for x in dis.get_instructions(code)
+            if x.opname.startswith(("BINARY", "COMPARE", "UNARY", "STORE", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST"))
+            and not isinstance(x.argval, CodeType)]
+
+
+def _jumps(body):
+    "The `break` and `continue` of the loop that has this body."
+    for node in body:
+        if isinstance(node, (ast.Break, ast.Continue)): yield node
+        elif isinstance(node, (ast.For, ast.While)): yield from _jumps(node.orelse)
+        elif isinstance(node, ast.If): yield from _jumps(node.body + node.orelse)
+
+
+_COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Subscript, ast.Slice, ast.Attribute, ast.Tuple,
+             ast.Constant, ast.Name, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
+
+
+class _Unroller(ast.NodeTransformer):
+    "Puts copies of their bodies in place of static loops, and values in place of what their variables decide."
+    def __init__(self, fn, around):
+        self.fn, self.around = fn, around
+        self.values = {}  # of the variables of the static loops around a node
+        self.loops = {}   # variable of a static loop → its line
+        self.picked = {}  # new variables around the function: what a variable of a loop picked from others, as in `copies[i]`
+
+    def refuse(self, node, why): raise TypeError(f"line {node.lineno} of {self.fn.__name__}: {why}")
+
+    def is_static(self, node):
+        "Is this the name `static`, under whatever name it was imported?"
+        if not isinstance(node, ast.Name) or node.id in self.fn.__code__.co_varnames: return False
+        return self.around.get(node.id, self.fn.__globals__.get(node.id)) is static
+
+    def visit_For(self, node):
+        if not (isinstance(node.iter, ast.Call) and self.is_static(node.iter.func)): return self.generic_visit(node)
+        self.check_loop(node)
+        outside, copies = self.values, []
+        for value in self.turns(node.iter):
+            self.values = outside | {node.target.id: value}
+            copies += self.statements(copy.deepcopy(node.body))
+        self.values = outside
+        self.loops[node.target.id] = node.lineno
+        return copies or ast.copy_location(ast.Pass(), node)
+
+    def statements(self, body):
+        "What becomes of statements: a list."
+        made = [self.visit(node) for node in body]
+        return [x for one in made for x in (one if isinstance(one, list) else [one])]
+
+    def check_loop(self, node):
+        "Refuse a static loop that unrolling would change."
+        if not isinstance(node.target, ast.Name): self.refuse(node, "a static loop has one variable")
+        if node.orelse: self.refuse(node, "a static loop has no else")
+        for jump in _jumps(node.body):
+            self.refuse(jump, "a static loop has neither break nor continue: put the rest of the turn under an if")
+        for x in (x for part in node.body for x in ast.walk(part)):
+            if isinstance(x, ast.Name) and x.id == node.target.id and not isinstance(x.ctx, ast.Load):
+                self.refuse(x, f"{x.id} is set in the static loop whose variable it is")
+
+    def turns(self, call):
+        "The range that a static loop goes through."
+        text, known = ast.unparse(call), self.around | self.values
+        for x in ast.walk(call):
+            if not isinstance(x, ast.Name) or x is call.func or x.id in known: continue
+            if x.id in self.fn.__code__.co_varnames:
+                self.refuse(call, f"{text}: {x.id} is known only when {self.fn.__name__} runs: use range")
+            if x.id in self.fn.__globals__ or not hasattr(builtins, x.id):
+                self.refuse(call, f"{text}: {x.id} is a global, which is fixed only when a kernel is compiled: "
+                                  f"put a function around {self.fn.__name__} that has {x.id} as a parameter")
+        if call.keywords: self.refuse(call, f"{text}: static takes up to three numbers, as range does")
+        try: turns = range(*self.evaluated(ast.Tuple(call.args, ast.Load())))
+        except Exception as e: self.refuse(call, f"{text}: {e}")
+        if len(turns) > MOST_TURNS: self.refuse(call, f"{text}: {len(turns):,} turns are more than {MOST_TURNS:,}: use range")
+        return turns
+
+    def evaluated(self, node):
+        whole = ast.fix_missing_locations(ast.Expression(copy.deepcopy(node)))
+        return eval(compile(whole, "<static>", "eval"), {}, self.around | self.values)
+
+    def visit(self, node):
+        "An expression that a variable of a static loop and constants decide becomes its value."
+        if not isinstance(node, ast.expr) or not isinstance(getattr(node, "ctx", ast.Load()), ast.Load): return super().visit(node)
+        parts = [*ast.walk(node)]
+        names = {x.id for x in parts if isinstance(x, ast.Name)}
+        if not names & self.values.keys() or not names <= self.values.keys() | self.around.keys(): return super().visit(node)
+        if isinstance(node, ast.Slice) or not all(isinstance(x, _COMPUTED) for x in parts): return super().visit(node)
+        try: value = self.evaluated(node)
+        except Exception as e: self.refuse(node, f"{ast.unparse(node)} in a static loop, {self.told()}: {e}")
+        if type(value) in (int, bool, float): return ast.copy_location(ast.Constant(value), node)
+        return ast.copy_location(ast.Name(self.name_of(value, node), ast.Load()), node)
+
+    def told(self): return ", ".join(f"{name} = {value}" for name, value in self.values.items())
+
+    def name_of(self, value, node):
+        "A new variable around the function, for a value that no literal is."
+        taken = {*self.fn.__code__.co_varnames, *self.fn.__code__.co_names, *self.around}
+        name = re.sub(r"\W+", "_", f"{ast.unparse(node)}_{'_'.join(map(str, self.values.values()))}")
+        while name in taken or self.picked.get(name, value) is not value: name += "_"
+        self.picked[name] = value
+        return name
+
+    def visit_If(self, node):
+        node.test = self.decided(node.test)
+        if not self.values or not isinstance(node.test, ast.Constant): return self.generic_visit(node)
+        return self.statements(node.body if node.test.value else node.orelse) or ast.copy_location(ast.Pass(), node)
+
+    def visit_IfExp(self, node):
+        node.test = self.decided(node.test)
+        if not self.values or not isinstance(node.test, ast.Constant): return self.generic_visit(node)
+        return self.visit(node.body if node.test.value else node.orelse)
+
+    def decided(self, test):
+        "A condition without the parts of an `and` or an `or` that are decided already."
+        if not self.values: return self.visit(test)
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test.operand = self.decided(test.operand)
+            if not isinstance(test.operand, ast.Constant): return test
+            return ast.copy_location(ast.Constant(not test.operand.value), test)
+        if not isinstance(test, ast.BoolOp): return self.visit(test)
+        ends, left = isinstance(test.op, ast.Or), []  # the truth of one part that decides the whole
+        for part in map(self.decided, test.values):
+            if not isinstance(part, ast.Constant): left.append(part)
+            elif bool(part.value) == ends:
+                left.append(part)
+                break
+        if not left: return ast.copy_location(ast.Constant(not ends), test)
+        return left[0] if len(left) == 1 else ast.copy_location(ast.BoolOp(test.op, left), test)
+
+    def refuse_leftovers(self, tree):
+        "Refuse names that the loops have taken their meaning from."
+        for x in ast.walk(tree):
+            if not isinstance(x, ast.Name): continue
+            if self.is_static(x): self.refuse(x, "static(…) is only for a loop, for i in static(n)")
+            if x.id in self.loops: self.refuse(x, f"{x.id} is the variable of the static loop in line {self.loops[x.id]}, and of nothing else")
