@@ -21,7 +21,7 @@ from fastcore.script import Param, call_parse
 from .arrays import current_gpu
 from .cards import CHECKOUT, gpu_card, load_cards, write_card
 from .process import ChildError, children_at_once, end_idle_children, in_child
-from .gemm.launch import capable
+from .gemm.limits import capable
 from .gemm.tiles import tuned_tile
 from .bench.record import clocks, machine, measure, measure_calls
 from .bench.timing import progress

@@ -9,8 +9,6 @@ __all__ = ['DTYPES', 'DEVICE', 'FEW_ROWS', 'FEW_RESULTS', 'LONG_SUM', 'LIBRARY',
 
 # %% ../nbs/library/torch_ops.ipynb #db0297d8
 from functools import cache, partial
-from threading import Lock
-from types import SimpleNamespace
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import numpy as np
@@ -20,8 +18,9 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 from .arrays import cdiv, current_gpu, describe, to_d, to_h
 from .gemm.epilogue import fused_name
-from .gemm.args import launch_stream, span
-from .gemm.launch import MAX_PLANS, PreparedLaunch, TensorMapWords, capable, launch_kernel, sm_count, stream_of
+from .gemm.limits import capable, sm_count
+from .gemm.plan import Launch, Plan, kept_plan, simulate_plan, stream_of
+from .gemm.tensor_maps import TensorMapWords
 from .gemm.tiles import BK
 from .kernels import k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
 from .registry import KERNELS
@@ -65,9 +64,9 @@ def check_tensors(
 
 def _other_call(a, b):
     "What to call instead, where `matmul` gets tensors that are no matrices."
-    more, batches = a.dim() - 2, a.shape[:-2] == b.shape[:-2]
-    if more > 0 and b.dim() == 2: return ": call matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]), or linear(a, b.t())"
-    if more > 0 and batches: return f": call {'torch.vmap(' * more}matmul{')' * more}(a, b)"
+    extra, batches = a.dim() - 2, a.shape[:-2] == b.shape[:-2]
+    if extra > 0 and b.dim() == 2: return ": call matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]), or linear(a, b.t())"
+    if extra > 0 and batches: return f": call {'torch.vmap(' * extra}matmul{')' * extra}(a, b)"
     if a.dim() == 2 and b.dim() == 3: return ": call torch.vmap(matmul, (None, 0))(a, b)"
     return ""
 
@@ -87,7 +86,7 @@ def check_operands(
 FEW_ROWS = 64  # up to here a transposed B is multiplied as (Bᵀ·Aᵀ)ᵀ
 FEW_RESULTS, LONG_SUM = 2**19, 2048  # up to so many results of such long sums leave most of the GPU idle: kernel 18 cuts the sums
 
-def _can_17(a, b, others=()):
+def _tma_can(a, b, others=()):
     "Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?"
     (m, k), n, rows_a, rows_b = a.shape, b.shape[1], a.is_contiguous(), b.is_contiguous()
     return all((*(z.dtype == torch.bfloat16 for z in (a, b, *others)),
@@ -98,12 +97,12 @@ def _can_17(a, b, others=()):
 @cache
 def _capability(number): return torch.cuda.get_device_capability(number)
 
-def _has_17(device):
-    "Can it run kernel 17?"
+def _has_wgmma(device):
+    "Can the device run kernel 17?"
     if device.type == "cuda": return capable(_capability(device.index), (9, 0, "a"))
     return bool(config.ENABLE_CUDASIM)
 
-def _reaches(*matrices): return all(x.data_ptr() % 16 == 0 for x in matrices)  # the TMA
+def _aligned_for_tma(*matrices): return all(x.data_ptr() % 16 == 0 for x in matrices)  # the TMA
 
 def _array(x):
     "A row-major matrix on the device, as its bits."
@@ -115,38 +114,37 @@ def _words(x):
     return to_d(words.numpy()) if config.ENABLE_CUDASIM else cuda.as_cuda_array(words, sync=False)
 
 # %% ../nbs/library/torch_ops.ipynb #0a7a9a51
-_PLANS, _LOCK = {}, Lock()  # launches that are prepared, by what they depend on
-
-def _launch_17(x, w, bias=None, activation=None, residual=None):
-    "act(x·w + bias) + residual by kernel 17. `x` and `w` may be transposed views."
-    (m, k), n, m_major, k_major = x.shape, w.shape[1], not x.is_contiguous(), not w.is_contiguous()
-    y = x.new_empty(m, n)
-    bias, residual = (None if z is None else z.contiguous() for z in (bias, residual))
-    pieces = x, w, y, *(y if z is None else z for z in (bias, residual))  # what is not there is not read
-    key = x.get_device(), m, n, k, m_major, k_major, bias is None, activation, residual is None
-    with _LOCK:
-        if key in _PLANS: _PLANS[key]([z.data_ptr() for z in pieces], stream_of(key[0]))
-        else: y = _first_launch_17(key, pieces, fused_name(bias is not None, activation, residual is not None))
-    return y
-
-def _first_launch_17(key, pieces, epilogue):
-    "The same without a plan, and on a GPU one for the next time."
-    _, m, n, k, m_major, k_major, *_ = key
+def _layer_plan(operands, m_major, k_major, epilogue):
+    "The plan of act(x·w + bias) + residual by kernel 17, and its operands as device arrays."
+    x, w, y, *others = operands
+    (m, k), n = x.shape, w.shape[1]
     tile = min(k18.CYCLES, key=lambda tile: k18.estimate(m, n, k, sm_count(), tile))
     work = cdiv(m, tile.bm) * cdiv(n, tile.bn)
     predicated, tile = bool(m % tile.bm or n % tile.bn), tile._replace(k_major_b=int(k_major), m_major_a=int(m_major))
     kernel = k17.bf16_gemm_warp_specialized_kernel(tile, epilogue, predicated, read_c=False, scaled=False)
-    x, w, y, *words = pieces
     x, w, y = map(_array, (x.t() if m_major else x, w.t() if k_major else w, y))
-    words = tuple(map(_words, words))
-    g = SimpleNamespace(stream=launch_stream(not config.ENABLE_CUDASIM), launches=[])
-    launch_kernel(g, kernel, cdiv(work, cdiv(work, sm_count())), k17.with_producer(tile),
-                  TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64)), words, np.int64(m),
-                  np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0), shared_bytes=k17.shared_bytes(tile))
-    if config.ENABLE_CUDASIM: return torch.from_numpy(to_h(y)).view(torch.bfloat16)
-    if len(_PLANS) >= MAX_PLANS: _PLANS.clear()
-    _PLANS[key] = PreparedLaunch([span(z) for z in (x, w, y, *words)], *g.launches[0], pieces=range(len(pieces)))
-    return pieces[2]
+    words = tuple(map(_words, others))
+    maps = TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64))
+    args = maps, words, np.int64(m), np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0)
+    launch = Launch(kernel, cdiv(work, cdiv(work, sm_count())), k17.with_producer(tile), args, k17.shared_bytes(tile))
+    return Plan([launch]), (x, w, y, *words)
+
+def _tma_layer(x, w, bias=None, activation=None, residual=None):
+    "act(x·w + bias) + residual by kernel 17. `x` and `w` may be transposed views."
+    m_major, k_major = not x.is_contiguous(), not w.is_contiguous()
+    y = x.new_empty(x.shape[0], w.shape[1])
+    bias, residual = (None if z is None else z.contiguous() for z in (bias, residual))
+    operands = x, w, y, *(y if z is None else z for z in (bias, residual))  # what isn't there isn't read
+    epilogue = fused_name(bias is not None, activation, residual is not None)
+    if config.ENABLE_CUDASIM:
+        plan, arrays = _layer_plan(operands, m_major, k_major, epilogue)
+        simulate_plan(plan)
+        return torch.from_numpy(to_h(arrays[2])).view(torch.bfloat16)
+    device = x.get_device()
+    packed = kept_plan((_layer_plan, device, x.shape, w.shape, m_major, k_major, epilogue),
+                       lambda: (*_layer_plan(operands, m_major, k_major, epilogue), range(len(operands))))
+    packed([z.data_ptr() for z in operands], stream_of(device))
+    return y
 
 # %% ../nbs/library/torch_ops.ipynb #bc5796b9
 def copied(
@@ -160,7 +158,7 @@ def straight(
     a, b,  # matrices, one of them a transposed view, or both
 ):
     "Does kernel 17 take them as they are?"
-    return not (a.is_contiguous() and b.is_contiguous()) and _can_17(a, b) and _has_17(a.device)
+    return not (a.is_contiguous() and b.is_contiguous()) and _tma_can(a, b) and _has_wgmma(a.device)
 
 def by_columns(
     a, b,          # matrices
@@ -201,7 +199,7 @@ def _matmul(a, b, columns=None):
             else "expected tensors on a GPU: pass a.cuda() and b.cuda()"))
     turned = by_columns(a, b, columns)
     if turned: a, b = b.t(), a.t()
-    if straight(a, b) and _reaches(a, b): c = _on_its_gpu(_launch_17, a, b)
+    if straight(a, b) and _aligned_for_tma(a, b): c = _on_its_gpu(_tma_layer, a, b)
     else: c = _product(a.contiguous(), b.contiguous())
     if turned: c = c.t()
     if columns in (None, turned): return c
@@ -350,8 +348,8 @@ def _layer(x, w, bias, activation, residual):
     check_operands(x, w)
     check_layer(x, w.t(), bias, activation, residual)
     others = [z for z in (bias, residual) if z is not None]
-    if _can_17(x, w, others) and _has_17(x.device) and _reaches(x, w) and all(z.data_ptr() % 4 == 0 for z in others):
-        return _on_its_gpu(_launch_17, x, w, bias, activation, residual)
+    if _tma_can(x, w, others) and _has_wgmma(x.device) and _aligned_for_tma(x, w) and all(z.data_ptr() % 4 == 0 for z in others):
+        return _on_its_gpu(_tma_layer, x, w, bias, activation, residual)
     return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
 
 def _layer_fake(x, w, bias, activation, residual):
@@ -359,7 +357,7 @@ def _layer_fake(x, w, bias, activation, residual):
     check_layer(x, w.t(), bias, activation, residual)
     return x.new_empty(x.shape[0], w.shape[1])
 
-def _told(activation, residual): return activation is None or activation == "relu" and residual is None
+def _derivative_from_result(activation, residual): return activation is None or activation == "relu" and residual is None
 
 class _LayerRule(_SingleLevelFunction):
     "The derivatives of a layer that its operands and its result tell."
@@ -382,7 +380,7 @@ def _layer_autograd(keys, x, w, bias, activation, residual):
     if torch._guards.TracingContext.try_get(): _while_compiled()
     tensors = [z for z in (x, w, bias, residual) if z is not None]
     forward, reverse = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors), _reverse_mode(*tensors)
-    if forward or reverse and not _told(activation, residual):
+    if forward or reverse and not _derivative_from_result(activation, residual):
         return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
     if reverse: return _LayerRule.apply(keys, x, w, bias, activation, residual)
     return _below(_LAYER, keys, x, w, bias, activation, residual)
@@ -418,11 +416,11 @@ def linear(
     if residual is not None: residual = residual.flatten(0, -2) if residual.dim() > 1 else residual[None]
     types = [z.dtype for z in (x, w, *given.values())]
     fits = autocast and (residual is None or residual.dtype == torch.bfloat16) or types == [torch.bfloat16] * len(types)
-    more = len(given) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
-    stored = torch.is_grad_enabled() and not _told(activation, residual) and any(
+    is_layer = len(given) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
+    stored = torch.is_grad_enabled() and not _derivative_from_result(activation, residual) and any(
         z.requires_grad for z in (x, w, *given.values()))  # the product, for the gradient
     # Whether sizes and addresses let one kernel do it, the operator finds out: `torch.compile` would take a limit for a constant.
-    y = (_LAYER if more and fits and not stored else _layer_by_steps)(rows, columns, bias, activation, residual)
+    y = (_LAYER if is_layer and fits and not stored else _layer_by_steps)(rows, columns, bias, activation, residual)
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 class Linear(torch.nn.Linear):

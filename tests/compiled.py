@@ -3,7 +3,7 @@ that change its code."""
 from functools import partial
 
 from numba_matmul.compiler import TARGETS
-from numba_matmul.gemm.launch import capable
+from numba_matmul.gemm.limits import capable
 from numba_matmul.registry import KERNELS
 
 SHAPES = (128, 128, 64), (132, 132, 36), (65, 63, 61)  # m, n, k: all fits; nothing does; nor are rows aligned

@@ -15,7 +15,7 @@ import numpy as np
 from numba import cuda, float32, uint16, uint32, uint64
 
 from numba_matmul.arrays import to_d, to_h
-from numba_matmul.gemm.launch import TensorMapWords, map_of
+from numba_matmul.gemm.tensor_maps import TensorMapWords, map_of
 from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, ldmatrix,
     mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, unpack_bf16)

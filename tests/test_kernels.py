@@ -14,14 +14,15 @@ from numba import types
 from numba_matmul.arrays import cdiv, from_bf16, rounded, to_bf16, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import LARGEST, device_matrix, gemm_args
-from numba_matmul.gemm.launch import (LONGEST, TensorMapWords, capable, launch_kernel, launch_number, shared_memory_limit,
-                                      tma_counts, with_shared_memory)
+from numba_matmul.gemm.limits import capable, launch_number, shared_memory_limit, with_shared_memory
+from numba_matmul.gemm.plan import Launch, kernel_args, simulate_plan
+from numba_matmul.gemm.tensor_maps import LONGEST, TensorMapWords, tma_counts
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile, sgemm_planned_loop
-from numba_matmul.kernels.k14_stream_k import launch_blocks, sgemm_stream_k
+from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, PRODUCER_REGISTERS, bf16_gemm_warp_specialized,
                                                        bf16_gemm_warp_specialized_kernel)
@@ -196,9 +197,9 @@ def test_blocks_that_share_tiles_give_the_same_result_each_time_and_leave_nothin
     results = [to_h(sgemm_stream_k(a, b, tile=tile, blocks=5)) for _ in range(3)]
     assert_matmul_correct(a, b, results[0])
     assert all(np.array_equal(results[0], other) for other in results[1:])
-    args = gemm_args(a, b)
-    launch_blocks(args, tile, blocks=5)
-    flags = to_h(args.rooms[-1])
+    plan = plan_stream_k(gemm_args(a, b), tile, blocks=5)
+    simulate_plan(plan)
+    flags = to_h(plan.workspace[-1])
     assert len(flags) == 5 and set(flags) == {0}  # a CUDA graph launches again with the same number
     assert 0 < launch_number() != launch_number()
 
@@ -493,7 +494,7 @@ def test_a_capability_with_an_a_is_that_of_one_gpu_alone():
 def test_tensor_maps_are_the_first_argument_or_none_is():
     maps, other = TensorMapWords.__new__(TensorMapWords), np.int64(0)
     for given in (other, maps), (other, other, maps), (maps, maps), (maps, other, maps):
-        with pytest.raises(TypeError, match="expected them as the first"): launch_kernel(None, None, 1, 32, *given)
+        with pytest.raises(TypeError, match="expected them as the first"): kernel_args(Launch(None, 1, 32, given))
 
 
 def test_registers_that_warps_of_kernel_17_give_back_are_enough_for_the_others():
@@ -502,11 +503,10 @@ def test_registers_that_warps_of_kernel_17_give_back_are_enough_for_the_others()
         assert 24 <= PRODUCER_REGISTERS < count <= 256 and PRODUCER_REGISTERS % 8 == count % 8 == 0  # PTX ISA, setmaxnreg
 
 
-def test_kernel_14_launches_all_blocks_at_once_each_time_with_a_new_number(monkeypatch):
-    made = []
-    monkeypatch.setattr(k14_stream_k, "launch_kernel", lambda *args, **options: made.append((args[-1], options)))
-    for stream_k in True, False: sgemm_stream_k(*good(ALL["sgemm_stream_k"]), stream_k=stream_k)
-    assert made == [(launch_number, dict(together=True)), (launch_number, dict(together=False))]
+def test_kernel_14_launches_all_blocks_at_once_each_time_with_a_new_number():
+    for stream_k in True, False:
+        launch, = plan_stream_k(gemm_args(*good(ALL["sgemm_stream_k"])), stream_k=stream_k).launches
+        assert launch.args[-1] is launch_number and launch.cooperative is stream_k
 
 
 def test_columns_of_a_thread_of_kernel_8():

@@ -8,8 +8,6 @@ import linecache
 import math
 import pathlib
 import sys
-from functools import wraps
-from inspect import signature
 from itertools import product
 
 import pytest
@@ -118,11 +116,17 @@ def observe(numbers):
         if name.split(".")[1] in ("gemm", "bench", "kernels", "registry"):
             del sys.modules[name]
             vars(sys.modules.get(parent, sys)).pop(last, None)
+    from numba_matmul.gemm import tiled
+    options_of, made = tiled.launch_options, []
+    def noted(factory, own, g, tile, *args, **options):
+        made.append(dict(tile=tile) | options_of(factory, own, g, tile, *args, **options))
+        return {name: value for name, value in made[-1].items() if name != "tile"}
+    tiled.launch_options = noted  # before a kernel imports it
     from numba_matmul.bench.verify import check_path
     from numba_matmul.registry import KERNELS
     from numba_matmul.sim import memory
     from numba_matmul.sim.launch import StrictKernel
-    launches, made, call = [], [], StrictKernel.__call__
+    launches, call = [], StrictKernel.__call__
     def note(launch, *args):
         if launch.grid_dim is not None: launches.append((launch.__name__, launch.grid_dim))
         return call(launch, *args)
@@ -131,16 +135,6 @@ def observe(numbers):
     memory.recorder = lambda space, operation, array, index, count, *_: accesses.add((space, operation, count))
     for number in numbers:
         kernel = KERNELS[number]
-        if factory := kernel.factory:
-            @wraps(factory)
-            def noted(*args, factory=factory, **options):
-                bound = signature(factory).bind(*args, **options)
-                bound.apply_defaults()
-                made.append(bound.arguments)
-                return factory(*args, **options)
-            module = sys.modules[kernel.fn.__module__]
-            setattr(module, factory.__name__, noted)
-            object.__setattr__(kernel, "factory", noted)
         found[number] = []
         for path in kernel.paths:
             launches.clear(), made.clear(), accesses.clear()

@@ -31,7 +31,7 @@ from numba_matmul.kernels.k01_naive import sgemm_naive
 from numba_matmul.process import ChildError, end_idle_children, in_child
 from numba_matmul.registry import KERNELS
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
-from numba_matmul.gemm.launch import with_shared_memory
+from numba_matmul.gemm.limits import with_shared_memory
 from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
@@ -957,7 +957,7 @@ def test_kernel_17_with_a_part_that_is_wrong_is_refused(changed, match):
 
 def boxes_at_the_edges(row, column, shift=(8, 64)):
     "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
-    from numba_matmul.gemm.launch import map_of
+    from numba_matmul.gemm.tensor_maps import map_of
     from numba_matmul.ptx.core import global_address, shared_address
     from numba_matmul.ptx.hopper import (
         cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_shared_to_global,

@@ -18,7 +18,7 @@ from numba_matmul.ncu import COPIES, COUNTERS, SHAPE, ncu
 from numba_matmul.ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
 from numba_matmul.sim.launch import launch_of
 from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
-from numba_matmul.gemm.launch import with_shared_memory
+from numba_matmul.gemm.limits import with_shared_memory
 from numba_matmul.bench.timing import progress
 from numba_matmul.ptx.core import load2, load4, store2, store4
 

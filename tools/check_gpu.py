@@ -22,6 +22,7 @@ from functools import partial
 from itertools import cycle, product
 from pathlib import Path
 from threading import Barrier
+from unittest.mock import patch
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import torch
@@ -30,9 +31,7 @@ from numba import cuda
 from numba_matmul import torch_ops
 from numba_matmul.arrays import current_gpu
 from numba_matmul.registry import KERNELS, kernels_named
-from numba_matmul.gemm import launch
-from numba_matmul.gemm.args import gemm_args
-from numba_matmul.kernels import k14_stream_k
+from numba_matmul.gemm import limits, plan
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import progress
 from numba_matmul.bench.verify import assert_matmul_correct
@@ -237,11 +236,6 @@ def in_new_threads(calls):
     with ThreadPoolExecutor(len(calls)) as pool: return list(pool.map(work, calls))
 
 
-def forget_plans():
-    launch.forget_plans()
-    torch_ops._PLANS.clear()
-
-
 def numba_arrays(case):
     return [cuda.as_cuda_array(x.view(torch.uint16) if x.dtype == torch.bfloat16 else x) for x in case]
 
@@ -250,7 +244,7 @@ def kernel_first(kernel, shape):
     """The first thing that threads do is to call a kernel: with tensors and with Numba's arrays, some without C; with plans
     that this thread has made for other matrices, and without."""
     for given, planned in product((list, numba_arrays), (True, False)):
-        forget_plans()
+        plan.forget_plans()
         cases = [matrices(kernel, *shape) for _ in range(NEW_THREADS)]
         calls = [partial(kernel, *given(case)[:2 + number % 2]) for number, case in enumerate(cases)]
         if planned:
@@ -282,7 +276,7 @@ def operator_first(name, dtype):
         if name == "gradients": a.requires_grad_(), b.requires_grad_()
         return a, b, a.detach().t().contiguous(), b.detach().t().contiguous(), bias
     for planned in True, False:
-        forget_plans()
+        plan.forget_plans()
         cases = [operands() for _ in range(NEW_THREADS)]
         if planned: operator(*operands())
         torch.cuda.synchronize()
@@ -304,19 +298,22 @@ def new_matrices(kernel, shape):
     for case in cases: assert_matmul_correct(*case)
 
 
-def used_room(kernel, shape):
+def used_workspace(kernel, shape):
     "Flags and sums of kernel 14 lie where something else lay before; flags are down again at its end, as a CUDA graph needs."
-    def used(*given, **options):
-        room = scratch(*given, **options)
-        torch.as_tensor(room, device="cuda").fill_(1)
-        return room
-    for _ in range(TIMES):
-        a, b, c = matrices(kernel, *shape)
-        g = gemm_args(a, b, c)
-        scratch, g.scratch = g.scratch, used
-        k14_stream_k.launch_blocks(g, blocks=launch.sm_count())
-        assert_matmul_correct(a, b, c)
-        assert not g.rooms[-1].copy_to_host().any(), "a flag is still up"
+    used, workspace_of = [], plan.workspace_of
+    def note(stream, size):
+        used.append(workspace_of(stream, size).fill_(1))
+        return used[-1]
+    plan.forget_plans()
+    with patch.object(plan, "workspace_of", note):
+        for _ in range(TIMES):
+            a, b, c = matrices(kernel, *shape)
+            kernel(a, b, c, blocks=limits.sm_count())
+            assert_matmul_correct(a, b, c)
+            packed, = plan._PLANS.values()
+            flags = used[-1][packed.offsets[-1]:].view(torch.int64)[:limits.sm_count()]
+            assert not flags.any(), "a flag is still up"
+    assert len(used) == TIMES
 
 
 def same_bits(kernel, shape):
@@ -355,7 +352,7 @@ def outcome(runs):
 def instructions_part(kernels):
     capability = tuple(current_gpu().compute_capability)
     runs = [(agree, case, (key, *(random.randrange(2**32) for _ in range(OPERANDS))))
-            for key, case in instructions.CASES.items() if launch.capable(capability, case.needs)]
+            for key, case in instructions.CASES.items() if limits.capable(capability, case.needs)]
     return outcome(progress(runs, "instructions"))
 
 
@@ -389,7 +386,7 @@ def repeated_part(kernels):
 
 def overlapping_part(kernels):
     tests = two_graphs, threads, busy, memory_again, new_matrices, same_bits
-    runs = [*product(tests, kernels, OVERLAPPING), *product([used_room], {KERNELS[14]} & set(kernels), OVERLAPPING)]
+    runs = [*product(tests, kernels, OVERLAPPING), *product([used_workspace], {KERNELS[14]} & set(kernels), OVERLAPPING)]
     return outcome([(fn, kernel, (shape,)) for fn, kernel, shape in progress(runs, "overlapping")])
 
 

@@ -9,7 +9,7 @@ BY_HAND = [
     ("kernels.k03_smem_blocking", "any(size % bs for size in (g.m, g.n, g.k))", "any(size % bs for size in (g.m, g.n))", "the predicate forgets k"),
     ("kernels.k03_smem_blocking", "any(size % bs for size in (g.m, g.n, g.k))", "all(size % bs for size in (g.m, g.n, g.k))", "any and all"),
     ("kernels.k04_1d_blocktiling", "if not predicated or (row < m and col < n):", "if not predicated or row < m:", "columns past the edge are written"),
-    ("gemm.launch", "dict(read_c=bool(g.beta != 0))", "dict(read_c=bool(g.beta > 0))", "a negative beta"),
+    ("gemm.tiled", "dict(read_c=bool(g.beta != 0))", "dict(read_c=bool(g.beta > 0))", "a negative beta"),
     ("kernels.k05_2d_blocktiling", "            b_from += bk * n\n", "            b_from += bk\n", "B goes on by columns"),
     ("kernels.k05_2d_blocktiling", "inside = k0 + b_row + s < k and", "inside = k0 + b_row < k and", "rows of later passes are not asked for"),
     ("kernels.k06_vectorized", "if predicated and inside <= 0: return", "if predicated and inside < 0: return", "none inside counts as inside"),
@@ -27,14 +27,14 @@ BY_HAND = [
     ("kernels.k12_async_copy", "            free = now  # its last row is in registers\n", "", "the free stage stays where it was"),
     ("kernels.k12_async_copy", "ahead = left - columns_ahead", "ahead = left - bk", "columns ahead"),
     ("kernels.k13_planned_loop", "row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn", "row0, col0 = int64(uint32(cuda.blockIdx.x)) * bm, int64(uint32(cuda.blockIdx.y)) * bn", "the grid turned over"),
-    ("kernels.k13_planned_loop", "pending, results, serpentine = tile.stages - 3", "pending, results, serpentine = tile.stages - 2", "one group too many may be under way"),
+    ("kernels.k13_planned_loop", "bk, pending, results, serpentine = tile.bk, tile.stages - 3", "bk, pending, results, serpentine = tile.bk, tile.stages - 2", "one group too many may be under way"),
     ("kernels.k13_planned_loop", "free, now = now, next_stage(now)", "free, now = free, next_stage(now)", "the free stage stays where it was"),
     ("kernels.k13_planned_loop", "if k_tile < todo: now = next_stage(now)", "if k_tile < todo: now = now", "the tail reads the same stage over and over"),
     ("kernels.k13_planned_loop", "        return add_part(acc, x, y, carried_from, results, serpentine)\n", "        return acc\n", "what is left of the last step"),
     ("kernels.k14_stream_k", "done, other = min(k_tiles, until), other + 1", "done, other = until, other", "the same block's part over and over"),
     ("kernels.k14_stream_k", "end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)", "end = first_k_tile(block + 1, blocks, tiles * k_tiles)", "all tiles are shared"),
-    ("kernels.k14_stream_k", "sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)", "sums = g.scratch(tile.bm * tile.bn if shares else 1)", "a workspace for one block"),
-    ("kernels.k14_stream_k", "flags = g.scratch(blocks if shares else 1, kind=\"int64\")", "flags = g.scratch(1, kind=\"int64\")", "one flag for all"),
+    ("kernels.k14_stream_k", "sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)", "sums = g.workspace(tile.bm * tile.bn if shares else 1)", "a workspace for one block"),
+    ("kernels.k14_stream_k", "flags = g.workspace(blocks if shares else 1, kind=\"int64\")", "flags = g.workspace(1, kind=\"int64\")", "one flag for all"),
     ("kernels.k14_stream_k", "whole = shared_tiles + block\n", "whole = block\n", "shared tiles are done again"),
     ("kernels.k15_tensor_cores", "cuda.syncthreads()  # nobody needs the ring any more", "pass", "results overwrite the ring"),
     ("kernels.k15_tensor_cores", "staged = staged and width == 8 and not read_c", "staged = staged and not read_c", "16 bytes at rows that are not aligned"),
@@ -44,10 +44,10 @@ BY_HAND = [
     ("kernels.k16_tma_wgmma", "if not (tma_counts(g) and g.aligned)", "if not tma_counts(g)", "rows that the TMA cannot copy"),
     ("kernels.k17_warp_specialized", "uint32(4 * consumers)", "uint32(4)", "arrivals of one consumer"),
     ("kernels.k17_warp_specialized", "state = PipelineState(uint32(0), uint32(1))", "state = PipelineState(uint32(0), uint32(0))", "the producer waits for a release that never comes"),
-    ("kernels.k18_past_cublas_bf16", "g.scratch(split_k * g.m * g.n, kind=\"float32\")", "g.scratch(g.m * g.n, kind=\"float32\")", "a workspace for one part"),
-    ("kernels.k18_past_cublas_bf16", "if wide.c is not g.c: copy_padded(wide.c, g.c, g)", "if wide.c is not g.c: copy_padded(wide.a, g.c, g.stream)", "the wrong matrix comes back"),
-    ("gemm.launch", "range(0, g.m, strip)", "range(0, g.m - strip, strip)", "the last strip is missing"),
-    ("gemm.launch", "g.c[first:first + strip]", "g.c[first:strip]", "strips of C"),
+    ("kernels.k18_past_cublas_bf16", "g.workspace(split_k * g.m * g.n, kind=\"float32\")", "g.workspace(g.m * g.n, kind=\"float32\")", "a workspace for one part"),
+    ("kernels.k18_past_cublas_bf16", "[copy_padded(copies[\"c\"], g.c)]", "[copy_padded(copies.get(\"a\", g.a), g.c)]", "the wrong matrix comes back"),
+    ("gemm.limits", "range(0, g.m, strip)", "range(0, g.m - strip, strip)", "the last strip is missing"),
+    ("gemm.limits", "g.c[first:first + strip]", "g.c[first:strip]", "strips of C"),
     ("gemm.schedule", "length = uint32(uint32(grid.k_tiles + grid.split_k - uint32(1)) // grid.split_k)", "length = uint32(grid.k_tiles // grid.split_k)", "rounded down: the rest of the sum is lost"),
     ("gemm.epilogue", "for part in range(split_k): total += workspace[part * size + i]", "for part in range(split_k): total += workspace[i * split_k + part]", "parts lie otherwise"),
     ("gemm.args", "math.gcd(16, first, x.shape[1] * x.dtype.itemsize)", "math.gcd(16, x.shape[1] * x.dtype.itemsize)", "where the matrix begins"),
@@ -71,15 +71,15 @@ EXCUSED = {
         'results stay as they are, by narrower accesses: four loads for one',
     ('kernels.k06_vectorized', 'if width == 4: # then rows are multiples of four: all are inside, or none', 'width == 4 → False'):
         'results stay as they are, by narrower accesses: the other branch reads the same four',
-    ('kernels.k14_stream_k', 'if together:', 'together → False'):
+    ('kernels.k14_stream_k', 'if cooperative:', 'cooperative → False'):
         'no number of blocks is refused then: the simulator gives each its turn, however many there are',
     ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → True'):
         'the lanes of a warp are numbered in another order, on the way in and out: a matter of speed',
     ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → False'):
         'the same',
-    ('gemm.launch', 'return g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST', 'g.n, g.k → g.k, g.n'):
+    ('gemm.tensor_maps', 'return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)', 'g.n, g.k → g.k, g.n'):
         'the largest of three is the same in any order',
-    ('gemm.launch', 'return g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST', 'g.m, g.n → g.n, g.m'):
+    ('gemm.tensor_maps', 'return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)', 'g.m, g.n → g.n, g.m'):
         'the same',
     ('kernels.k17_warp_specialized', 'if distance and last and thread == 128: mbarrier_arrive(storage.order)', 'thread == 128 → thread != 128'):
         'the order barrier staggers two consumers: results do not depend on who goes first',
@@ -111,12 +111,12 @@ EXCUSED = {
         'all matrices are then copied into padded ones: slower, with the same results; tests/test_kernels.py looks at the launches',
     ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 15'):
         'an alignment is a power of two',
-    ('gemm.epilogue', 'elif not number: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring', 'not number → True'):
+    ('gemm.epilogue', 'elif i == 0: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring', 'i == 0 → True'):
         'a barrier for each box, where one is enough: slower, with the same results',
     ('gemm.args', 'if not isinstance(factor, Real):', 'not isinstance(factor, Real) → False'):
         'no path is given what is no number; tests/test_kernels.py gives it',
-    ('gemm.launch', 'if any(isinstance(arg, TensorMapWords) for arg in args[1:]):', 'any(isinstance(arg, TensorMapWords) for arg in args[1:]) → False'):
+    ('gemm.plan', 'if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):', 'any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]) → False'):
         'no kernel is launched so; tests/test_kernels.py tries it',
-    ('gemm.launch', 'if any(isinstance(arg, TensorMapWords) for arg in args[1:]):', '1 → 2'):
+    ('gemm.plan', 'if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):', '1 → 2'):
         'the same',
 }

@@ -15,7 +15,7 @@ import numpy as np
 from ..arrays import describe, dtype_of, from_bf16, is_torch, rounded, to_bf16, to_d, to_h
 from ..sim import launch as simulated
 from ..sim.scheduler import SimulatorError
-from ..gemm import launch
+from ..gemm import limits
 from ..gemm.args import product_shape
 from numba import config
 
@@ -125,14 +125,12 @@ def _meanwhile(
     "Let constants have other values. A grid of the simulator is then no higher than they say."
     own = sys.modules[kernel.fn.__module__]
     changes = {module: {name: value for name, value in constants.items() if hasattr(module, name)}
-               for module in (launch, own)}
+               for module in (limits, own)}
     height = constants.get("MAX_GRID_Y", simulated.MAX_GRID[1])
     changes[simulated] = dict(MAX_GRID=(simulated.MAX_GRID[0], height, simulated.MAX_GRID[2]))
-    def forget(): getattr(getattr(own, "select_config", None), "cache_clear", list)()
     with ExitStack() as stack:
         for module, values in changes.items():
             if values: stack.enter_context(patch.multiple(module, **values))
-        if constants: stack.callback(forget), forget()
         yield
 
 def _take(kernel, path):

@@ -15,7 +15,7 @@ import numpy as np
 from greenlet import getcurrent
 from ..arrays import OptIn, from_bf16, to_bf16
 from ..exercise import Case, Exercise, Goal, Mutant, judge_kernel, reached, with_constants
-from ..gemm.launch import map_of
+from ..gemm.tensor_maps import map_of
 from ..gemm.tiles import ROW
 from ..kernels import k16_tma_wgmma as page
 from ..process import in_child, kernel_parts

@@ -13,7 +13,8 @@ import numpy as np
 from ..arrays import from_bf16, rounded, to_d, to_h
 from ..exercise import NO_COMPILER, Exercise, Goal, Mutant, Verdict, kind_of, reached, with_constants
 from ..gemm.args import gemm_args
-from ..gemm.launch import TensorMapWords, with_shared_memory
+from ..gemm.limits import with_shared_memory
+from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.pipeline import pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tiles import BK, BOX, WgmmaTile

@@ -51,6 +51,11 @@ class Kernel:
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
     @property
+    def plan(self):
+        "Function (`Gemm`, options of the host function) → `Plan`."
+        return self.fn.plan
+
+    @property
     def kernel_name(self):
         "Under which name a profiler shows it."
         return getattr(self.fn, "kernel_name", f"{self.name}_kernel")

@@ -4,19 +4,19 @@
 
 # %% auto #0
 __all__ = ['PART', 'STEP', 'START', 'VARIANTS', 'TURNS', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k',
-           'sgemm_stream_k_kernel', 'estimated_cycles', 'select_config', 'launch_blocks', 'sgemm_stream_k']
+           'sgemm_stream_k_kernel', 'estimated_cycles', 'select_config', 'plan_stream_k', 'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 from ..arrays import cdiv
 from ..ptx.core import add_fours, store_fours, store_relaxed
-from ..gemm.args import gemm_args
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (MAX_GRID_X, LaunchConfig, check_options, launch_kernel, launch_number,
-                                      launch_options, need_capability, need_whole, prepared, sm_count)
+from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.paths import Path, edge_paths, tile_paths
+from ..gemm.plan import Launch, LaunchConfig, Plan, run
+from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
 from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
                                                    short_main_loop, short_write)
@@ -166,7 +166,6 @@ def estimated_cycles(
     merge = 1000 + tile.bm * tile.bn / 6                # to add another block's part
     return START + neighbours * busiest * k_tile_cycles(tile) + others * merge
 
-@lru_cache(1000)
 def select_config(
     m, n, k,      # the matrices
     sms,          # multiprocessors of the GPU
@@ -180,34 +179,34 @@ def select_config(
     configs = (LaunchConfig(tile, blocks) for tile in tiles for blocks in numbers(tile))
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
-def launch_blocks(
+def plan_stream_k(
     g,            # what `gemm_args` returned
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
     **options,    # of the factory: `schedule`, `shift`, and what should not follow from the matrices
-):
-    "Launch kernel 14, with room for parts of sums and their flags."
-    check_options(KERNEL, options)
+) -> Plan:
+    "Persistent blocks, with a workspace for parts of sums and their flags."
+    need_capability(KERNEL.capability, "cp.async")
+    check_options(sgemm_stream_k_kernel, LARGE, options)
     if tile is not None: check_tile(tile, RULES, WarpTile)
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
-    if not (g.m and g.n): return
+    if not (g.m and g.n): return Plan()
     k = g.k if g.alpha else 0
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
     tile, blocks = chosen.tile, chosen.blocks if blocks is None else blocks
-    kernel = sgemm_stream_k_kernel(tile, **launch_options(KERNEL, g, tile, options))
-    together = options.get("stream_k", True)
-    if together:
+    kernel = sgemm_stream_k_kernel(tile, **launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options))
+    cooperative = bool(options.get("stream_k", True))
+    if cooperative:
         most = sm_count() * tile.launch_bounds[1]
         if blocks > most: raise ValueError(f"blocks is {blocks}; expected at most {most}: blocks wait "
                                            "for each other, so all of them must run at once")
     shares = k and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks  # tiles that blocks share
-    sums = g.scratch(blocks * tile.bm * tile.bn if shares else 1)
-    flags = g.scratch(blocks if shares else 1, kind="int64")
-    launch_kernel(g, kernel, blocks, tile.threads, g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta,
-                  sums, flags, launch_number, together=together)
+    sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
+    flags = g.workspace(blocks if shares else 1, kind="int64")
+    args = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags, launch_number
+    return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=cooperative)], [sums, flags])
 
 # %% ../../nbs/14_stream_k.ipynb #4f90e226
-@prepared
 def sgemm_stream_k(
     a,            # (m, k) float32 device array, row-major
     b,            # (k, n) float32 device array, row-major
@@ -222,10 +221,9 @@ def sgemm_stream_k(
     (stream-K, arXiv 2301.03598). Each launch has a workspace of its own, in a CUDA graph too. The
     order in which parts of a sum are added is fixed, so the same call gives the same bits. Raises
     `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
-    g = gemm_args(a, b, c, alpha, beta)
-    need_capability(KERNEL.capability, "cp.async")
-    launch_blocks(g, tile, blocks, **options)
-    return g.result
+    return run(plan_stream_k, a, b, c, alpha, beta, tile=tile, blocks=blocks, **options)
+
+sgemm_stream_k.plan = plan_stream_k
 
 VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, stream_k=False),  # for tests
             dict(blocks=3, schedule=MainloopSchedule(1, 1, 0, 0, 0), shift=0),

@@ -6,7 +6,7 @@
 __all__ = ['BM', 'BN', 'BK', 'WM', 'WN', 'STAGES', 'THREADS', 'A_TILE', 'B_TILE', 'A_RING', 'B_RING', 'ZEROS', 'RULES', 'TILE',
            'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'ldmatrix_x4', 'ldmatrix_x4_trans', 'place', 'start_copies',
            'short_tensor_cores', 'with_room', 'SourceIndex', 'bf16_copier', 'mma_steps', 'part_mover',
-           'bf16_gemm_tensor_cores_kernel', 'bf16_gemm_tensor_cores']
+           'bf16_gemm_tensor_cores_kernel', 'plan_tensor_cores', 'bf16_gemm_tensor_cores']
 
 # %% ../../nbs/15_tensor_cores.ipynb #bf45d7e3
 from functools import cache
@@ -17,14 +17,14 @@ from ..arrays import cdiv
 from ..ptx.ampere import (mma_m16n8k16, cp_async, cp_async_commit_group, cp_async_wait_group,
                                      ldmatrix, move_eight)
 from ..ptx.core import shared_address
-from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (launch_kernel, launch_options, need_capability, prepared,
-                                      shared_memory_limit)
+from ..gemm.limits import need_capability, shared_memory_limit
 from ..gemm.paths import Path, edge_paths, tile_paths
+from ..gemm.plan import Launch, Plan, run
 from ..gemm.pipeline import swizzle_128b
 from ..gemm.schedule import rasterize
+from ..gemm.tiled import launch_options
 from ..gemm.tiles import MmaTile, check_tile
 from ..static import static, unrolled
 from numba import cuda, int64, uint16, uint32, uint64
@@ -338,7 +338,21 @@ def bf16_gemm_tensor_cores_kernel(
     return bf16_gemm_tensor_cores_kernel
 
 # %% ../../nbs/15_tensor_cores.ipynb #e76c489e
-@prepared
+def plan_tensor_cores(
+    g,          # what `gemm_args` returned
+    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, as far as it fits the GPU, if None
+    **options,  # of the factory, where they should not follow from the matrices
+) -> Plan:
+    "A block for each tile of C."
+    need_capability(KERNEL.capability, "bfloat16 on tensor cores")
+    if tile is None: tile = with_room(TILE, shared_memory_limit())
+    options = launch_options(bf16_gemm_tensor_cores_kernel, TILE, g, tile, options, width=g.alignment // 2)
+    kernel, blocks = bf16_gemm_tensor_cores_kernel(tile, **options), cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    if not blocks: return Plan()
+    args = (g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k if g.alpha else 0),
+            g.alpha, g.beta)
+    return Plan([Launch(kernel, blocks, tile.threads, args, tile.shared_bytes)])
+
 def bf16_gemm_tensor_cores(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,          # (k, n) bfloat16 device array, row-major
@@ -351,17 +365,9 @@ def bf16_gemm_tensor_cores(
     """C ← alpha·A·B + beta·C on tensor cores by mma.sync, sums in float32 (sm_80 and up). Raises
     `TypeError`, `ValueError`, or `RuntimeError` on an older GPU or one with too little shared
     memory."""
-    g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    need_capability(KERNEL.capability, "bfloat16 on tensor cores")
-    if tile is None: tile = with_room(TILE, shared_memory_limit())
-    options = launch_options(KERNEL, g, tile, options, width=g.alignment // 2)
-    kernel = bf16_gemm_tensor_cores_kernel(tile, **options)
-    blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
-    if blocks:
-        launch_kernel(g, kernel, blocks, tile.threads, g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m),
-                      np.int64(g.n), np.int64(g.k if g.alpha else 0), g.alpha, g.beta,
-                      shared_bytes=tile.shared_bytes)
-    return g.result
+    return run(plan_tensor_cores, a, b, c, alpha, beta, "bfloat16", tile=tile, **options)
+
+bf16_gemm_tensor_cores.plan = plan_tensor_cores
 
 SMALL_TILES = dict(bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32), wn=(16, 32),
                    stages=(2, 3, 4), pad=(0, 8), swizzle=(0, 1), group_m=(1, 2))

@@ -6,7 +6,7 @@
 __all__ = ['OF_A', 'OF_B', 'BM', 'BN', 'STAGES', 'THREADS', 'PAIRS', 'BYTES_A', 'STAGE_BYTES', 'ZEROS', 'NEXT_A', 'NEXT_B',
            'RULES', 'ROW_MAJOR', 'TILE', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'descriptor', 'start_copies',
            'short_epilogue', 'short_host', 'short_tma_wgmma', 'k_tile_loader', 'wgmma_multiplier',
-           'bf16_gemm_tma_wgmma_kernel', 'bf16_gemm_tma_wgmma']
+           'bf16_gemm_tma_wgmma_kernel', 'plan_tma_wgmma', 'bf16_gemm_tma_wgmma']
 
 # %% ../../nbs/16_tma_wgmma.ipynb #886def30
 from functools import cache
@@ -21,12 +21,14 @@ from ..ptx.hopper import (
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (TensorMapWords, check_options, delegate, launch_kernel, launch_options, map_of,
-                                      need_capability, prepared, tma_counts, with_shared_memory)
+from ..gemm.limits import need_capability, with_shared_memory
 from ..gemm.paths import Path, edge_paths, tile_paths
+from ..gemm.plan import Launch, Plan, run
 from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
                                         pipeline_advance, storage_layout)
 from ..gemm.schedule import rasterize
+from ..gemm.tensor_maps import TensorMapWords, map_of, tma_counts
+from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
 from . import k15_tensor_cores
 from numba import cuda, float32, int64, uint16, uint32, uint64
@@ -257,7 +259,22 @@ def bf16_gemm_tma_wgmma_kernel(
     return bf16_gemm_tma_wgmma_kernel
 
 # %% ../../nbs/16_tma_wgmma.ipynb #7ad1e259
-@prepared
+def plan_tma_wgmma(
+    g,          # what `gemm_args` returned
+    tile=TILE,  # a `WgmmaTile` that keeps `RULES`
+    **options,  # of the factory, where they should not follow from the matrices
+) -> Plan:
+    "A block for each tile of C, where the TMA can copy A and B; else kernel 15's."
+    need_capability(KERNEL.capability, "wgmma")
+    check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    factory = KERNEL.factory
+    check_options(factory, TILE, options)
+    if not (tma_counts(g) and g.aligned): return Plan(delegate=KERNEL.fallback.fn)
+    kernel = factory(tile, **launch_options(factory, TILE, g, tile, options, width=0))
+    maps, sizes = TensorMapWords((g.a, tile.bm), (g.b, BK)), (np.int64(g.m), np.int64(g.n), np.int64(g.k))
+    return Plan([Launch(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
+                        (maps, g.c.ravel(), *sizes, g.alpha, g.beta), tile.shared_bytes)])
+
 def bf16_gemm_tma_wgmma(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,          # (k, n) bfloat16 device array, row-major
@@ -270,16 +287,9 @@ def bf16_gemm_tma_wgmma(
     """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows are not
     multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores` does it. Raises `TypeError`,
     `ValueError`, or `RuntimeError` on another GPU."""
-    need_capability(KERNEL.capability, "wgmma")
-    g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
-    check_options(KERNEL, options)
-    if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
-    kernel = KERNEL.factory(tile, **launch_options(KERNEL, g, tile, options, width=0))
-    launch_kernel(g, kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
-                  TensorMapWords((g.a, tile.bm), (g.b, BK)), g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k),
-                  g.alpha, g.beta, shared_bytes=tile.shared_bytes)
-    return g.result
+    return run(plan_tma_wgmma, a, b, c, alpha, beta, "bfloat16", tile=tile, **options)
+
+bf16_gemm_tma_wgmma.plan = plan_tma_wgmma
 
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2))
 TURNS = dict(tile=WgmmaTile(64, 64, 3, 1)), dict(tile=WgmmaTile(128, 64, 2, 2))

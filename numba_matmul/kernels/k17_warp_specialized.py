@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL',
            'first_k_tiles', 'mma_tail', 'stagger_distance', 'order_barrier', 'with_producer', 'c_bytes', 'shared_bytes',
-           'barrier_init', 'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'launch_gemm',
-           'bf16_gemm_warp_specialized']
+           'barrier_init', 'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
+           'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from functools import cache
@@ -16,17 +16,18 @@ from ..arrays import cdiv
 from ..ptx.hopper import (
     cp_async_bulk_wait_group_read, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_try_wait,
     setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_wait_group)
-from ..gemm.args import gemm_args
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, boxes_storer,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (MAX_GRID_X, TensorMapWords, check_options, chosen_options, delegate, launch_kernel,
-                                      need_capability, need_whole, prepared, sm_count, tma_counts)
+from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
     pipeline_advance, producer_acquire, storage_layout)
+from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
+from ..gemm.tensor_maps import TensorMapWords, tma_counts
+from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from ..static import static, unrolled
 from . import k15_tensor_cores
@@ -268,14 +269,14 @@ def bf16_gemm_warp_specialized_kernel(
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
-def launch_gemm(
+def gemm_launch(
     g,               # what `gemm_args` returned, of matrices that the TMA can copy
     tile, blocks,    # of the grid
     workspace=None,  # (split_k·m·n,) float32: for sums that are cut into parts, in lesson 18
     split_k=1,       # parts of each sum
     **options,       # of the factory
-):
-    "Launch kernel 17."
+) -> Launch:
+    "The launch of kernel 17."
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
     epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else "overlapped")
     by_threads = epilogue in ("direct", "split_k")
@@ -285,12 +286,30 @@ def launch_gemm(
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)  # the TMA needs no predicate
     kernel = KERNEL.factory(tile, **options)
     maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
-    launch_kernel(g, kernel, blocks, with_producer(tile), maps,
-                  g.c.ravel() if workspace is None else workspace, np.int64(g.m), np.int64(g.n),
-                  np.int64(g.k), np.uint32(split_k), g.alpha, g.beta, shared_bytes=shared_bytes(tile))
+    c = g.c.ravel() if workspace is None else workspace
+    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha, g.beta
+    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile))
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
-@prepared
+def plan_warp_specialized(
+    g,            # what `gemm_args` returned
+    tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
+    blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    **options,    # of the factory: `epilogue`, and what should not follow from the matrices
+) -> Plan:
+    "Persistent blocks, where the TMA can copy A, B and C; else kernel 15's."
+    need_capability(KERNEL.capability, "wgmma")
+    if tile is None: tile = LARGE
+    check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    if options.get("epilogue") == "split_k":
+        raise ValueError("the split_k epilogue needs a workspace and a second kernel: call bf16_gemm_past_cublas")
+    check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct"))
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+    if not (tma_counts(g) and g.aligned): return Plan(delegate=KERNEL.fallback.fn)
+    tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    if blocks is None: blocks = cdiv(tiles, cdiv(tiles, sm_count()))
+    return Plan([gemm_launch(g, tile, blocks, **options)])
+
 def bf16_gemm_warp_specialized(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
@@ -304,18 +323,9 @@ def bf16_gemm_warp_specialized(
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
     float32. Where rows are not multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores`
     does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
-    need_capability(KERNEL.capability, "wgmma")
-    g, tile = gemm_args(a, b, c, alpha, beta, dtype="bfloat16"), LARGE if tile is None else tile
-    check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
-    if options.get("epilogue") == "split_k":
-        raise ValueError("the split_k epilogue needs a workspace and a second kernel: call bf16_gemm_past_cublas")
-    check_options(KERNEL, options, epilogue=("overlapped", "staged", "direct"))
-    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
-    if not (tma_counts(g) and g.aligned): return delegate(g, KERNEL.fallback.fn, a, b)
-    tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
-    if blocks is None: blocks = cdiv(tiles, cdiv(tiles, sm_count()))
-    launch_gemm(g, tile, blocks, **options)
-    return g.result
+    return run(plan_warp_specialized, a, b, c, alpha, beta, "bfloat16", tile=tile, blocks=blocks, **options)
+
+bf16_gemm_warp_specialized.plan = plan_warp_specialized
 
 # %% ../../nbs/17_warp_specialized.ipynb #40af1d50
 SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group_m=(1, 2))

@@ -5,26 +5,26 @@
 # %% auto #0
 __all__ = ['MEDIUM', 'SMALL', 'CYCLES', 'ROW_CYCLES', 'IDLE_SPEEDUP', 'COPY_BYTES', 'COPY_CYCLES', 'REDUCED_NUMBERS',
            'REDUCE_CYCLES', 'MIN_K_TILES', 'PADDED', 'COMPILED', 'SPLIT', 'PATHS', 'KERNEL', 'copy_padded_kernel',
-           'copy_padded', 'padded_operands', 'work_tiles', 'estimate', 'select_config', 'launch_parts',
-           'bf16_gemm_past_cublas']
+           'copy_padded', 'padded_operands', 'work_tiles', 'estimate', 'select_config', 'plan_parts',
+           'plan_past_cublas', 'bf16_gemm_past_cublas']
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #9edfc007
 from dataclasses import replace
-from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
 from ..arrays import cdiv
-from ..gemm.args import gemm_args
 from ..gemm.epilogue import split_k_reduce_kernel
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.launch import (MAX_GRID_X, LaunchConfig, check_options, delegate, launch_kernel, need_capability,
-                                      need_whole, prepared, sm_count, tma_counts)
+from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.paths import Path, edge_paths
+from ..gemm.plan import Launch, LaunchConfig, Plan, run
+from ..gemm.tensor_maps import tma_counts
+from ..gemm.tiled import check_options
 from ..gemm.tiles import BK, WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, ROW_MAJOR, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, launch_gemm)
+    LARGE, ROW_MAJOR, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -57,24 +57,20 @@ def copy_padded_kernel(
 def copy_padded(
     source,  # (rows, cols) uint16 device array
     target,  # (rows, to_cols) uint16 device array; gets what fits, and zeros behind it
-    g,       # what `gemm_args` returned
-):
+) -> Launch:
     "Copy a matrix into one with longer or shorter rows."
     (rows, cols), to_cols = source.shape, target.shape[1]
     chunks = (to_cols + 255) // 256
-    launch_kernel(g, copy_padded_kernel, (rows + 7) // 8 * chunks, 256, source.ravel(), np.int64(rows),
-                  np.int64(cols), target.ravel(), np.int64(to_cols), np.uint32(chunks))
+    args = source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols), np.uint32(chunks)
+    return Launch(copy_padded_kernel, (rows + 7) // 8 * chunks, 256, args)
 
 def padded_operands(
-    g,
+    g,      # what `gemm_args` returned
     names,  # of matrices
-):
-    "The arguments with padded copies of these matrices in their place: rows of whole 128 bytes."
-    def room(x): return g.scratch(x.shape[0], cdiv(x.shape[1], 64) * 64)
-    copies = {name: room(getattr(g, name)) for name in names}
-    for name in names:
-        if name != "c" or g.beta != 0: copy_padded(getattr(g, name), copies[name], g)
-    return replace(g, **copies, n=copies.get("c", g.c).shape[1])
+) -> dict:  # name → (rows, cols) uint16 device array
+    "Room for padded copies of these matrices: rows of whole 128 bytes."
+    def room(x): return g.workspace(x.shape[0], cdiv(x.shape[1], 64) * 64)
+    return {name: room(getattr(g, name)) for name in names}
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #74725ff2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # per k tile, by an experiment below
@@ -108,7 +104,6 @@ def estimate(
     adding = REDUCE_CYCLES + split_k * m * n / REDUCED_NUMBERS if split_k > 1 else 0
     return cdiv(k_tiles, split_k) * max(products, rows) + copying + adding
 
-@lru_cache(1000)
 def select_config(
     m, n, k,              # the matrices
     sms,                  # multiprocessors of the GPU
@@ -127,23 +122,49 @@ def select_config(
     return LaunchConfig(tile, cdiv(work, cdiv(work, sms)), split_k, names)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #037c07bc
-def launch_parts(
+def plan_parts(
     g,          # what `gemm_args` returned, of matrices that the TMA can copy
     config,     # a `LaunchConfig`
     **options,  # of kernel 17's factory
-):
-    "Launch kernel 17, and for split-K the kernel that adds up the parts."
+) -> Plan:
+    "Kernel 17, and for split-K the kernel that adds up the parts."
     tile, blocks, split_k, _ = config
     if options.setdefault("epilogue", "split_k" if split_k > 1 else None) != "split_k":
         if options["epilogue"] is None: del options["epilogue"]
-        return launch_gemm(g, tile, blocks, **options)
-    size, workspace = g.m * g.n, g.scratch(split_k * g.m * g.n, kind="float32")
-    launch_gemm(g, tile, blocks, workspace, split_k, **options)
-    launch_kernel(g, split_k_reduce_kernel, cdiv(size, 256), 256, workspace, np.int64(split_k),
-                  g.c.ravel(), np.int64(size), g.alpha, g.beta)
+        return Plan([gemm_launch(g, tile, blocks, **options)])
+    size, workspace = g.m * g.n, g.workspace(split_k * g.m * g.n, kind="float32")
+    reduce = Launch(split_k_reduce_kernel, cdiv(size, 256), 256,
+                    (workspace, np.int64(split_k), g.c.ravel(), np.int64(size), g.alpha, g.beta))
+    return Plan([gemm_launch(g, tile, blocks, workspace, split_k, **options), reduce], [workspace])
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
-@prepared
+def plan_past_cublas(
+    g,            # what `gemm_args` returned
+    tile=None,    # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
+    blocks=None,  # of the grid; a good number if None
+    padded=None,  # which matrices to copy into longer rows first, of "abc"; a good choice if None
+    **options,    # of kernel 17's factory: `epilogue`, and what should not follow from the matrices
+) -> Plan:
+    "Copies where rows need them, kernel 17, the sum of the parts, and C's copy back; or kernel 15's."
+    need_capability(KERNEL.capability, "wgmma")
+    if padded is not None and set(str(padded)) - set("abc"):
+        raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
+    if tile is not None: check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k"))
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+    must = {name for name, alignment in g.alignments.items() if alignment < 16}
+    able = PADDED if padded is None else ("".join(sorted(set(padded))),)
+    able = tuple(names for names in able if must <= set(names))
+    if not (tma_counts(g) and able): return Plan(delegate=KERNEL.fallback.fn)
+    config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
+    if blocks is not None: config = config._replace(blocks=blocks)
+    copies = padded_operands(g, config.padded)
+    wide = replace(g, **copies, n=copies.get("c", g.c).shape[1])
+    before = [copy_padded(getattr(g, name), copy) for name, copy in copies.items() if name != "c" or g.beta != 0]
+    after = [copy_padded(copies["c"], g.c)] if "c" in copies else []
+    parts = plan_parts(wide, config, **options)
+    return Plan([*before, *parts.launches, *after], [*copies.values(), *parts.workspace])
+
 def bf16_gemm_past_cublas(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
@@ -161,23 +182,9 @@ def bf16_gemm_past_cublas(
     that pays. Copies take memory. What `padded` leaves out is not copied; where the TMA then cannot,
     `bf16_gemm_tensor_cores` does it. The same call gives the same bits, in a CUDA graph too. Raises
     `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
-    need_capability(KERNEL.capability, "wgmma")
-    g = gemm_args(a, b, c, alpha, beta, dtype="bfloat16")
-    if padded is not None and set(str(padded)) - set("abc"):
-        raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
-    if tile is not None: check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
-    check_options(KERNEL, options, epilogue=("overlapped", "staged", "direct", "split_k"))
-    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
-    must = {name for name, alignment in g.alignments.items() if alignment < 16}
-    able = PADDED if padded is None else ("".join(sorted(set(padded))),)
-    able = tuple(names for names in able if must <= set(names))
-    if not (tma_counts(g) and able): return delegate(g, KERNEL.fallback.fn, a, b)
-    config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
-    if blocks is not None: config = config._replace(blocks=blocks)
-    wide = padded_operands(g, config.padded)
-    launch_parts(wide, config, **options)
-    if wide.c is not g.c: copy_padded(wide.c, g.c, g)
-    return g.result
+    return run(plan_past_cublas, a, b, c, alpha, beta, "bfloat16", tile=tile, blocks=blocks, padded=padded, **options)
+
+bf16_gemm_past_cublas.plan = plan_past_cublas
 
 bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  # what a profiler shows
 

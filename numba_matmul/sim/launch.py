@@ -442,7 +442,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
             raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain launch may have "
                                  f"{STATIC_SHARED_LIMIT}: for more, up to {DYNAMIC_SHARED_LIMIT} on an H100, the driver "
-                                 "must be told first, as with_shared_memory in numba_matmul.gemm.launch does")
+                                 "must be told first, as with_shared_memory in numba_matmul.gemm.limits does")
 
     def _argument(self, arg, write_back, name=""):
         "`arg` as the kernel sees it."

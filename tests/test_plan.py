@@ -1,14 +1,17 @@
-"""A call that is prepared: without a GPU, with arrays that are only addresses, and a driver that only notes what it
+"""Plans of calls: without a GPU, with arrays that are only addresses, and a driver that only notes what it
 gets. (On a GPU `make gpu STAGE=check` runs the real thing: streams, threads, graphs, new addresses.)"""
 import ast
 import ctypes
 import inspect
+import textwrap
 from threading import Thread, local
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from numba_matmul.gemm import limits, plan as gemm_plan
+from numba_matmul.kernels import k18_past_cublas_bf16
 from numba_matmul.process import in_child
 from numba_matmul.registry import KERNELS
 
@@ -28,12 +31,19 @@ class Matrix:
 class Told(Exception): "A wrong argument."
 
 
-def prepared_calls():
-    """In a child, with the compiler's side of Numba: calls of a prepared function, and what the driver got of each
-    (grid, block, shared bytes, stream, number of attributes, the arguments' fields)."""
-    import numba_matmul.gemm.launch as launch
-    from numba_matmul.gemm.args import calls
-    launches, long_way = [], []
+class Kernel:
+    "What a plan asks of a kernel."
+    def __init__(self, handle): self.handle = handle
+    def typeof_pyval(self, x): return type(x)
+    def compile(self, types):
+        return SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=self.handle)))
+
+
+def planned_calls():
+    """In a child, with the compiler's side of Numba: calls of a host function, and what the driver got of each
+    (grid, block, shared bytes, stream, number of attributes, the arguments' fields); and for which calls a plan was made."""
+    import numba_matmul.gemm.plan as gemm_plan
+    launches, planned = [], []
 
     def note(config, function, pointers, _):
         config, count = ctypes.cast(config, ctypes.POINTER(ctypes.c_uint32)), 3 * 9 + 2 + 7 + 1
@@ -42,26 +52,27 @@ def prepared_calls():
         launches.append((tuple(config[:3]), tuple(config[3:6]), config[6], stream, config[12], [fields[i][0] for i in range(count)]))
         return 0
 
-    launch._launch, launch.current_gpu = note, lambda: SimpleNamespace(id=0)
-    launch.array_like = lambda x, shape: Matrix(5 << 20, *shape)
-    launch._Plan.find_room = lambda self, stream: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
-    handle = 77
-
-    @launch.prepared
-    def fn(a, b, c=None, alpha=1.0, beta=0.0, tile=None):
+    def checked(a, b, c, alpha, beta, dtype):
         if c is None: c = Matrix(C, a.shape[0], b.shape[1])
         (m, k), n = a.shape, b.shape[1]
         for x in a, b:
             if x.address < c.address + c.nbytes and c.address < x.address + x.nbytes: raise Told("overlaps")
-        long_way.append((m, n, k, alpha, beta, tile))
+        return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c)
+
+    gemm_plan._launch, gemm_plan.current_gpu, gemm_plan.gemm_args = note, lambda: SimpleNamespace(id=0), checked
+    gemm_plan.allow_shared_memory = gemm_plan.need_shared_memory = lambda *_: None
+    gemm_plan.array_like = lambda x, shape: Matrix(5 << 20, *shape)
+    gemm_plan.workspace_of = lambda stream, size: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
+
+    def plan(g, tile=None):
+        planned.append((g.m, g.n, g.k, g.alpha, g.beta, tile))
         room = Matrix(ROOM, 64)
-        g = SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, rooms=[Matrix(9 << 20, 1), room], delegate=None, launches=[])
-        calls.made.append(g)
-        second_row = Matrix(a.address + a.strides[0], m - 1, k)  # a strip of A
-        compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=handle)))
-        given = second_row, b, c, np.int64(-3), np.float32(alpha), room, launch.launch_number
-        g.launches.append((compiled, (2, 3, 1), (64, 1, 1), 128, tile == "together", given))
-        return c
+        second_row = Matrix(g.a.address + g.a.strides[0], g.m - 1, g.k)  # a strip of A
+        args = second_row, g.b, g.c, np.int64(-3), np.float32(g.alpha), room, gemm_plan.launch_number
+        return gemm_plan.Plan([gemm_plan.Launch(Kernel(77), (2, 3), 64, args, 128, tile == "cooperative")],
+                              [Matrix(9 << 20, 1), room])
+
+    def fn(a, b, c=None, alpha=1.0, beta=0.0, **options): return gemm_plan.run(plan, a, b, c, alpha, beta, **options)
 
     a, b, c = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2)
     fn(a, b, c)
@@ -73,33 +84,33 @@ def prepared_calls():
     fn(a, b, c, 2.0)        # of another type
     fn(Matrix(A + 4, 4, 8), b, c)  # another alignment
     fn(Matrix(A, 5, 8), b, Matrix(C, 5, 2))
-    fn(a, b, c, tile="together")
-    fn(a, b, c, tile="together")
+    fn(a, b, c, tile="cooperative")
+    fn(a, b, c, tile="cooperative")
     fn(a, b, c, tile=[])    # no key
     fn(a, b, c, tile=[])
-    launch.forget_plans()
-    fn(a, b, c)             # the long way once more
+    gemm_plan.forget_plans()
+    fn(a, b, c)             # planned once more
     try: fn(Matrix(C - 64, 4, 8), b, c)
     except Told: refused = True
     else: refused = False
-    return launches, long_way, new.address, refused
+    return launches, planned, new.address, refused
 
 
 @pytest.fixture(scope="module")
-def found(): return in_child(prepared_calls, simulator=False)
+def found(): return in_child(planned_calls, simulator=False)
 
 
-def test_a_call_like_an_earlier_one_does_not_take_the_long_way(found):
-    _, long_way, new, refused = found
+def test_a_call_like_an_earlier_one_has_a_plan(found):
+    _, planned, new, refused = found
     same = (4, 2, 8, 1.0, 0.0, None)
-    assert long_way == [same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
-                        (4, 2, 8, 1.0, 0.0, "together"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same]
+    assert planned == [same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
+                        (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same]
     assert new == 5 << 20 and refused
 
 
-def test_a_prepared_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
-    launches = found[0]
-    assert len(launches) == 4
+def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
+    assert len(found[0]) == 14 and len({got[5][-1] for got in found[0]}) == 14  # numbers that no other launch has
+    launches = [found[0][i] for i in (1, 2, 4, 10)]  # those of kept plans
     def fields(a, b, c):
         room = ROOM + (1 << 16) + 256  # behind another one
         return [0, 0, 24, 4, a + 32, 3, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 0, 0, 8, 4, c, 4, 2, 8, 4,
@@ -108,7 +119,6 @@ def test_a_prepared_launch_has_what_numba_packs_and_the_addresses_of_this_call(f
     for got, a, b, c in (first, A + 4096, B + 4096, C + 4096), (second, A, B, C), (third, A, B, 5 << 20), (fourth, A, B, C):
         assert got[:4] == ((2, 3, 1), (64, 1, 1), 128, 0)
         assert got[5][:-1] == fields(a, b, c)
-    assert len({got[5][-1] for got in launches}) == 4  # numbers that no other launch has
     assert [got[4] for got in launches] == [0, 0, 0, 1]  # attributes: only blocks that wait for each other have one
 
 
@@ -117,7 +127,8 @@ def maps_of_calls():
     refuses threads without a context, and the main thread begins without one. Then the same launch in threads of their own;
     and what is said of another error."""
     from cuda.bindings import driver
-    import numba_matmul.gemm.launch as launch
+    import numba_matmul.gemm.plan as gemm_plan
+    import numba_matmul.gemm.tensor_maps as tensor_maps
     moved, launches, in_context, refused, made = [], [], local(), [], []
 
     def needs_context(call):
@@ -147,15 +158,16 @@ def maps_of_calls():
     def cuKernelGetFunction(handle): return driver.CUresult.CUDA_SUCCESS, 78
 
     driver.cuTensorMapEncodeTiled, driver.cuKernelGetFunction = map(needs_context, (cuTensorMapEncodeTiled, cuKernelGetFunction))
-    launch._launch, launch._move_map, launch.current_gpu = needs_context(note), needs_context(move), lambda: SimpleNamespace(id=3)
-    launch.cuda = SimpleNamespace(current_context=lambda number: setattr(in_context, "gpu", number))
-    compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=driver.CUkernel(77))))
+    gemm_plan._launch, gemm_plan._move_map = needs_context(note), needs_context(move)
+    tensor_maps.current_gpu = lambda: SimpleNamespace(id=3)
+    tensor_maps.cuda = SimpleNamespace(current_context=lambda number: setattr(in_context, "gpu", number))
+    gemm_plan.need_shared_memory = lambda size: None
     a, b, c = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2)
 
     def prepare(pieces=None):
-        maps = launch.TensorMapWords((a, 1), (b, 2), (c, 3))
-        return launch.PreparedLaunch(((A, A + 4096), (B, B + 4096), (C, C + 4096)), compiled, (1, 1, 1), (1, 1, 1), 0, False,
-                                     (maps, (a, b), np.uint32(5)), pieces=pieces)
+        maps = tensor_maps.TensorMapWords((a, 1), (b, 2), (c, 3))
+        launch = gemm_plan.Launch(Kernel(driver.CUkernel(77)), 1, 1, (maps, (a, b), np.uint32(5)))
+        return gemm_plan.PackedLaunch(launch, ((A, A + 4096), (B, B + 4096), (C, C + 4096)), pieces)
     def in_thread(fn, *arguments):
         thread = Thread(target=fn, args=arguments)
         thread.start(), thread.join()
@@ -170,7 +182,7 @@ def maps_of_calls():
     in_thread(one, (A, B + 128, C), 0)  # a map is the first
     assert in_context.gpu == 3
     del in_context.gpu
-    function = launch._ask(driver.cuKernelGetFunction, driver.CUkernel(77))
+    function = tensor_maps.ask_driver(driver.cuKernelGetFunction, driver.CUkernel(77))
     try: one((0, B, C), 0)
     except RuntimeError as e: error = str(e)
     return *told, len(launches) - calls, moved[len(told[0]):], function, refused, error
@@ -190,10 +202,23 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
     assert (tuple(refused), error) == (first, "the CUDA driver refuses move: error 1")
 
 
-def test_every_host_function_is_prepared_and_launches_in_one_way():
+def test_every_host_function_runs_a_plan():
+    "Its body, or that of `tiled`, runs at each call: one line."
     for kernel in KERNELS.values():
-        module = inspect.getmodule(kernel.fn)
-        tree = ast.parse(inspect.getsource(module))
-        host = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == kernel.name)
-        assert [ast.unparse(x) for x in host.decorator_list] == ["prepared"], kernel.name
-        assert "g.stream]" not in inspect.getsource(module), kernel.name
+        body = ast.parse(textwrap.dedent(inspect.getsource(kernel.fn))).body[0].body
+        assert ast.unparse(body[-1]).startswith("return run(plan") and len(body) <= 2, kernel.name
+
+
+def test_a_constant_that_changes_changes_the_plan():
+    "One of a module at once; one of a notebook is compared."
+    for kernel in KERNELS.values(): assert gemm_plan._constants_of(kernel.plan) == [], kernel.name
+    for module, name in (limits, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
+        gemm_plan._PLANS["a call"] = "its plan"
+        setattr(module, name, getattr(module, name))
+        assert not gemm_plan._PLANS
+    notebook = dict(__name__="__main__", STEP=3)
+    exec("def plan(g):\n    def inner(): return STEP\n    return inner()", notebook)
+    constants = gemm_plan._constants_of(notebook["plan"])
+    assert [name for _, name in constants] == ["STEP"] and gemm_plan._values(constants) == [3]
+    notebook["STEP"] = 4
+    assert gemm_plan._values(constants) == [4]
