@@ -47,12 +47,13 @@ SAXPY = Exercise(
     goals=(ONE_EACH,),
     hints=HINTS | {
         "compiles: 2 indices": "cuda.grid(1) returns one number, cuda.grid(2) a pair",
-        "in bounds": "there are more threads than elements, and the last element is out.shape[0] - 1: which threads pass your guard, "
-                     "and with which index?",
+        "in bounds": "there are more threads than elements, and the last element is out.shape[0] - 1: which threads "
+                     "pass your guard, and with which index?",
         "no races: with no flag": "two blocks write to one element: each thread has an i of its own, from cuda.grid(1)",
         "no races: written by": "two threads write to one element: each has an i of its own, from cuda.grid(1)",
         "correct: never written": "which thread stores this element? cuda.grid(1) counts through all blocks, from 0",
-        "correct: in the wrong places": "the numbers are right, and their places are not: do x, y and out have the same index?",
+        "correct: in the wrong places": "the numbers are right, and their places are not: do x, y and out have the "
+                                        "same index?",
         "correct": "out[i] = alpha · x[i] + y[i], with the same i in all three"},
     solutions={"reference": """@cuda.jit
 def my_saxpy(alpha, x, y, out):
@@ -146,12 +147,13 @@ SCALE_ROWS = Exercise(
     goals=(ONE_EACH,),
     hints=HINTS | {
         "compiles: cannot unpack": "cuda.grid(1) returns one number, cuda.grid(2) a pair",
-        "in bounds": "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j below "
-                     "x.shape[1]; factors has one number per row",
-        "no races: with no flag": "two blocks write to one element: each thread has a pair of its own, from cuda.grid(2)",
+        "in bounds": "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j "
+                     "below x.shape[1]; factors has one number per row",
+        "no races: with no flag": "two blocks write to one element: each thread has a pair of its own, from "
+                                  "cuda.grid(2)",
         "no races: written by": "two threads write to one element: each has a pair of its own, from cuda.grid(2)",
-        "correct: never written": "which thread stores this element? If you compute i and j yourself: x goes with blockIdx.x and "
-                                  "blockDim.x, y with blockIdx.y and blockDim.y",
+        "correct: never written": "which thread stores this element? If you compute i and j yourself: x goes with "
+                                  "blockIdx.x and blockDim.x, y with blockIdx.y and blockDim.y",
         "correct": "out[i, j] = factors[i] · x[i, j]: which thread has the first wrong element, and what is its i?"},
     solutions={"reference": """@cuda.jit
 def my_scale_rows(x, factors, out):

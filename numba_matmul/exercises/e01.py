@@ -22,7 +22,7 @@ HINTS = {  # of this exercise and the next
     "compiles: 'array' and 'array'": "a thread adds up numbers, in a loop of its own: each array needs two indices",
     "ends: It's slow": "a thread computes one element of C: does each go through all rows, or all columns?",
     "float64": "for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). "
-               "And a uint64, such as i + uint32(1), it compares with the signed a.shape[1] in float64: start the "
+               "It also compares a uint64, such as uint32(i) + uint32(1), with the signed a.shape[1] in float64: start the "
                "counter at 0"}
 
 # %% ../../nbs/exercises/e01.ipynb #e1000008
@@ -34,8 +34,8 @@ EXERCISES = (Exercise(
     hints=HINTS | {
         "in bounds": "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index at the "
                      "axis it belongs to?",
-        "correct: never written": "which thread stores this element? A block may have any shape: x goes with blockIdx.x "
-                                  "and blockDim.x, y with blockIdx.y and blockDim.y",
+        "correct: never written": "which thread stores this element? A block may have any shape: x goes with "
+                                  "blockIdx.x and blockDim.x, y with blockIdx.y and blockDim.y",
         "correct": "C[row, col] is the sum of all A[row, i] · B[i, col]: does i take every value below a.shape[1], and "
                    "does acc keep what it has?"},
     solutions={"reference": """@cuda.jit

@@ -24,12 +24,12 @@ EXERCISES = (Exercise(
                 hint="neighbouring threads should store neighbouring numbers of a row of C"),
            NO_FLOAT64),
     hints=HINTS | {
-        "in bounds": "if row and col have changed places, have all of their uses? row stays below c.shape[0], col below "
-                     "c.shape[1], and i below a.shape[1]",
-        "correct: never written": "which thread stores this element? blockIdx.x goes with blockDim.x and threadIdx.x, and "
-                                  "likewise for y; a block may have any shape, not only 32 by 32",
-        "correct: in the wrong places": "the sums are right, and their places are not: do a, b and c use the same row and "
-                                        "the same col?",
+        "in bounds": "if row and col have changed places, have all of their uses? row stays below c.shape[0], col "
+                     "below c.shape[1], and i below a.shape[1]",
+        "correct: never written": "which thread stores this element? blockIdx.x goes with blockDim.x and threadIdx.x, "
+                                  "and likewise for y; a block may have any shape, not only 32 by 32",
+        "correct: in the wrong places": "the sums are right, and their places are not: do a, b and c use the same row "
+                                        "and the same col?",
         "correct": "only the mapping changes: C[row, col] is still the sum of all A[row, i] · B[i, col]"},
     solutions={"reference": """@cuda.jit
 def my_coalesced(a, b, c):

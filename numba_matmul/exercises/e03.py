@@ -53,13 +53,13 @@ EXERCISES = (Exercise(
            NO_FLOAT64),
     hints={"in bounds": "no guard is needed, since all sizes fit: tx, ty and i count within a tile, row, col and k0 "
                         "within A, B and C; and k0 takes steps of TILE up to a.shape[1]",
-           "all written": "a thread reads what its neighbours copy: does each element of the tile get its number, and is "
-                          "there a barrier between the copies and the products?",
+           "all written": "a thread reads what its neighbours copy: does each element of the tile get its number, and "
+                          "is there a barrier between the copies and the products?",
            "no races: was read by": BETWEEN,
            "no races: is read by": BETWEEN,
            "correct: never written": "every thread stores one element of C: all sizes fit, so no guard is needed",
-           "correct": "in which column of A and which row of B does the tile at k0 begin? Which row of a_tile and which "
-                      "column of b_tile belong to c[row, col]? Does acc collect all TILE products of every tile?"},
+           "correct": "in which column of A and which row of B does the tile at k0 begin? Which row of a_tile and "
+                      "which column of b_tile belong to c[row, col]? Does acc collect all TILE products of every tile?"},
     solutions={"reference": """@cuda.jit
 def my_smem(a, b, c):
     a_tile = cuda.shared.array((TILE, TILE), float32)
