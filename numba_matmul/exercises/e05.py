@@ -189,8 +189,9 @@ EXERCISES = (Exercise(
            "no races: is read by": BETWEEN,
            "correct: never written": "a square begins at a multiple of TM and one of TN: whose is this element, and "
                                      "does that thread store all of its square?",
-           "correct: in the wrong places": "each of these sums belongs to another element of C: is an i or a j missing "
-                                           "in an index, or the block's row0 or col0?",
+           "correct: in the wrong places": "each of these sums belongs to another element of C: is i, j, row0 or col0 "
+                                           "missing in an index, or are the results spread in one place and not "
+                                           "in another?",
            "correct": "which row of A and which column of B does acc[i, j] belong to? And it is added to in each of BK "
                       "steps per tile"},
     solutions=SOLUTIONS,
