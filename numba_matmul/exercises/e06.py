@@ -235,6 +235,10 @@ PASS_SOLUTIONS = {
     "columns of A in passes": replaced(IN_PASSES, (PASSES_A, """        for s in range(0, BK, THREADS // BM * 4):
             x = load4(a, (row0 + thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))
             for q in range(4): a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]
+""")),
+    "columns of B in passes": replaced(IN_PASSES, (PASSES_B, """        for s in range(0, BN, THREADS // BK * 4):
+            row_b, col_b = thread // (THREADS // BK), thread % (THREADS // BK) * 4 + s
+            store4(b_tile, (row_b, col_b), *load4(b, (k0 + row_b, col0 + col_b)))
 """))}
 AS_BEFORE = ("C stored in each tile", "C stored in each tile, but not by the first block", "a barrier in each step", "added to what C held",
              "the first barrier in the first tile only", "the second barrier after the first two tiles only",
@@ -246,7 +250,7 @@ PASS_MUTANTS = (
     Mutant("a barrier in each pass over A", "a_row + s] = x[q]\n", "a_row + s] = x[q]\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in each pass over B", "k0 + b_row + s, col0 + b_col)))\n",
            "k0 + b_row + s, col0 + b_col)))\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "in bounds"),
+    Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("BM for BN in the rows of B", "thread // (BN // 4), thread % (BN // 4)", "thread // (BM // 4), thread % (BM // 4)", "in bounds"),
     Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
     Mutant("THREADS // BK for A's passes", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, THREADS // BK)", "in bounds"),
@@ -321,7 +325,7 @@ VECTORIZED = Exercise(
     launch=lambda m, n: ((n // 128, m // 128), 256))
 EXERCISES = (VECTORIZED, replace(
     VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16), solutions=PASS_SOLUTIONS, mutants=PASS_MUTANTS,
-    cases=(matmul_case(32, 32, 64, 64, 1), matmul_case(48, 16, 64, 16, (2, 3), dict(BM=16, BN=8, BK=32, TM=2, TN=4, THREADS=16))),
+    cases=(matmul_case(32, 32, 64, 64, 1), matmul_case(48, 64, 64, 32, (2, 3), dict(BM=16, BN=32, BK=32, TM=2, TN=8, THREADS=32))),
     goals=tuple(replace(goal, most=16, hint="all threads copy, each four numbers of A and of B in each of two passes")
                 if goal.name == "copies" else
                 replace(goal, measure=global_reads(32 * 32 * 64)) if goal.name == "global reads" else goal for goal in VECTORIZED.goals),
