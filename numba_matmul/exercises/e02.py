@@ -7,6 +7,7 @@ __all__ = ['EXERCISES', 'load_of']
 
 # %% ../../nbs/exercises/e02.ipynb #e2000004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from .e01 import HINTS, ONE_EACH
 
 # %% ../../nbs/exercises/e02.ipynb #e2000005
 def load_of(name): return lambda view: view.site(name, "load")
@@ -15,16 +16,21 @@ def load_of(name): return lambda view: view.site(name, "load")
 EXERCISES = (Exercise(
     "02", "my_coalesced",
     cases=(matmul_case(10, 64, 9, (32, 4), (2, 16)), matmul_case(20, 34, 12, (16, 2), (3, 17))),
-    goals=(Goal("sectors of A", load_of("a"), most=1, unit="sectors per request",
+    goals=(ONE_EACH, Goal("sectors of A", load_of("a"), most=1, unit="sectors per request",
                 hint="your 32 threads read A from different rows: which of x and y runs fastest within a warp?"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors per request",
                 hint="neighbouring threads should read neighbouring numbers of a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
                 hint="neighbouring threads should store neighbouring numbers of a row of C"),
            NO_FLOAT64),
-    hints={"in bounds": "the guard has to follow the names, and so do all three index pairs: row against c.shape[0], col against c.shape[1]",
-           "correct: never written": "which thread stores this element? A block may have any shape: is a 32 left where blockDim belongs?",
-           "correct": "only the mapping changes: C[row, col] is still the sum over i of A[row, i] · B[i, col]"},
+    hints=HINTS | {
+        "in bounds": "if row and col have changed places, have all of their uses? row stays below c.shape[0], col "
+                     "below c.shape[1], and i below a.shape[1]",
+        "correct: never written": "which thread stores this element? blockIdx.x goes with blockDim.x and threadIdx.x, "
+                                  "and likewise for y; a block may have any shape, not only 32 by 32",
+        "correct: in the wrong places": "the sums are right, and their places are not: do a, b and c use the same row "
+                                        "and the same col?",
+        "correct": "only the mapping changes: C[row, col] is still the sum of all A[row, i] · B[i, col]"},
     solutions={"reference": """@cuda.jit
 def my_coalesced(a, b, c):
     col, row = cuda.grid(2)
@@ -62,6 +68,15 @@ def my_coalesced(a, b, c):
         acc = float32(0)
         for i in range(a.shape[1]): acc += a[row, i] * b[i, col]
         c[row, col] = acc
+""", "numbered in one dimension": """@cuda.jit
+def my_coalesced(a, b, c):
+    thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
+    block = cuda.blockIdx.y * cuda.gridDim.x + cuda.blockIdx.x
+    row, col = divmod(block * cuda.blockDim.x * cuda.blockDim.y + thread, c.shape[1])
+    if row >= c.shape[0]: return
+    acc = float32(0)
+    for x, y in zip(a[row], b[:, col]): acc += x * y
+    c[row, col] = acc
 """, "B transposed by a view": """@cuda.jit
 def my_coalesced(A, B, C):
     bt = B.T
@@ -99,6 +114,10 @@ def my_coalesced(a, b, c):
                "x, row = cuda.grid(2)\n    col = x * 5 % (cuda.gridDim.x * cuda.blockDim.x)", "sectors of B"),
         Mutant("pairs of rows", "col, row = cuda.grid(2)",
                "x, y = cuda.grid(2)\n    col, row = x // 2 + cuda.gridDim.x * cuda.blockDim.x // 2 * (y % 2), y // 2 * 2 + x % 2", "sectors of A"),
+        Mutant("a thread for two columns, one of each half", "if row < c.shape[0] and col < c.shape[1]:",
+               "half = c.shape[1] // 2\n    if row >= c.shape[0] or col >= half: return\n"
+               "    for col in range(col, c.shape[1], half):", "one each"),
+        Mutant("B's column by row", "b[i, col]", "b[i, row]", "correct"),
         Mutant("guard with rows and columns swapped", "row < c.shape[0] and col < c.shape[1]",
                "row < c.shape[1] and col < c.shape[0]", "in bounds"),
         Mutant("no guard", "if row < c.shape[0] and col < c.shape[1]:", "if True:", "in bounds"),

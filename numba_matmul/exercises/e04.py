@@ -8,7 +8,7 @@ __all__ = ['REFERENCE', 'INNER', 'STORE', 'COLUMN', 'SPREAD_ROW', 'SOLUTIONS', '
 
 # %% ../../nbs/exercises/e04.ipynb #e0400004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import global_reads, two_barriers
+from .e03 import BETWEEN, global_reads, two_barriers
 
 def shared_reads(products):
     "Numbers that the threads of a block read from shared memory, for each of its multiply-adds, of which there are so many."
@@ -79,6 +79,10 @@ SOLUTIONS = {
         REFERENCE, ("thread // BN * TM, thread % BN", "thread // (BN // TM), thread % (BN // TM)"),
         (INNER, SPREAD_ROW),
         (STORE, "    for j in range(TM): c[row0 + row, col0 + col + j * (BN // TM)] = acc[j]\n")),
+    "the steps from the last, in whole rows": replaced(
+        REFERENCE, ("        dot = 0\n", "        dot = BK\n"), ("while dot < BK:\n", "while dot > 0:\n            dot -= 1\n"),
+        ("            dot += 1\n", ""), ("    for i in range(TM): acc[i] = float32(0)\n", "    acc[:] = float32(0)\n"),
+        ("a_tile[row + i, dot]", "a_tile[row + i][dot]")),
     "a zero of no type": replaced(REFERENCE, ("acc[i] = float32(0)", "acc[i] = 0")),
 }
 
@@ -105,6 +109,16 @@ MUTANTS = (
     Mutant("4 for TM", "thread // BN * TM", "thread // BN * 4", "in bounds"),
     Mutant("32 for BN", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * 32", "in bounds"),
     Mutant("added to what C held", "col0 + col] = acc[i]", "col0 + col] += acc[i]", "correct"),
+    Mutant("one row of threads for all", "c[row0 + row + i,", "c[row0 + i,", "no races"),
+    Mutant("the block's column forgotten", "col0 + col] = acc[i]", "col] = acc[i]", "no races"),
+    Mutant("the last result for all", "col0 + col] = acc[i]", "col0 + col] = acc[TM - 1]", "correct"),
+    Mutant("a thread's results one after the other", INNER, """        for i in range(TM):
+            dot = 0
+            while dot < BK:
+                acc[i] += a_tile[row + i, dot] * b_tile[dot, col]
+                dot += 1
+""", "shared reads"),
+    Mutant("one barrier too many", "        k0 += BK\n", "        k0 += BK\n        cuda.syncthreads()\n", "barriers per tile"),
     Mutant("the hole left in", "acc[i] += a_tile[row + i, dot] * b_value", "...", "written"),
     Mutant("results not set to zero", ZERO, "", "all written"),
     Mutant("set to zero in each tile", BARRIER + "        dot", BARRIER + "    " + ZERO + "        dot", "correct"),
@@ -168,15 +182,22 @@ EXERCISES = (Exercise(
            Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", counted="code",
                 hint="with range around range(TM) this compiler unrolls two steps and loads A number by number: write the loop over the "
                      "steps with while")),
-    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile; row0, col0 and k0 belong to A, "
-                        "B and C",
-           "all written": "set acc to zero before the first tile; a barrier must stand between filling the tiles "
-                          "and reading them",
-           "no races: race: c[": "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high",
-           "no races": "before the tiles are filled anew, all threads must have read them",
-           "correct: never written": "a row of threads is TM rows of C high: in which row does the next one begin?",
-           "correct": "take TM = 1 in your head: then it is lesson 3. Which names need an i? And acc is added to in every step, "
-                      "and set to zero once"},
+    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile, i up to TM and "
+                        "dot up to BK; row0, col0 and k0 belong to A, B and C",
+           "all written: acc[": "set all TM numbers of acc to zero before the first tile",
+           "all written": "a barrier must stand between filling the tiles and reading them",
+           "no races: with no flag": "two blocks store the same element of C: does its row begin at row0, and its "
+                                     "column at col0?",
+           "no races: race: c[": "does each element of C belong to one thread? thread // BN counts rows of threads, "
+                                 "each TM high",
+           "no races: was read by": BETWEEN,
+           "no races: is read by": BETWEEN,
+           "correct: never written": "a row of threads is TM rows of C high: in which row does the next one begin? And "
+                                     "does each thread store all TM results?",
+           "correct: in the wrong places": "each of these sums belongs to another element of C: is an i missing in an "
+                                           "index, or the block's row0 or col0?",
+           "correct": "imagine TM = 1: then it's lesson 3. Which names need an i? And acc is set to zero once, and "
+                      "added to in each of BK steps per tile"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 64, m // 64), 512)),)

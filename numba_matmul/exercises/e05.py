@@ -7,7 +7,7 @@ __all__ = ['REFERENCE', 'SOLUTIONS', 'IN_LOOP', 'BARRIER', 'ZERO', 'MUTANTS', 'E
 
 # %% ../../nbs/exercises/e05.ipynb #e0500004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import global_reads, two_barriers
+from .e03 import BETWEEN, global_reads, two_barriers
 from .e04 import replaced, shared_reads
 
 # %% ../../nbs/exercises/e05.ipynb #e0500006
@@ -58,6 +58,14 @@ SOLUTIONS = {
     "results spread over the tile": replaced(
         REFERENCE, ("thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TN), thread % (BN // TN)"),
         ("row + i", "row + i * (BM // TM)"), ("col + j", "col + j * (BN // TN)")),
+    "threads numbered down the columns": replaced(
+        REFERENCE, ("thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread % (BM // TM) * TM, thread // (BM // TM) * TN")),
+    "the next factors after the products": replaced(
+        REFERENCE, ("        dot = 0\n        while dot < BK:\n", "        dot = 0\n"), ("            for i in range(TM): reg_m", "        for i in range(TM): reg_m"),
+        ("            for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n",
+         "        for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n        while dot < BK:\n"),
+        ("            dot += 1\n", "            dot += 1\n            if dot < BK:\n                for i in range(TM): reg_m[i] = a_tile[row + i, dot]\n"
+         "                for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n")),
     "steps unrolled": replaced(REFERENCE, ("        dot = 0\n", ""), ("            dot += 1\n", ""),
                                ("while dot < BK", "for dot in range(BK)")),
 }
@@ -88,6 +96,16 @@ MUTANTS = (
     Mutant("4 for TM", "(BN // TN) * TM", "(BN // TN) * 4", "in bounds"),
     Mutant("64 for THREADS", "range(0, BM, THREADS // BK)", "range(0, BM, 64 // BK)", "all written"),
     Mutant("added to what C held", "col0 + col + j] = acc", "col0 + col + j] += acc", "correct"),
+    Mutant("the block's square for the thread's", "c[row0 + row + i,", "c[row0 + i,", "no races"),
+    Mutant("factors read once per tile", "            for i in range(TM): reg_m[i] = a_tile[row + i, dot]\n"
+           "            for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n", "            if dot == 0:\n"
+           "                for i in range(TM): reg_m[i] = a_tile[row + i, dot]\n                for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n",
+           "correct"),
+    Mutant("spread on the way in only", "a_tile[row + i, dot]", "a_tile[row // TM + i * (BM // TM), dot]", "correct"),
+    Mutant("one barrier too many", "        k0 += BK\n", "        k0 += BK\n        cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("a row of results at once", "acc[i, j] +=", "acc[i] +=", "compiles"),
+    Mutant("set to zero in each tile", "        cuda.syncthreads()\n        dot = 0\n",
+           "        cuda.syncthreads()\n        for i in range(TM):\n            for j in range(TN): acc[i, j] = float32(0)\n        dot = 0\n", "correct"),
     Mutant("the hole left in", "acc[i, j] += reg_m[i] * reg_n[j]", "...", "written"),
     Mutant("a shape computed in the kernel", "acc = cuda.local.array((TM, TN)", "acc = cuda.local.array(TM * TN",
            "compiles"),
@@ -152,17 +170,30 @@ EXERCISES = (Exercise(
            Goal("global reads", global_reads(32 * 16 * 32), most=1 / 32 + 1 / 16, unit="per multiply-add",
                 hint="the factors come from the tiles, and not from a and b"),
            Goal("shared reads", shared_reads(32 * 16 * 32), most=1 / 4 + 1 / 2, unit="per multiply-add",
-                hint="copy the factors to reg_m and reg_n first; the products then touch registers only"),
+                hint="read each factor once per step, into reg_m or reg_n: the products then touch registers only"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", counted="code",
                 hint="loop over acc with range(TM) and range(TN), so that every index is a constant once unrolled"),
            NO_FLOAT64),
-    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile; row0, col0 and k0 belong to A, "
-                        "B and C",
-           "all written": "acc needs zeros before the first tile, and reg_m and reg_n all their numbers before the "
-                          "products",
-           "no races: race: c[": "each element of C belongs to one thread: are the threads BN / TN to a row?",
-           "no races": "before the tiles are filled anew, all threads must have read them",
-           "correct": "which row of A and which column of B does acc[i, j] belong to?"},
+    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile, i up to TM, j up "
+                        "to TN and dot up to BK; row0, col0 and k0 belong to A, B and C",
+           "compiles: a slice": "acc has two indices, and each product is one number: acc[i, j] += …",
+           "all written: acc[": "set all TM × TN numbers of acc to zero before the first tile",
+           "all written: reg_": "fill all of reg_m and reg_n in each step, before the products",
+           "all written": "a barrier must stand between filling the tiles and reading them; and do the passes fill the "
+                          "whole tile?",
+           "no races: with no flag": "two blocks store the same element of C: does its row begin at row0, and its "
+                                     "column at col0?",
+           "no races: race: c[": "each element of C belongs to one thread: a row of threads has BN // TN of them, and "
+                                 "is TM rows of C high",
+           "no races: was read by": BETWEEN,
+           "no races: is read by": BETWEEN,
+           "correct: never written": "a square begins at a multiple of TM and one of TN: whose is this element, and "
+                                     "does that thread store all of its square?",
+           "correct: in the wrong places": "each of these sums belongs to another element of C: is i, j, row0 or col0 "
+                                           "missing in an index, or are the results spread in one place and not "
+                                           "in another?",
+           "correct": "which row of A and which column of B does acc[i, j] belong to? And it is added to in each of BK "
+                      "steps per tile"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

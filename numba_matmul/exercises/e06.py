@@ -11,7 +11,7 @@ __all__ = ['REFERENCE', 'PLACES', 'COPY_A', 'COPY_B', 'ROW', 'COLUMN', 'SOLUTION
 from dataclasses import replace
 
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
-from .e03 import copies, two_barriers
+from .e03 import BETWEEN, copies, global_reads, two_barriers
 from .e04 import replaced
 
 # %% ../../nbs/exercises/e06.ipynb #e0600006
@@ -101,6 +101,16 @@ SOLUTIONS = {
                 x = load4(b_tile, (dot, col + j))
                 for q in range(4): reg_n[j + q] = x[q]
 """)),
+    "A's rows from the last": replaced(REFERENCE, ("a_row, a_col = thread", "a_row, a_col = BM - 1 - thread")),
+    "the next four in registers": replaced(
+        REFERENCE, (COPY_A + COPY_B, """        for q in range(4): a_tile[a_col + q, a_row] = x[q]
+        store4(b_tile, (b_row, b_col), *y)
+"""), ("    k0 = 0\n", "    k0 = 0\n    x, y = load4(a, (row0 + a_row, a_col)), load4(b, (b_row, col0 + b_col))\n"),
+        ("        dot = 0\n", """        if k0 + BK < a.shape[1]:
+            x = load4(a, (row0 + a_row, k0 + BK + a_col))
+            y = load4(b, (k0 + BK + b_row, col0 + b_col))
+        dot = 0
+""")),
     "both loads before both stores": replaced(
         REFERENCE, (COPY_A + COPY_B, """        x = load4(a, (row0 + a_row, k0 + a_col))
         y = load4(b, (k0 + b_row, col0 + b_col))
@@ -150,6 +160,15 @@ MUTANTS = (
     Mutant("the hole left in", COPY_B, "        ...\n", "written"),
     Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
     Mutant("columns of B not times four", B_COL, "thread % (BN // 4)", "aligned"),
+    Mutant("the first of four for all", "= x[q]", "= x[0]", "correct"),
+    Mutant("k0 in the tile as well", "a_tile[a_col + q, a_row]", "a_tile[k0 + a_col + q, a_row]", "in bounds"),
+    Mutant("next tile of A further down", IN_A, "load4(a, (row0 + k0 + a_row, a_col))", "in bounds"),
+    Mutant("four of A in one row of its tile, at once", COPY_A, f"        store4(a_tile, (a_col, a_row), *{IN_A})\n", "aligned"),
+    Mutant("A copied in the first tile only", COPY_A, "        if k0 == 0:\n    " + COPY_A.replace("\n        for", "\n            for"), "correct"),
+    Mutant("B copied twice", COPY_B, COPY_B + COPY_B, "global reads"),
+    Mutant("loaded again for each of the four", COPY_A, f"        for q in range(4): a_tile[a_col + q, a_row] = {IN_A}[q]\n",
+           "global reads"),
+    Mutant("the place as two arguments", IN_A, "load4(a, row0 + a_row, k0 + a_col)", "compiles"),
     Mutant("a thread for each column of A", A_COL, "thread % BK", "aligned"),
     Mutant("A read from its next column", IN_A, IN_A.replace("a_col", "a_col + 1"), "aligned"),
     Mutant("B stored one column to the right", "(b_row, b_col), *", "(b_row, b_col + 1), *", "aligned"),
@@ -207,9 +226,19 @@ PASS_SOLUTIONS = {
             for q in range(4): a_tile[a_col + q, a_row + s] = x[q]
             s += THREADS // (BK // 4)
 """)),
+    "from the thread's own row on": replaced(IN_PASSES, (PASSES_A, """        for row_a in range(a_row, BM, 4 * THREADS // BK):
+            x = load4(a, (row0 + row_a, k0 + a_col))
+            for q in range(4): a_tile[a_col + q, row_a] = x[q]
+"""), (PASSES_B, """        for row_b in range(b_row, BK, 4 * THREADS // BN):
+            store4(b_tile, (row_b, b_col), *load4(b, (k0 + row_b, col0 + b_col)))
+""")),
     "columns of A in passes": replaced(IN_PASSES, (PASSES_A, """        for s in range(0, BK, THREADS // BM * 4):
             x = load4(a, (row0 + thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))
             for q in range(4): a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]
+""")),
+    "columns of B in passes": replaced(IN_PASSES, (PASSES_B, """        for s in range(0, BN, THREADS // BK * 4):
+            row_b, col_b = thread // (THREADS // BK), thread % (THREADS // BK) * 4 + s
+            store4(b_tile, (row_b, col_b), *load4(b, (k0 + row_b, col0 + col_b)))
 """))}
 AS_BEFORE = ("C stored in each tile", "C stored in each tile, but not by the first block", "a barrier in each step", "added to what C held",
              "the first barrier in the first tile only", "the second barrier after the first two tiles only",
@@ -224,8 +253,13 @@ PASS_MUTANTS = (
     Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("BM for BN in the rows of B", "thread // (BN // 4), thread % (BN // 4)", "thread // (BM // 4), thread % (BM // 4)", "in bounds"),
     Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
+    Mutant("THREADS // BK for A's passes", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, THREADS // BK)", "in bounds"),
+    Mutant("two passes for A, however many it needs", "range(0, BM, THREADS // (BK // 4))", "range(0, 2 * THREADS // (BK // 4), THREADS // (BK // 4))",
+           "all written"),
+    Mutant("B copied twice", PASSES_B, PASSES_B + PASSES_B, "global reads"),
+    Mutant("four times as far apart in the tile", "a_tile[a_col + q, a_row + s]", "a_tile[a_col + q, a_row + 4 * s]", "in bounds"),
     Mutant("64 for THREADS", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, 64 // (BK // 4))", "all written"),
-    Mutant("16 for BK in the loop", "while dot < BK", "while dot < 16", "in bounds"),
+    Mutant("16 for BK in the loop", "while dot < BK", "while dot < 16", "correct"),
     Mutant("not written", PASSES_B, "        ...\n", "written"),
     Mutant("one pass for A", "range(0, BM, THREADS // (BK // 4))", "range(1)", "all written"),
     Mutant("one pass for B", "range(0, BK, THREADS // (BN // 4))", "range(1)", "all written"),
@@ -259,30 +293,50 @@ VECTORIZED = Exercise(
     cases=(matmul_case(32, 32, 32, 64, 1), matmul_case(64, 32, 8, 32, (1, 2), dict(BM=32, BN=32, BK=4, TM=8, TN=4, THREADS=32)),
            matmul_case(32, 48, 8, 16, (3, 2), dict(BM=16, BN=16, BK=4, TM=4, TN=4, THREADS=16))),
     goals=(two_barriers(4),
+           Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
+                hint="load each number of A and of B once per tile: keep the four that load4 returns in a variable"),
            Goal("sectors", sectors, most=16, unit="sectors per request",
                 hint="two threads side by side should read neighbours: together they fill a sector of 32 bytes"),
            Goal("copies", copies(2 * 4), most=8, unit="requests of a warp per tile",  # two warps, four tiles; `width` tells 8 from 2
-                hint="all threads copy, each four numbers of A and four of B: then a warp asks once for each"),
+                hint="all threads copy, each four numbers of A and four of B: a warp then makes one request for each"),
            Goal("width", width, least=128, unit="bits", counted="code",
                 hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to global "
                      "memory: call load4 and store4"),
            Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", counted="code",
                 hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
-    hints={"in bounds": "a_tile has BK rows of BM numbers: its first index is a column of A",
-           "all written": "64 threads with four numbers each fill a tile of 256 exactly: which four are yours? And a "
-                          "barrier stands between filling a tile and reading it",
-           "no races": "each place of a tile belongs to one thread, and a tile is filled anew only when all have read it",
-           "correct": "follow one number: which row and column of A is it, and which of a_tile?"},
+    hints={"compiles: load4() takes": "the place is one argument: load4(array, (row, column))",
+           "in bounds: a_tile: index": "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its "
+                                       "second a row",
+           "in bounds": "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 "
+                        "on, and b_tile has BK rows of BN numbers",
+           "all written": "the threads, with four numbers each, fill a tile exactly: which four are yours? And a "
+                          "barrier must stand between filling a tile and reading it",
+           "no races: was read by": BETWEEN,
+           "no races: is read by": BETWEEN,
+           "no races: written by": "two threads fill the same place of a tile: the four of A go to four rows of one "
+                                   "column of a_tile",
+           "correct: in the wrong places": "each of these sums belongs to another element of C: is the block's row0 or "
+                                           "col0 missing in a copy?",
+           "correct": "follow one number of A and one of B in the second tile: where in the matrix does it stand, and "
+                      "where in the tile?"},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256))
 EXERCISES = (VECTORIZED, replace(
     VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16), solutions=PASS_SOLUTIONS, mutants=PASS_MUTANTS,
-    cases=(matmul_case(32, 32, 64, 64, 1), matmul_case(48, 64, 16, 16, (2, 3), dict(BM=16, BN=32, BK=8, TM=4, TN=8, THREADS=16))),
+    cases=(matmul_case(32, 32, 64, 64, 1), matmul_case(48, 64, 64, 32, (2, 3), dict(BM=16, BN=32, BK=32, TM=2, TN=8, THREADS=32))),
     goals=tuple(replace(goal, most=16, hint="all threads copy, each four numbers of A and of B in each of two passes")
-                if goal.name == "copies" else goal for goal in VECTORIZED.goals),
+                if goal.name == "copies" else
+                replace(goal, measure=global_reads(32 * 32 * 64)) if goal.name == "global reads" else goal for goal in VECTORIZED.goals),
     hints=VECTORIZED.hints | {
-        "in bounds": "a_tile has BK rows of BM numbers, b_tile BK rows of BN: where does the next pass begin in each?",
-        "all written": "64 threads bring 256 numbers in a pass, and a tile has 512: how many rows further on is the next pass? And a "
-                       "barrier stands between filling a tile and reading it"}))
+        "in bounds: a_tile: index": "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its "
+                                    "second a row. Where does the next pass begin?",
+        "in bounds": "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 on, "
+                     "and b_tile has BK rows of BN numbers. How many rows further on is the next pass?",
+        "all written": "a pass copies four numbers per thread: how many rows further on is the next one, and how many "
+                       "passes fill the tile? And a barrier must stand between filling a tile and reading it",
+        "correct: in the wrong places": "each of these sums belongs to another element of C: is the block's row0 or "
+                                        "col0 missing in a copy, or the row in which the pass begins?",
+        "correct": "follow one number of each pass in the second tile: where in the matrix does it stand, and where in "
+                   "the tile?"}))
