@@ -88,8 +88,9 @@ SOLUTIONS = {
                 reg_n[j] = b_tile[dot, col + j]
                 reg_n[4 + j] = b_tile[dot, col + GAP + j]
 """)),
-    "B's rows padded by four as well": changed(("WIDE = BM + 4", "WIDE, WIDE_B = BM + 4, BN + 4"),
-                                               ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, WIDE_B)")),
+    "B's rows padded by four as well": changed(
+        ("WIDE = BM + 4", "WIDE, WIDE_B = BM + 4, BN + 4"),
+        ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, WIDE_B)")),
     "columns loaded by load4": changed((COLUMNS, """            for group in range(2):
                 x = load4(b_tile, (dot, col + group * GAP))
                 for q in range(4): reg_n[4 * group + q] = x[q]
@@ -181,25 +182,30 @@ MUTANTS = (
 # %% ../../nbs/exercises/e08.ipynb #e0800009
 HINTS = {
     "correct: 64×96×8": SIZES, "correct: 128×128×4": SIZES,
-    "correct: in the wrong places": "the sums are right, but belong to other columns or rows: are the columns that a thread reads "
-                                    "from b_tile those that it stores to c, four from col on and four from col + GAP on? And "
-                                    "the rows of a_tile?",
-    "correct: never written": "a thread stores TM rows, and in each of them two groups of four: from col on, and from col + GAP on",
-    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read in step dot? "
-               "A[r, k] belongs into row k, column r of the tile. And which columns of B are a thread's second group?",
-    "in bounds: a_tile": "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM numbers and the padding behind them. Use the "
-                         "names, and make WIDE from BM: they differ from launch to launch",
-    "in bounds: b_tile": "the threads side by side share BN columns: their first groups of four lie one after the other in the "
-                         "left half, the second groups GAP further right, in the same row. Use the names: they differ from "
-                         "launch to launch",
+    "correct: in the wrong places": "the sums are right, but belong to other columns or rows: are the columns that a "
+                                    "thread reads from b_tile those that it stores to c, four from col on and four "
+                                    "from col + GAP on? And the rows of a_tile?",
+    "correct: never written": "a thread stores TM rows, and in each of them two groups of four: from col on, and "
+                              "from col + GAP on",
+    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read in "
+               "step dot? A[r, k] belongs into row k, column r of the tile. And which columns of B are a thread's "
+               "second group?",
+    "in bounds: a_tile": "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM numbers and the padding behind "
+                         "them. Use the names, and make WIDE from BM: they differ from launch to launch",
+    "in bounds: b_tile": "the threads side by side share BN columns: their first groups of four lie one after the "
+                         "other in the left half, the second groups GAP further right, in the same row. Use the "
+                         "names: they differ from launch to launch",
     "in bounds": OF_BLOCKS,
     "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?",
-    "all written": "each of the four numbers of A that a thread brings goes into a row of the tile of its own, and what is stored "
-                   "in column x is read from column x. And all threads meet at a barrier between filling a tile and reading it",
+    "all written": "each of the four numbers of A that a thread brings goes into a row of the tile of its own, and "
+                   "what is stored in column x is read from column x. And all threads meet at a barrier between "
+                   "filling a tile and reading it",
     "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,
-    "no races: race: c[": "two threads store the same element of C: a thread stores to the columns that it reads from b_tile",
+    "no races: race: c[": "two threads store the same element of C: a thread stores to the columns that it reads "
+                          "from b_tile",
     "stores of A: keep that name": "A goes to a_tile, in shared memory, and grade counts those stores by its name",
-    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those loads by its name"}
+    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those loads by "
+                                  "its name"}
 LONGER = "which threads store to the same bank, and how many rows of the tile lie between their places?"
 
 EXERCISES = (Exercise(
@@ -215,11 +221,12 @@ EXERCISES = (Exercise(
            Goal("loads of B", loads_of("b_tile", 4 * 4 * 8), most=8, unit="wavefronts per step of a warp",
                 hint="eight threads side by side read four neighbors each: do these 32 words lie in 32 banks?"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop", counted="code",
-                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be neighbors in it. The compiler "
-                     "must see both, and that no index is negative, as int64 or a difference may be: else use load4"),
+                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be neighbors in "
+                     "it. The compiler must see both, and that no index is negative, as int64 or a difference may "
+                     "be: else use load4"),
            Goal("width", width, least=128, unit="bits", counted="code",
-                hint="the compiler never widens accesses to global memory: load A and B by load4, and store C by store4, in groups "
-                     "of four neighbors"),
+                hint="the compiler never widens accesses to global memory: load A and B by load4, and store C by "
+                     "store4, in groups of four neighbors"),
            NO_FLOAT64),
     hints=HINTS,
     solutions=SOLUTIONS, mutants=MUTANTS,

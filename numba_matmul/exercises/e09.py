@@ -24,7 +24,8 @@ WORK = [GroupTile(*sizes) for sizes in (
     (64, 64, 16, 4, 4, 4, 16), (64, 64, 64, 4, 4), (64, 64, 32, 4, 4, 4, 8), (64, 128, 16, 4, 8), (128, 64, 16, 8, 4),
     (192, 64, 16, 4, 4), (192, 128, 16, 4, 4, 4), (192, 128, 32, 4, 4), (320, 64, 16, 4, 4), (384, 64, 16, 8, 4),
     (448, 64, 16, 4, 4), (256, 64, 16, 4, 4), (64, 256, 16, 4, 4), (256, 128, 8, 8, 8), (128, 256, 8, 8, 8),
-    (512, 64, 16, 4, 4), (64, 512, 16, 4, 4), (256, 128, 32, 8, 8), (128, 256, 32, 8, 4, 0, 8), (256, 64, 32, 4, 4, 60))]
+    (512, 64, 16, 4, 4), (64, 512, 16, 4, 4), (256, 128, 32, 8, 8), (128, 256, 32, 8, 4, 0, 8),
+    (256, 64, 32, 4, 4, 60))]
 FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
     "whole passes": ((64, 64, 8, 4, 4), (64, 128, 8, 4, 4), (128, 128, 4, 4, 4), (192, 64, 8, 4, 4), (192, 128, 8, 4, 4),
                      (64, 512, 8, 4, 4), (256, 64, 8, 4, 4), (128, 64, 8, 8, 4), (512, 64, 8, 4, 4)),
@@ -36,7 +37,8 @@ FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
 WHY = {"whole passes": "a pass of 256 threads is 1,024 numbers; is each of the two tiles a whole number of passes?",
        "whole rows": "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a remainder?",
        "shared memory": "48 KB for both tiles together, in float32; does the padding count?",
-       "registers": "256 threads share the bm × bn sums of a block: how many does each keep? Allow it 128 of its 255 registers"}
+       "registers": "256 threads share the bm × bn sums of a block: how many does each keep? Allow it 128 of its 255 "
+                    "registers"}
 
 # %% ../../nbs/exercises/e09.ipynb #e0900007
 MOST, WARPS = 0.22, 16  # wavefronts for each FFMA; warps of a multiprocessor
@@ -197,8 +199,10 @@ MUTANTS = (
     Mutant("powers of two only", "if one_pass % t.bk or one_pass % t.bn",
            "if any(x & (x - 1) for x in (t.bm, t.bn, t.bk))", "accepts"),
     Mutant("padding forgotten", "t.bm + t.pad_a + t.bn", "t.bm + t.bn", "shared memory"),
-    Mutant("padding counted once, not for each row", "t.bk * (t.bm + t.pad_a + t.bn)", "(t.bk * (t.bm + t.bn) + t.pad_a)", "shared memory"),
-    Mutant("padding after each column of B", "t.bk * (t.bm + t.pad_a + t.bn)", "(t.bk * (t.bm + t.bn) + t.bn * t.pad_a)", "accepts"),
+    Mutant("padding counted once, not for each row", "t.bk * (t.bm + t.pad_a + t.bn)",
+           "(t.bk * (t.bm + t.bn) + t.pad_a)", "shared memory"),
+    Mutant("padding after each column of B", "t.bk * (t.bm + t.pad_a + t.bn)",
+           "(t.bk * (t.bm + t.bn) + t.bn * t.pad_a)", "accepts"),
     Mutant("48 KB is too much already", "> 48 * 1024", ">= 48 * 1024", "accepts"),
     Mutant("KB of 1000 bytes", "48 * 1024", "48 * 1000", "accepts"),
     Mutant("numbers, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
@@ -259,8 +263,8 @@ EXERCISES = (Exercise(
            "my_tile": "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one A's rows?",
            "my_tile works: expected a": "give it a GroupTile(…)",
            "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
-           "wavefronts": "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how many words?). And a "
-                         "thread with more results reads fewer numbers for each",
+           "wavefronts": "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how "
+                         "many words?). And a thread with more results reads fewer numbers for each",
            "warps": "with more than 64 results per thread there is room for only one block"},
     preamble="from numba_matmul.gemm.tiles import GroupTile\nTILE = GroupTile(128, 128, 16, 8, 8)\n",
     solutions=SOLUTIONS, mutants=MUTANTS),)

@@ -37,7 +37,7 @@ NO_FENCES = Goal("fences", fences, most=0, counted="code",
                  hint="a barrier already orders what the threads of a block read and write in shared memory")
 
 def from_library(kernel, given=()):
-    "The verdict on a kernel that is one of the library's, or calls a device function of one that the page hasn't given."
+    "The verdict on a kernel that is the library's, or calls a device function of its kernels, other than those given."
     seen, left = set(), [kernel]
     while left:
         if not (parts := kernel_parts(left.pop())) or parts[0] in seen: continue
@@ -107,25 +107,27 @@ EXERCISES = (Exercise(
     goals=(Goal("barriers per tile", lambda counts: counts.barriers / 4, most=2, counted="launches",
                 hint="one barrier before the k tile is read and one before the next is stored: a third orders nothing more"),
            Goal("numbers per step", numbers_per_step, most=48, unit="for a warp",
-                hint="32 lanes with TM × TN results each: let them form a rectangle of WM × WN, not a strip, and read each number once "
-                     "in a step"),
+                hint="32 lanes with TM × TN results each: let them form a rectangle of WM × WN, not a strip, and "
+                     "read each number once in a step"),
            NO_FENCES),
-    hints={"all written: _tile[": "either a thread reads a row or a column that the block doesn't have: row must stay below BM and col "
-                                  "below BN, even for the last thread. Or not all threads meet at a barrier after the copy",
+    hints={"all written: _tile[": "either a thread reads a row or a column that the block doesn't have: row must "
+                                  "stay below BM and col below BN, even for the last thread. Or not all threads meet "
+                                  "at a barrier after the copy",
            "correct: never written": "some places belong to no thread. How far is it from one lane to the next, down and across? "
                                      "TM rows and TN columns. From one warp to the next? WM rows and WN columns",
            "correct: are wrong": "each place in C gets a sum, so look at what is multiplied: a thread reads a_tile at its rows and "
                                  "b_tile at its columns, the same ones that it stores to, in each step of each k tile",
            "no races: _tile[": "a k tile is read only when all threads have stored it, and stored over only when all have read it: "
                                "does every thread reach both barriers, in each k tile?",
-           "no races: race: c[": "two threads write the same element of C: do two lanes, or two warps, share a place? Are row0 and "
-                                 "col0 added?",
+           "no races: race: c[": "two threads write the same element of C: do two lanes, or two warps, share a "
+                                 "place? Are row0 and col0 added?",
            "aligned": "a thread stores four neighbors at once, so its first column must be a multiple of four: from lane to lane "
                       "it is TN columns. And is it the row that counts down, and the column that counts across?",
            "in bounds: a: index": "A is read at rows of the block's tile, from row0 on, and row0 comes from blockIdx.y",
-           "in bounds": "row and col count from the block's corner: row must stay below BM and col below BN, even for the last thread. "
-                        "How many lanes does a warp have side by side, and how many warps does a block have? Count by the names, not by "
-                        "the page's numbers: BM, WM, TM and the others differ from launch to launch"},
+           "in bounds": "row and col count from the block's corner: row must stay below BM and col below BN, even "
+                        "for the last thread. How many lanes does a warp have side by side, and how many warps does "
+                        "a block have? Count by the names, not by the page's numbers: BM, WM, TM and the others "
+                        "differ from launch to launch"},
     solutions={
         "reference": KERNEL,
         "lanes in columns": placed("""    warp, lane = thread // 32, thread % 32
@@ -150,8 +152,10 @@ EXERCISES = (Exercise(
     row += lane // (WN // TN) * TM
     col += lane % (WN // TN) * TN
 """),
-        "the warps' columns in turns, with a function": "@cuda.jit(device=True)\ndef down_across(number, width): return number // width, number % width\n\n"
-        + placed("""    warp_row, warp_col = down_across(thread // 32, BN // WN)
+        "the warps' columns in turns, with a function": """@cuda.jit(device=True)
+def down_across(number, width): return number // width, number % width
+
+""" + placed("""    warp_row, warp_col = down_across(thread // 32, BN // WN)
     lane_row, lane_col = down_across(thread % 32, WN // TN)
     row = warp_row * WM + lane_row * TM
     col = (lane_col * (BN // WN) + warp_col) * TN
@@ -210,7 +214,8 @@ EXERCISES = (Exercise(
     row = warp // 2 * 32 + lane // 8 * 8
     col = warp % 2 * 64 + lane % 8 * 8
 """, "in bounds"),
-        Mutant("the library's kernel", KERNEL, "from numba_matmul.kernels.k10_warptiling import short_warptiling as my_warptiling\n", "your own"),
+        Mutant("the library's kernel", KERNEL,
+               "from numba_matmul.kernels.k10_warptiling import short_warptiling as my_warptiling\n", "your own"),
         Mutant("the library's map", KERNEL, """from numba_matmul.gemm.tiles import WarpTile
 from numba_matmul.kernels.k10_warptiling import thread_place
 place = thread_place(WarpTile(bm=32, bn=64, bk=8, wm=16, wn=32, wniter=1, tm=2, tn=8))

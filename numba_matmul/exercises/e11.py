@@ -290,30 +290,36 @@ MUTANTS = (
            "barriers per tile"),
     Mutant("A is loaded twice", LOADS, LOADS + LOADS.splitlines(True)[0], "loads per tile"),
     Mutant("the library's kernel", SOLUTIONS["reference"],
-           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as my_double_buffering\n", "your own"))
+           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as my_double_buffering\n",
+           "your own"))
 
 # %% ../../nbs/exercises/e11.ipynb #e1100010
 EXERCISES = (Exercise(
     "11", "my_double_buffering",
     cases=(case(16, 32, 40, SMALL), case(16, 64, 8, SMALL), case(16, 64, 16, OTHER)),
-    goals=(Goal("wide loads", narrowest, least=16, unit="bytes in the narrowest load", hint="load4 reads four numbers at once"),
+    goals=(Goal("wide loads", narrowest, least=16, unit="bytes in the narrowest load",
+                hint="load4 reads four numbers at once"),
            Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", counted="code",
                 hint="two tiles of A and two of B are enough"),
            NO_FENCES),
-    hints={"in bounds: a: index": "after the last k tile there is no next one to load: test for that. And rows of A begin at row0, which comes "
-                                  "from blockIdx.y",
-           "in bounds: b: index": "after the last k tile there is no next one to load: test for that. And columns of B begin at col0, which "
-                                  "comes from blockIdx.x",
-           "in bounds: a_tile": "a_tile[place, step, row]: A is transposed on its way into shared memory, and there are two places, 0 and 1",
+    hints={"in bounds: a: index": "after the last k tile there is no next one to load: test for that. And rows of A "
+                                  "begin at row0, which comes from blockIdx.y",
+           "in bounds: b: index": "after the last k tile there is no next one to load: test for that. And columns of "
+                                  "B begin at col0, which comes from blockIdx.x",
+           "in bounds: a_tile": "a_tile[place, step, row]: A is transposed on its way into shared memory, and there "
+                                "are two places, 0 and 1",
            "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
-           "no races: _tile[": "one place is read while the other is stored: which is which? And do all threads meet at a barrier in each "
-                               "turn, between these two lines?",
-           "all written: 16×64×8": "here A is a single k tile: nothing more is to be loaded or stored, and the loop ends after it",
-           "all written": "a k tile is complete once every thread has stored its eight numbers. Is it read from the place where it was stored, "
-                          "is there a barrier between, and is the last k tile stored at all?",
+           "no races: _tile[": "one place is read while the other is stored: which is which? And do all threads meet "
+                               "at a barrier in each turn, between these two lines?",
+           "all written: 16×64×8": "here A is a single k tile: nothing more is to be loaded or stored, and the loop "
+                                   "ends after it",
+           "all written": "a k tile is complete once every thread has stored its eight numbers. Is it read from the "
+                          "place where it was stored, is there a barrier between, and is the last k tile stored at "
+                          "all?",
            "correct: never written": "some places in C belong to no thread: are row0 and col0, row and col still as they were given?",
-           "correct: 16×64×16": "the launches before were right. This one has smaller tiles, BK = 4, and two blocks one below the other: does a "
-                                "number stand where a name belongs, and do A's rows begin at row0?",
+           "correct: 16×64×16": "the launches before were right. This one has smaller tiles, BK = 4, and two blocks "
+                                "one below the other: does a number stand where a name belongs, and do A's rows "
+                                "begin at row0?",
            "correct": "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two places do they end up, "
                       "and is each k tile multiplied exactly once?"},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",
