@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['CONSTANTS', 'WARPS', 'TILES', 'STEPS', 'PREAMBLE', 'REFERENCE', 'SHAPE', 'FILL', 'READ', 'WIDE_READ', 'WIDE_ORDER',
            'WIDE', 'SOLUTIONS', 'PLAIN', 'STORES', 'IN_LOOP', 'OF_THE_LOOP', 'CHEATS', 'MUTANTS', 'WIDE_PADDED',
-           'WIDE_LOAD', 'PADDED', 'COLUMNS', 'WIDE_SOLUTIONS', 'FAR', 'WIDE_MUTANTS', 'CASES', 'HINTS', 'EXERCISES',
-           'of_shared', 'loads_of', 'stores_of', 'loads_a_step', 'with_order', 'other_order', 'other_wide_order']
+           'WIDE_LOAD', 'PADDED', 'COLUMNS', 'WIDE_SOLUTIONS', 'FAR', 'WIDE_MUTANTS', 'CASES', 'SIZES', 'TWO_BARRIERS',
+           'OF_BLOCKS', 'HINTS', 'EXERCISES', 'of_shared', 'loads_of', 'stores_of', 'loads_a_step', 'with_order',
+           'other_order', 'other_wide_order']
 
 # %% ../../nbs/exercises/e07.ipynb #e0700004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
@@ -164,6 +165,10 @@ MUTANTS = (
     Mutant("the fourth number left out", FILL, FILL.replace("range(4)", "range(3)"), "all written"),
     Mutant("all rows of B in one", "b_tile[b_row, (b_col", "b_tile[0, (b_col", "no races"),
     Mutant("the first row in each step", "b_tile[dot, j,", "b_tile[0, j,", "correct"),
+    Mutant("a number for ACROSS, right in the first launch", "j, col // TN]", "j, thread % 8]", "correct"),
+    Mutant("the four in reverse", FILL, FILL.replace("x[q]", "x[3 - q]"), "correct"),
+    Mutant("B loaded again, number by number", FILL, FILL.replace("x[q]", "b[k0 + b_row, col0 + b_col + q]"),
+           "instructions"),
     Mutant("a thread's column, not its number", "j, col // TN]", "j, col]", "in bounds"),
     Mutant("the thread's row of results", "j, col // TN]", "j, thread // ACROSS]", "in bounds"),
     Mutant("threads and columns swapped where it is filled", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) % ACROSS, (b_col + q) // ACROSS", "in bounds"),
@@ -238,6 +243,7 @@ WIDE_MUTANTS = (
     Mutant("not written", WIDE_LOAD, "...", "written"),
     Mutant("halves swapped in the load", "(dot, j // 4, col // 2)", "(dot, 1 - j // 4, col // 2)", "correct"),
     Mutant("always the first half", "(dot, j // 4, col // 2)", "(dot, 0, col // 2)", "correct"),
+    Mutant("the second four over the first", "reg_n[j + q] = x[q]", "reg_n[q] = x[q]", "all written"),
     Mutant("j, not the half", "(dot, j // 4, col // 2)", "(dot, j, col // 2)", "in bounds"),
     Mutant("a thread's number, not its words", "(dot, j // 4, col // 2)", "(dot, j // 4, col // TN)", "aligned"),
     Mutant("the first column, not the first word", "(dot, j // 4, col // 2)", "(dot, j // 4, col)", "all written"),
@@ -262,18 +268,44 @@ WIDE_MUTANTS = (
 CASES = (matmul_case(64, 64, 16, 64, 1),
          matmul_case(64, 128, 16, 128, (2, 1), dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, ACROSS=8)),
          matmul_case(256, 128, 4, 128, (1, 2), dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
-HINTS = {"correct": "follow one number: B[k, x] goes where? Which thread reads that place, and as which of its columns?",
-         "in bounds": "how many numbers of B does a row of the tile have, and how many threads are side by side?",
-         "all written": "a thread brings four numbers of B: each needs a place of its own, and a barrier before others read it"}
+SIZES = ("the launch before was right. This one has other sizes, or more blocks: does a number stand where a name "
+         "belongs, or a name that had the same value there? And does each place count from the block's corner, row0 "
+         "and col0?")
+TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one once all "
+                "have read them")
+OF_BLOCKS = ("the rows of a block begin at row0, from blockIdx.y, its columns at col0, from blockIdx.x, and a k tile "
+             "at k0: is each of them where it belongs?")
+HINTS = {
+    f"correct: {CASES[1].name}": SIZES, f"correct: {CASES[2].name}": SIZES,
+    "correct: in the wrong places": "the sums are right, but belong to other columns or rows. Follow one column of "
+                                    "B: to which place of b_tile does it go, which thread reads that place, and as "
+                                    "which of its columns?",
+    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, all its BK steps, and "
+               "is row dot read in step dot? Then follow B[k, x]: where does it go, and which thread reads it?",
+    "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have as many, "
+                         "in the same order? With names, not numbers: BK, TN and ACROSS differ from launch to launch",
+    "in bounds: a_tile": "the lines for A are right as the page gives them: was BK, BM or TM replaced by a number, "
+                         "or by another name?",
+    "in bounds": OF_BLOCKS,
+    "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?",
+    "all written: b_tile": "a thread brings four numbers of B: each needs a place of its own, and is looked for "
+                           "where it was stored. And a barrier stands between",
+    "all written": "another thread stores this number: do all threads meet at a barrier between that and the first "
+                   "read?",
+    "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,
+    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those loads by "
+                                  "its name",
+    "stores of B: keep that name": "B goes to b_tile, in shared memory, and grade counts those stores by its name"}
 
 EXERCISES = (Exercise(
     "07", "my_linearized", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
     goals=(two_barriers(TILES),
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
-                hint="which words do threads 0, 1, 2 … want at the same time? Put those side by side"),
+                hint="which words do threads 0, 1, 2 … read at the same time? Put those side by side"),
            NO_FLOAT64,
            Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", counted="code",
-                hint="reg_n lies in registers only if the compiler knows every index into it")),
+                hint="reg_n lies in registers only if the compiler knows every index into it. And is anything else "
+                     "in the loop that it doesn't need, such as a second load from global memory?")),
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),
     Exercise(
@@ -282,10 +314,10 @@ EXERCISES = (Exercise(
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 banks"),
            Goal("loads per step", loads_a_step, most=4, unit="instructions, of A and of B", counted="code",
-                hint="a load of 128 bits needs four neighbours, and a compiler that can see that they are: which four columns of a "
-                     "thread stay together? Where a formula hides it, as ^ does, call load4"),
+                hint="a load of 128 bits needs four neighbors, and a compiler that can see that they are: which "
+                     "four columns of a thread stay together? Where a formula hides it, as ^ does, call load4"),
            Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",
-                hint="eight neighbouring threads store 32 neighbours of B: where does every second group of four go, "
-                     "and what would move that place by 16 banks?")),
+                hint="eight neighboring threads store 32 neighbors of B: where does every second group of four go, "
+                     "and what would move that place by 16 banks? One store4 for all four, too")),
     solutions=WIDE_SOLUTIONS, mutants=WIDE_MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)))

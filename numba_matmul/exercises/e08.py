@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['PREAMBLE', 'REFERENCE', 'STORE', 'READ', 'COLUMNS', 'C_PLACE', 'SPREAD', 'SOLUTIONS', 'STORES', 'IN_LOOP', 'MUTANTS',
-           'LONGER', 'EXERCISES', 'narrow_loads', 'narrow_stores', 'changed']
+           'HINTS', 'LONGER', 'EXERCISES', 'narrow_loads', 'changed']
 
 # %% ../../nbs/exercises/e08.ipynb #e0800004
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from .e03 import two_barriers
-from .e07 import OF_THE_LOOP, loads_of, stores_of
+from .e06 import width
+from .e07 import OF_BLOCKS, OF_THE_LOOP, SIZES, TWO_BARRIERS, loads_of, stores_of
 
 # %% ../../nbs/exercises/e08.ipynb #e0800006
 PREAMBLE = """from numba_matmul.ptx.core import load4, store4
@@ -66,10 +67,6 @@ def narrow_loads(code):
     "Loads of fewer than 128 bits from shared memory, in the main loop."
     return code.mix.get("LDS 32", 0) + code.mix.get("LDS 64", 0)
 
-def narrow_stores(code):
-    "Stores of fewer than 128 bits to global memory."
-    return sum(x.kind in ("STG 32", "STG 64") for x in code.instructions)
-
 def changed(*pairs):
     "The reference with some texts replaced, each of which occurs in it once."
     source = REFERENCE
@@ -91,6 +88,9 @@ SOLUTIONS = {
                 reg_n[j] = b_tile[dot, col + j]
                 reg_n[4 + j] = b_tile[dot, col + GAP + j]
 """)),
+    "B's rows padded by four as well": changed(
+        ("WIDE = BM + 4", "WIDE, WIDE_B = BM + 4, BN + 4"),
+        ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, WIDE_B)")),
     "columns loaded by load4": changed((COLUMNS, """            for group in range(2):
                 x = load4(b_tile, (dot, col + group * GAP))
                 for q in range(4): reg_n[4 * group + q] = x[q]
@@ -155,7 +155,7 @@ MUTANTS = (
     Mutant("32 words", "WIDE = BM + 4", "WIDE = BM + 32", "stores of A"),
     Mutant("more rows, not longer ones", REFERENCE, changed(
         ("WIDE = BM + 4", "DEEP = BK + 4"), ("(BK, WIDE)", "(DEEP, BM)")), "stores of A"),
-    Mutant("a thread's columns are neighbours, as in kernel 6", REFERENCE, changed(
+    Mutant("a thread's columns are neighbors, as in kernel 6", REFERENCE, changed(
         ("thread % (BN // TN) * 4", "thread % (BN // TN) * TN"), ("col + j // 4 * GAP + j % 4", "col + j"),
         (C_PLACE, "(row0 + row + i, col0 + col + j)")), "loads of B"),
     Mutant("the groups beside each other in the tile", "col + j // 4 * GAP + j % 4", "col + j", "correct"),
@@ -173,12 +173,39 @@ MUTANTS = (
     Mutant("C stored one by one", """        for j in range(0, TN, 4):
             store4(c, (row0 + row + i, col0 + col + j // 4 * GAP),
                    acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-""", "        for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] = acc[i, j]\n", "narrow stores"),
+""", "        for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] = acc[i, j]\n", "width"),
+    Mutant("A copied number by number", STORE, STORE.replace("x[q]", "a[row0 + a_row, k0 + a_col + q]"), "width"),
     Mutant("a thread's rows spread over the tile", REFERENCE, changed(*SPREAD), "narrow loads"),
     Mutant("a warp brings 32 rows", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
            "a_col = thread % BM, thread // BM * 4", "sectors of A"))
 
 # %% ../../nbs/exercises/e08.ipynb #e0800009
+HINTS = {
+    "correct: 64×96×8": SIZES, "correct: 128×128×4": SIZES,
+    "correct: in the wrong places": "the sums are right, but belong to other columns or rows: are the columns that a "
+                                    "thread reads from b_tile those that it stores to c, four from col on and four "
+                                    "from col + GAP on? And the rows of a_tile?",
+    "correct: never written": "a thread stores TM rows, and in each of them two groups of four: from col on, and "
+                              "from col + GAP on",
+    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read in "
+               "step dot? A[r, k] belongs into row k, column r of the tile. And which columns of B are a thread's "
+               "second group?",
+    "in bounds: a_tile": "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM numbers and the padding behind "
+                         "them. Use the names, and make WIDE from BM: they differ from launch to launch",
+    "in bounds: b_tile": "the threads side by side share BN columns: their first groups of four lie one after the "
+                         "other in the left half, the second groups GAP further right, in the same row. Use the "
+                         "names: they differ from launch to launch",
+    "in bounds": OF_BLOCKS,
+    "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?",
+    "all written": "each of the four numbers of A that a thread brings goes into a row of the tile of its own, and "
+                   "what is stored in column x is read from column x. And all threads meet at a barrier between "
+                   "filling a tile and reading it",
+    "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,
+    "no races: race: c[": "two threads store the same element of C: a thread stores to the columns that it reads "
+                          "from b_tile",
+    "stores of A: keep that name": "A goes to a_tile, in shared memory, and grade counts those stores by its name",
+    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those loads by "
+                                  "its name"}
 LONGER = "which threads store to the same bank, and how many rows of the tile lie between their places?"
 
 EXERCISES = (Exercise(
@@ -190,19 +217,17 @@ EXERCISES = (Exercise(
     goals=(two_barriers(4),
            Goal("stores of A", stores_of("a_tile", 4 * 4), most=4, unit="wavefronts per warp and tile", hint=LONGER),
            Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors per request",
-                hint="two neighbouring threads should read eight neighbours of A, which is a whole sector"),
+                hint="two neighboring threads should read eight neighbors of A, which is a whole sector"),
            Goal("loads of B", loads_of("b_tile", 4 * 4 * 8), most=8, unit="wavefronts per step of a warp",
-                hint="eight threads side by side want four neighbours each: do these 32 words lie in 32 banks?"),
+                hint="eight threads side by side read four neighbors each: do these 32 words lie in 32 banks?"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop", counted="code",
-                hint="a row of a tile must begin at a multiple of 16 bytes, a thread's numbers be neighbours in it, and the "
-                     "compiler must see both: else use load4"),
-           Goal("narrow stores", narrow_stores, most=0, unit="to C", counted="code",
-                hint="a thread's results come in groups of four neighbours: store4 stores a group"),
+                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be neighbors in "
+                     "it. The compiler must see both, and that no index is negative, as int64 or a difference may "
+                     "be: else use load4"),
+           Goal("width", width, least=128, unit="bits", counted="code",
+                hint="the compiler never widens accesses to global memory: load A and B by load4, and store C by "
+                     "store4, in groups of four neighbors"),
            NO_FLOAT64),
-    hints={"in bounds": "no guard is needed, since all sizes fit: a place in a tile counts from the tile's own corner",
-           "all written": "a number that is stored in column x of the tile must be read from column x, and a barrier stands between filling a "
-                          "tile and reading it",
-           "correct": "A[r, k] belongs into row k, column r of the tile: follow one number to where it is read. And B: "
-                      "which columns are a thread's second group?"},
+    hints=HINTS,
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

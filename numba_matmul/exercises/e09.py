@@ -24,19 +24,21 @@ WORK = [GroupTile(*sizes) for sizes in (
     (64, 64, 16, 4, 4, 4, 16), (64, 64, 64, 4, 4), (64, 64, 32, 4, 4, 4, 8), (64, 128, 16, 4, 8), (128, 64, 16, 8, 4),
     (192, 64, 16, 4, 4), (192, 128, 16, 4, 4, 4), (192, 128, 32, 4, 4), (320, 64, 16, 4, 4), (384, 64, 16, 8, 4),
     (448, 64, 16, 4, 4), (256, 64, 16, 4, 4), (64, 256, 16, 4, 4), (256, 128, 8, 8, 8), (128, 256, 8, 8, 8),
-    (512, 64, 16, 4, 4), (64, 512, 16, 4, 4), (256, 128, 32, 8, 8), (128, 256, 32, 8, 4, 0, 8))]
+    (512, 64, 16, 4, 4), (64, 512, 16, 4, 4), (256, 128, 32, 8, 8), (128, 256, 32, 8, 4, 0, 8),
+    (256, 64, 32, 4, 4, 60))]
 FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
     "whole passes": ((64, 64, 8, 4, 4), (64, 128, 8, 4, 4), (128, 128, 4, 4, 4), (192, 64, 8, 4, 4), (192, 128, 8, 4, 4),
                      (64, 512, 8, 4, 4), (256, 64, 8, 4, 4), (128, 64, 8, 8, 4), (512, 64, 8, 4, 4)),
     "whole rows": ((128, 128, 24, 4, 4), (64, 64, 48, 4, 4), (128, 64, 48, 4, 4), (64, 192, 16, 4, 4),
                    (128, 192, 16, 4, 4), (64, 384, 16, 4, 4)),
     "shared memory": ((128, 128, 64, 8, 8), (64, 64, 128, 4, 4), (64, 512, 32, 4, 4), (256, 128, 32, 8, 8, 4),
-                      (128, 256, 32, 4, 4, 4)),
+                      (128, 256, 32, 4, 4, 4), (256, 64, 32, 4, 4, 68)),
     "registers": ((256, 256, 16, 8, 8), (256, 256, 8, 8, 8), (512, 128, 8, 8, 8), (128, 512, 8, 4, 4))}.items()}
 WHY = {"whole passes": "a pass of 256 threads is 1,024 numbers; is each of the two tiles a whole number of passes?",
        "whole rows": "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a remainder?",
        "shared memory": "48 KB for both tiles together, in float32; does the padding count?",
-       "registers": "a thread has 255 registers; how many sums does it keep, and it needs some for the rest"}
+       "registers": "256 threads share the bm × bn sums of a block: how many does each keep? Allow it 128 of its 255 "
+                    "registers"}
 
 # %% ../../nbs/exercises/e09.ipynb #e0900007
 MOST, WARPS = 0.22, 16  # wavefronts for each FFMA; warps of a multiprocessor
@@ -73,20 +75,19 @@ def not_your_own(fn, called):
 
 def judge_rule(rule):
     "The verdicts on a rule, up to the first that fails."
-    called = []
-    def ask(tile):
-        reason, names = borrowed_from(rule, tile)
-        called.extend(names)
-        if reason is not None and not (isinstance(reason, str) and reason):
-            raise TypeError(f"it returned {reason!r}, not a reason in words, or None")
-        return reason
+    answers = {name: [] for name in (*FAIL, "accepts")}
     try:
-        answers = {name: [(tile, ask(tile)) for tile in tiles] for name, tiles in (FAIL | {"accepts": WORK}).items()}
+        for name, tiles in (FAIL | {"accepts": WORK}).items():
+            for tile in tiles:
+                reason, called = borrowed_from(rule, tile)
+                if called:
+                    yield not_your_own(rule, called)
+                    return
+                if reason is not None and not (isinstance(reason, str) and reason):
+                    raise TypeError(f"it returned {reason!r}, not a reason in words, or None")
+                answers[name].append((tile, reason))
     except Exception as e:
         yield Verdict("runs", False, f"{type(e).__name__}: {e}")
-        return
-    if called:
-        yield not_your_own(rule, called)
         return
     wrong = [(tile, reason) for tile, reason in answers.pop("accepts") if reason]
     yield Verdict("accepts", not wrong, f"{len(WORK)} tiles that work" if not wrong else
@@ -132,8 +133,8 @@ REFERENCE = """my_tile = GroupTile(128, 128, 16, 4, 4, pad_a=4)
 
 def my_rule(t):
     one_pass = 4 * 256
-    if t.bm * t.bk % one_pass or t.bk * t.bn % one_pass: return "a tile is no whole number of passes"
-    if one_pass % t.bk or one_pass % t.bn: return "a pass is no whole number of rows"
+    if t.bm * t.bk % one_pass or t.bk * t.bn % one_pass: return "a tile isn't a whole number of passes"
+    if one_pass % t.bk or one_pass % t.bn: return "a pass isn't a whole number of rows"
     if 4 * t.bk * (t.bm + t.pad_a + t.bn) > 48 * 1024: return "more than 48 KB of shared memory"
     if t.bm // 16 * (t.bn // 16) > 128: return "too many results for the registers"
 """
@@ -143,7 +144,7 @@ def my_rule(tile):
     for what, rows, width in ("A", tile.bm, tile.bk), ("B", tile.bk, tile.bn):
         places = [divmod(4 * thread, width) for thread in range(256)]
         below = 1024 // width
-        if places[-1] != (below - 1, width - 4): return f"the last thread has no last place in a pass of {what}"
+        if places[-1] != (below - 1, width - 4): return f"a pass of {what} doesn't end with a row"
         if rows % below: return f"the last pass leaves the tile of {what}"
     if tile.shared_bytes > 49152: return "shared memory"
     rows, cols = tile.shape
@@ -198,6 +199,10 @@ MUTANTS = (
     Mutant("powers of two only", "if one_pass % t.bk or one_pass % t.bn",
            "if any(x & (x - 1) for x in (t.bm, t.bn, t.bk))", "accepts"),
     Mutant("padding forgotten", "t.bm + t.pad_a + t.bn", "t.bm + t.bn", "shared memory"),
+    Mutant("padding counted once, not for each row", "t.bk * (t.bm + t.pad_a + t.bn)",
+           "(t.bk * (t.bm + t.bn) + t.pad_a)", "shared memory"),
+    Mutant("padding after each column of B", "t.bk * (t.bm + t.pad_a + t.bn)",
+           "(t.bk * (t.bm + t.bn) + t.bn * t.pad_a)", "accepts"),
     Mutant("48 KB is too much already", "> 48 * 1024", ">= 48 * 1024", "accepts"),
     Mutant("KB of 1000 bytes", "48 * 1024", "48 * 1000", "accepts"),
     Mutant("numbers, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
@@ -258,7 +263,8 @@ EXERCISES = (Exercise(
            "my_tile": "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one A's rows?",
            "my_tile works: expected a": "give it a GroupTile(…)",
            "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
-           "wavefronts": "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A",
+           "wavefronts": "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how "
+                         "many words?). And a thread with more results reads fewer numbers for each",
            "warps": "with more than 64 results per thread there is room for only one block"},
     preamble="from numba_matmul.gemm.tiles import GroupTile\nTILE = GroupTile(128, 128, 16, 8, 8)\n",
     solutions=SOLUTIONS, mutants=MUTANTS),)

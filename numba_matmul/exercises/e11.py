@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['SMALL', 'OTHER', 'ORDER', 'HEAD', 'FIRST', 'MULTIPLY', 'TAIL', 'SOLUTIONS', 'LOADS', 'STORES', 'BETWEEN', 'MUTANTS',
-           'EXERCISES', 'events_of', 'tiles_of', 'judge_order', 'overlap', 'barriers', 'narrowest', 'judge', 'indented',
-           'dedented']
+           'EXERCISES', 'events_of', 'tiles_of', 'judge_order', 'overlap', 'barriers', 'loads', 'narrowest', 'judge',
+           'indented', 'dedented']
 
 # %% ../../nbs/exercises/e11.ipynb #e1100004
 from ..exercise import Exercise, Goal, Mutant, judge_kernel, reached, with_constants
 from ..microscope import trace
 from ..process import in_child
-from .e10 import NO_FENCES, case
+from .e10 import NO_FENCES, case, from_library
 import numpy as np
 
 # %% ../../nbs/exercises/e11.ipynb #e1100005
@@ -52,6 +52,10 @@ def barriers(events, tiles):
     reads = [i for i, (kind, _) in enumerate(events) if kind == "shared load"]
     return sum(kind == "barrier" for kind, _ in events[reads[0]:reads[-1]]) / (tiles - 1)
 
+def loads(events, tiles):
+    "Loads from global memory for each k tile; one k tile may be loaded twice."
+    return sum(kind == "global load" for kind, _ in events) / (tiles + 1)
+
 def narrowest(view):
     "Bytes of the narrowest load from global memory."
     return min(site.size for site in view.merged() if (site.space, site.operation) == ("global", "load"))
@@ -59,10 +63,14 @@ def narrowest(view):
 ORDER = (
     Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way",
          hint="load the next k tile before you multiply this one, and store it afterwards"),
-    Goal("barriers per tile", barriers, most=1, hint="with two tiles, nobody stores where others still read: "
-         "one barrier for each k tile says that the next one is complete"))
+    Goal("barriers per tile", barriers, most=1, hint="with two tiles, no thread stores where others still read: "
+         "one barrier per k tile, after the stores, is enough"),
+    Goal("loads per tile", loads, most=2, unit="of a thread from global memory",
+         hint="a thread loads four numbers of A and four of B per k tile, each of them once"))
 
-def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
+def judge(exercise, kernel):
+    "The usual verdicts and those of the order, on a kernel of the reader's own."
+    return [found] if (found := from_library(kernel)) else judge_order(ORDER, exercise, kernel)
 
 # %% ../../nbs/exercises/e11.ipynb #e1100007
 HEAD = """@cuda.jit
@@ -205,6 +213,19 @@ def keep(a_tile, b_tile, place, a_row, a_col, b_row, b_col, x, y):
         for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
         store4(b_tile, (now, b_row, b_col), *y)
         cuda.syncthreads()
+""" + TAIL, "the loads a quarter into the multiplication": HEAD + FIRST + """    cuda.syncthreads()
+    k0, now = 0, 0
+    while k0 < a.shape[1]:
+        then = k0 + BK
+""" + MULTIPLY.replace("        while dot < BK:\n", """        while dot < BK:
+            if dot == BK // 4 and then < a.shape[1]:
+                x, y = load4(a, (row0 + a_row, then + a_col)), load4(b, (then + b_row, col0 + b_col))
+""") + """        now = 1 - now
+        if then < a.shape[1]:
+            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
+            store4(b_tile, (now, b_row, b_col), *y)
+        cuda.syncthreads()
+        k0 = then
 """ + TAIL}
 
 # %% ../../nbs/exercises/e11.ipynb #e1100009
@@ -266,25 +287,39 @@ MUTANTS = (
     Mutant("BM for BN", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("a number for BK", "        k0 += BK\n", "        k0 += 8\n", "correct"),
     Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
-           "barriers per tile"))
+           "barriers per tile"),
+    Mutant("A is loaded twice", LOADS, LOADS + LOADS.splitlines(True)[0], "loads per tile"),
+    Mutant("the library's kernel", SOLUTIONS["reference"],
+           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as my_double_buffering\n",
+           "your own"))
 
 # %% ../../nbs/exercises/e11.ipynb #e1100010
 EXERCISES = (Exercise(
     "11", "my_double_buffering",
     cases=(case(16, 32, 40, SMALL), case(16, 64, 8, SMALL), case(16, 64, 16, OTHER)),
-    goals=(Goal("wide loads", narrowest, least=16, unit="bytes at least", hint="load4 reads four numbers at once"),
+    goals=(Goal("wide loads", narrowest, least=16, unit="bytes in the narrowest load",
+                hint="load4 reads four numbers at once"),
            Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", counted="code",
                 hint="two tiles of A and two of B are enough"),
            NO_FENCES),
-    hints={"in bounds: a: index": "after the last k tile there is no next one to load, so test for that. And rows of A begin at row0",
-           "in bounds: b: index": "after the last k tile there is no next one to load, so test for that. And columns of B begin at col0",
-           "in bounds: a_tile": "a_tile[place, step, row]: A is turned over on its way into shared memory, and there are two places, 0 and 1",
+    hints={"in bounds: a: index": "after the last k tile there is no next one to load: test for that. And rows of A "
+                                  "begin at row0, which comes from blockIdx.y",
+           "in bounds: b: index": "after the last k tile there is no next one to load: test for that. And columns of "
+                                  "B begin at col0, which comes from blockIdx.x",
+           "in bounds: a_tile": "a_tile[place, step, row]: A is transposed on its way into shared memory, and there "
+                                "are two places, 0 and 1",
            "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
-           "no races: _tile[": "one tile is read while the other is stored: which is which, and what keeps a fast warp "
-                       "from storing where a slow one still reads?",
-           "all written": "a tile is complete once every thread has stored its part: is there a barrier between "
-                          "the stores and the first read? And is the last k tile stored at all?",
+           "no races: _tile[": "one place is read while the other is stored: which is which? And do all threads meet "
+                               "at a barrier in each turn, between these two lines?",
+           "all written: 16×64×8": "here A is a single k tile: nothing more is to be loaded or stored, and the loop "
+                                   "ends after it",
+           "all written": "a k tile is complete once every thread has stored its eight numbers. Is it read from the "
+                          "place where it was stored, is there a barrier between, and is the last k tile stored at "
+                          "all?",
            "correct: never written": "some places in C belong to no thread: are row0 and col0, row and col still as they were given?",
+           "correct: 16×64×16": "the launches before were right. This one has smaller tiles, BK = 4, and two blocks "
+                                "one below the other: does a number stand where a name belongs, and do A's rows "
+                                "begin at row0?",
            "correct": "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two places do they end up, "
                       "and is each k tile multiplied exactly once?"},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",

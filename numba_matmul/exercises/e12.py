@@ -8,7 +8,7 @@ __all__ = ['ORDER', 'HEAD', 'FIRST', 'AHEAD', 'MULTIPLY', 'WAIT', 'ON', 'BEGIN',
 
 # %% ../../nbs/exercises/e12.ipynb #e1200004
 from ..exercise import Exercise, Goal, Mutant, with_constants, matmul_case
-from .e10 import NO_FENCES
+from .e10 import NO_FENCES, from_library
 from .e11 import TAIL, barriers, indented, judge_order
 from ..kernels.k12_async_copy import start_copies
 
@@ -35,9 +35,13 @@ ORDER = (
          hint="start the copy before you multiply, and wait only for the group that you need: how many younger groups "
               "may still be under way?"),
     Goal("barriers per tile", barriers, most=1,
-         hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before"))
+         hint="one barrier per k tile says both: all threads have waited for their copies, and all are done with "
+              "the stage before"))
 
-def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
+def judge(exercise, kernel):
+    "The usual verdicts and those of the order, on a kernel of the reader's own, which calls the page's `start_copies`."
+    found = from_library(kernel, ["start_copies"])
+    return [found] if found else judge_order(ORDER, exercise, kernel)
 
 # %% ../../nbs/exercises/e12.ipynb #e1200006
 HEAD = """@cuda.jit
@@ -186,6 +190,8 @@ MUTANTS = (
     Mutant("only one tile started before the loop", FIRST, FIRST.replace("range(STAGES - 1)", "range(1)"), "all written"),
     Mutant("the whole ring started before the loop", FIRST, FIRST.replace("range(STAGES - 1)", "range(STAGES)"), "no races"),
     Mutant("each stage gets the first tile", FIRST, FIRST.replace("col0, stage * BK", "col0, 0"), "correct"),
+    Mutant("the library's kernel", SOLUTIONS["reference"],
+           "from numba_matmul.kernels.k12_async_copy import short_async_copy as my_async_copy\n", "your own"),
     Mutant("a fifth stage", "a_ring = cuda.shared.array((STAGES,", "a_ring = cuda.shared.array((5,", "shared memory"))
 
 # %% ../../nbs/exercises/e12.ipynb #e1200009
@@ -201,17 +207,26 @@ EXERCISES = (Exercise(
     goals=(Goal("shared memory", lambda code: code.shared_bytes, most=4 * 4 * 8 * (20 + 32), unit="bytes", counted="code",
                 hint="a ring of STAGES tiles is enough"),
            NO_FENCES),
-    hints={"all written: asynchronous copy": "a copy has landed for all threads once each of them has waited for its own groups and then "
-                          "met the others at a barrier. Groups are counted from the youngest: close one for "
-                          "each k tile, even an empty one, or the count is off",
+    hints={"all written: asynchronous copy": "either this k tile hasn't landed: each thread waits for its own "
+                                             "groups, counted from the youngest, and then meets the others at a "
+                                             "barrier. Close a group per k tile, even an empty one, or the count is "
+                                             "off. Or the copy of a later k tile into this stage has begun: does it "
+                                             "go into `free`, after the barrier, and does `now` go through all "
+                                             "STAGES?",
+           "all written: 16×64×8": "here A is a single k tile: the loop ends after it",
            "all written": "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is each k tile started, "
-                          "into the stage from which it's read later?",
-           "no races: two asynchronous": "the stage is filled twice: is it `free`, and does `free` move on with each k tile?",
+                          "by all threads, into the stage from which it's read later?",
+           "no races: two asynchronous": "the stage is filled twice: is it `free`, does `free` move on with each k "
+                                         "tile, and are no more than STAGES - 1 k tiles started before the loop?",
            "no races: ring[": "all threads must have met at a barrier between the wait for a copy and the first read of it, and between the "
                        "last read of a stage and the next copy into it: do all of them reach it, in each k tile, and is `free` that stage?",
-           "in bounds: start_copies": "after the last k tile there is nothing to copy: test for that before you start one. And the copies "
-                                      "begin at row0 and col0",
+           "in bounds: start_copies": "after the last k tile there is nothing to copy: test for that before you "
+                                      "start one. And start_copies takes a, b, row0 and col0 in this order; row0 "
+                                      "comes from blockIdx.y, col0 from blockIdx.x",
            "in bounds": "stages are counted from 0 to STAGES - 1, and then from 0 again",
+           "correct: 32×64×20": "the launches before were right. This one has other tiles, BK = 4, in two blocks "
+                                "side by side: does a number stand where a name belongs, and do B's columns begin at "
+                                "col0?",
            "correct": "which k tile goes into which stage, from which stage is it read, and is each one multiplied exactly once?"},
     constants=ring_of(RING),
     preamble="from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"
