@@ -28,7 +28,8 @@ def codes_of(code):
 def from_page(fn, page):
     "Is a function the page's: imported, or defined again by a cell of the lesson? One that only has the same name is not."
     theirs = getattr(page, fn.__qualname__.partition(".")[0], None)  # it, or the factory that has made it
-    return fn.__globals__.get("__name__") == page.__name__ or fn.__code__.co_code in codes_of((kernel_parts(theirs) or [theirs])[0].__code__)
+    code = getattr((kernel_parts(theirs) or [theirs])[0], "__code__", None)
+    return fn.__globals__.get("__name__") == page.__name__ or bool(code) and fn.__code__.co_code in codes_of(code)
 
 def borrowed(kernel, page, exercise):
     "The verdict on a kernel that has the library's answer work for it: it calls, or one that it calls does, what the page exports later."
@@ -138,6 +139,12 @@ SOLUTIONS = {
     "B first, and the group closed at the end": HEAD + plan(step2=BARRIER + PIECES[2], step3=PIECES[1], step5=PIECES[0],
                                                             end=COMMIT) + TAIL,
     "two pieces at once": HEAD + plan(step3=BARRIER + PIECES[0], step4=PIECES[1] + PIECES[2] + COMMIT) + TAIL,
+    "a function that is called as one of the library's": """@cuda.jit(device=True)
+def in_sequence():
+    cp_async_wait_group(1)
+    cuda.syncthreads()
+
+""" + HEAD + plan(step3="        in_sequence()\n" + PIECES[0], step4=PIECES[1], step6=PIECES[2], end=COMMIT) + TAIL,
     "the wait a step before the barrier": HEAD + plan(
         step2="        cp_async_wait_group(1)\n", step3="        cuda.syncthreads()\n" + PIECES[0], step4=PIECES[1],
         step5=PIECES[2] + COMMIT) + TAIL,
@@ -193,6 +200,8 @@ MUTANTS = (
     wrong("no barrier", "all written", (SYNC, "")),
     wrong("the barrier before the wait", "all written", (BARRIER, SYNC + WAIT)),
     wrong("a barrier for one warp", "no races", (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
+    wrong("a barrier of each warp", "no races", (SYNC, SYNC.replace("syncthreads", "syncwarp"))),
+    wrong("the wait after the copies", "all written", step3=SYNC + PIECES[0], step4=PIECES[1], step5=PIECES[2], step6=WAIT + COMMIT),
     wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
     wrong("waits for all at the end of a k tile", "time for a copy", step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT,
           end="        cp_async_wait_group(0)\n"),
