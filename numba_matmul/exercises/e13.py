@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['STEP_LOADS', 'STEPS', 'ORDER', 'HEAD', 'TAIL', 'BARRIER', 'COMMIT', 'PIECES', 'STEP_LINES', 'PLAN', 'SOLUTIONS',
-           'WAIT', 'SYNC', 'MUTANTS', 'SMALL', 'OTHER', 'EXERCISES', 'borrowed', 'slack', 'barriers', 'together',
-           'judge', 'plan', 'wrong', 'fixed']
+           'WAIT', 'SYNC', 'MUTANTS', 'SMALL', 'OTHER', 'EXERCISES', 'codes_of', 'from_page', 'borrowed', 'slack',
+           'barriers', 'together', 'judge', 'plan', 'wrong', 'fixed']
 
 # %% ../../nbs/exercises/e13.ipynb #e1300004
 from dataclasses import replace

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ZEROS', 'BN', 'SMALL', 'OTHER', 'CASES', 'ORDERS', 'KINDS', 'HEAD', 'STORE', 'FENCE', 'SYNC', 'RAISE', 'OWNER',
-           'WAIT', 'ADD', 'ON', 'WRITE', 'TAIL', 'HAND', 'REST', 'SOLUTIONS', 'LOOK', 'MUTANTS', 'EXERCISES',
+           'WAIT', 'ADD', 'ON', 'WRITE', 'TAIL', 'HAND', 'REST', 'SOLUTIONS', 'LOOK', 'MUTANTS', 'OTHERS', 'EXERCISES',
            'plain_loop', 'plain_write', 'given', 'play', 'unequal', 'barriers_needed', 'launch_in', 'different',
            'judge', 'wrong']
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ORDER', 'HEAD', 'FIRST', 'BEGIN', 'WAIT', 'AHEAD', 'STEPS', 'ON', 'END', 'ACC', 'SOLUTIONS', 'LOOP', 'X', 'Y',
-           'ODD_EVEN', 'PAIRS', 'FRAGMENTS', 'MUTANTS', 'RING', 'EXERCISES', 'bf16_case', 'wavefronts_a_step', 'judge',
-           'loop', 'end']
+           'ODD_EVEN', 'PAIRS', 'FRAGMENTS', 'MUTANTS', 'RING', 'EXERCISES', 'bf16_case', 'wavefronts_a_step',
+           'with_ones', 'looked_into', 'judge', 'loop', 'end']
 
 # %% ../../nbs/exercises/e15.ipynb #e1500004
 import numpy as np

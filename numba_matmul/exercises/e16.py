@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BN', 'STAGES', 'SMALL', 'WIDE', 'SIGNATURE', 'K_TILE', 'NO_FENCES', 'ORDER', 'HEAD', 'PROLOGUE', 'BEGIN', 'WAIT',
-           'MULTIPLY', 'MEET', 'AHEAD', 'ON', 'TAIL', 'LOOP', 'BY_NUMBER', 'SOLUTIONS', 'ALL', 'MUTANTS', 'EXERCISES',
-           'recorded_run', 'ring_of', 'call', 'case', 'k_tiles_ahead', 'products_at_work', 'barriers', 'fences',
-           'judge', 'loop', 'start', 'changed']
+           'MULTIPLY', 'MEET', 'AHEAD', 'ON', 'TAIL', 'LOOP', 'BY_NUMBER', 'SOLUTIONS', 'ALL', 'MUTANTS', 'SUMS',
+           'EXERCISES', 'recorded_run', 'ring_of', 'call', 'case', 'k_tiles_ahead', 'products_at_work', 'barriers',
+           'fences', 'judge', 'loop', 'start', 'changed']
 
 # %% ../../nbs/exercises/e16.ipynb #9555aa0d
 import sys

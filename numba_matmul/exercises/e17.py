@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TILE', 'CASES', 'SIGNATURE', 'KINDS', 'BOXES', 'CONSUMER_THREADS', 'ORDER', 'HEAD', 'PRODUCE', 'CONSUMER', 'CONSUME',
            'RESULTS', 'SEE', 'SEND', 'END', 'SOLUTIONS', 'BY_HAND', 'WAIT', 'MMA', 'RELEASE', 'ACQUIRE', 'MUTANTS',
-           'EXERCISES', 'stage_results', 'send_results', 'ring_of', 'multiply', 'recorded', 'k_tiles_on_their_way',
-           'ended_too_often', 'judge', 'produce', 'consume']
+           'BYTES', 'OWN', 'EXERCISES', 'stage_results', 'send_results', 'ring_of', 'multiply', 'recorded',
+           'k_tiles_on_their_way', 'ended_too_often', 'for_the_results', 'judge', 'produce', 'consume']
 
 # %% ../../nbs/exercises/e17.ipynb #e46e6450
 import numpy as np
