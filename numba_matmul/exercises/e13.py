@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['STEP_LOADS', 'STEPS', 'ORDER', 'HEAD', 'TAIL', 'BARRIER', 'COMMIT', 'PIECES', 'STEP_LINES', 'PLAN', 'SOLUTIONS',
-           'WAIT', 'SYNC', 'MUTANTS', 'SMALL', 'OTHER', 'EXERCISES', 'borrowed', 'slack', 'barriers', 'together',
-           'judge', 'plan', 'wrong', 'fixed']
+           'WAIT', 'SYNC', 'MUTANTS', 'SMALL', 'OTHER', 'EXERCISES', 'codes_of', 'from_page', 'borrowed', 'slack',
+           'barriers', 'together', 'judge', 'plan', 'wrong', 'fixed']
 
 # %% ../../nbs/exercises/e13.ipynb #e1300004
 from dataclasses import replace
+from types import CodeType
 from ..exercise import Exercise, Goal, Mutant, Verdict, constants_of, matmul_case, with_constants
 from .e10 import NO_FENCES
 from .e11 import judge_order
@@ -20,6 +21,16 @@ from ..kernels.k13_planned_loop import (short_factors, short_place, short_planne
 from ..process import kernel_parts
 
 # %% ../../nbs/exercises/e13.ipynb #e1300005
+def codes_of(code):
+    "The instructions of a code object, and of those inside it."
+    return {code.co_code}.union(*(codes_of(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+def from_page(fn, page):
+    "Is a function the page's: imported, or defined again by a cell of the lesson? One that only has the same name is not."
+    theirs = getattr(page, fn.__qualname__.partition(".")[0], None)  # it, or the factory that has made it
+    code = getattr((kernel_parts(theirs) or [theirs])[0], "__code__", None)
+    return fn.__globals__.get("__name__") == page.__name__ or bool(code) and fn.__code__.co_code in codes_of(code)
+
 def borrowed(kernel, page, exercise):
     "The verdict on a kernel that has the library's answer work for it: it calls, or one that it calls does, what the page exports later."
     given = set(exercise.constants) | set(kernel_parts(exercise.build("reference"))[0].__globals__)
@@ -30,7 +41,7 @@ def borrowed(kernel, page, exercise):
         for name in set(fn.__code__.co_names) - seen:
             seen.add(name)
             if not (parts := kernel_parts(fn.__globals__.get(name))): continue
-            if parts[0].__qualname__.partition(".")[0] in answers:  # it, or what a factory has made
+            if parts[0].__qualname__.partition(".")[0] in answers and from_page(parts[0], page):
                 return Verdict("your own", False, f"{fn.__name__} calls {parts[0].__name__}, which is the library's own answer",
                                "write the lines yourself: the library's kernel is for comparing, after you have passed")
             left.append(parts[0])
@@ -67,8 +78,8 @@ ORDER = (
     Goal("copies in a row", together, most=5, unit="copies between two steps",
          hint="put a step between the pieces"),
     Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied meanwhile",
-         hint="start the copies soon after the barrier, and wait only for the group that you need: how many younger groups "
-              "may still be under way?"))
+         hint="start the copies soon after the barrier, in one group per k tile, and wait only for the group that you need: how many "
+              "younger groups may still be under way?"))
 
 # %% ../../nbs/exercises/e13.ipynb #e1300006
 def judge(exercise, loop):
@@ -128,6 +139,12 @@ SOLUTIONS = {
     "B first, and the group closed at the end": HEAD + plan(step2=BARRIER + PIECES[2], step3=PIECES[1], step5=PIECES[0],
                                                             end=COMMIT) + TAIL,
     "two pieces at once": HEAD + plan(step3=BARRIER + PIECES[0], step4=PIECES[1] + PIECES[2] + COMMIT) + TAIL,
+    "a function that is called as one of the library's": """@cuda.jit(device=True)
+def in_sequence():
+    cp_async_wait_group(1)
+    cuda.syncthreads()
+
+""" + HEAD + plan(step3="        in_sequence()\n" + PIECES[0], step4=PIECES[1], step6=PIECES[2], end=COMMIT) + TAIL,
     "the wait a step before the barrier": HEAD + plan(
         step2="        cp_async_wait_group(1)\n", step3="        cuda.syncthreads()\n" + PIECES[0], step4=PIECES[1],
         step5=PIECES[2] + COMMIT) + TAIL,
@@ -183,6 +200,8 @@ MUTANTS = (
     wrong("no barrier", "all written", (SYNC, "")),
     wrong("the barrier before the wait", "all written", (BARRIER, SYNC + WAIT)),
     wrong("a barrier for one warp", "no races", (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
+    wrong("a barrier of each warp", "no races", (SYNC, SYNC.replace("syncthreads", "syncwarp"))),
+    wrong("the wait after the copies", "all written", step3=SYNC + PIECES[0], step4=PIECES[1], step5=PIECES[2], step6=WAIT + COMMIT),
     wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
     wrong("waits for all at the end of a k tile", "time for a copy", step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT,
           end="        cp_async_wait_group(0)\n"),
@@ -238,11 +257,12 @@ EXERCISES = (Exercise(
     goals=(NO_FENCES,),
     hints={"all written: asynchronous copy": "when is the next k tile read for the first time? Before that, each thread has to wait for its "
                           "own groups, counted from the youngest, and then to meet the others at a barrier. A group is closed in "
-                          "each k tile, even if it's empty",
+                          "each k tile, after its three pieces, even if it's empty",
            "all written": "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is each piece, 0, 1 and 2, "
                           "started once for each k tile, into `free`?",
            "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
-           "no races: ring[": "the copy goes into the stage of the k tile before. Which barrier tells you that nobody reads it anymore, and "
+           "no races: and is read by": "a thread's wait is for its own copies: between that and the first read of the next k tile all threads meet at a barrier",
+           "no races: ring[": "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that nobody reads it anymore, and "
                        "does every thread reach it?",
            "correct": "which k tile is copied, into which stage, and is each piece of it? And is each step done once?",
            "barriers": "all threads of the block must reach the same barrier"},

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ZEROS', 'BN', 'SMALL', 'OTHER', 'CASES', 'ORDERS', 'KINDS', 'HEAD', 'STORE', 'FENCE', 'SYNC', 'RAISE', 'OWNER',
-           'WAIT', 'ADD', 'ON', 'WRITE', 'TAIL', 'HAND', 'REST', 'SOLUTIONS', 'LOOK', 'MUTANTS', 'EXERCISES',
+           'WAIT', 'ADD', 'ON', 'WRITE', 'TAIL', 'HAND', 'REST', 'SOLUTIONS', 'LOOK', 'MUTANTS', 'OTHERS', 'EXERCISES',
            'plain_loop', 'plain_write', 'given', 'play', 'unequal', 'barriers_needed', 'launch_in', 'different',
            'judge', 'wrong']
 
@@ -256,6 +256,12 @@ def hand_over(workspace, flags, block, thread, acc):
                 cuda.syncthreads()
                 cuda.threadfence()
 """ + ADD + ON + WRITE + TAIL,
+    "raised by all threads, and lowered when all have": HEAD + STORE + FENCE + """            cuda.atomic.add(flags, block, 1)
+""" + OWNER + """                if thread == 0:
+                    while cuda.atomic.cas(flags, other, THREADS, 0) != THREADS: pass
+                    cuda.threadfence()
+                cuda.syncthreads()
+""" + ADD + ON + WRITE + TAIL,
     "raised by adding one": HEAD + STORE + FENCE + SYNC + """            if thread == 0: cuda.atomic.add(flags, block, 1)
 """ + REST,
     "number by number": HEAD + """            for i in range(RESULTS): workspace[block * PART + i * THREADS + thread] = acc[i]
@@ -297,6 +303,11 @@ def my_stream_k(a, b, c, workspace, flags): short_stream_k(a, b, c, workspace, f
 """, "your own"),
     wrong("not written", HAND, "            ...\n", "written"),
     wrong("no fence of the writer", FENCE + SYNC, SYNC, "no races"),
+    wrong("one thread of the writer fences", FENCE + SYNC, FENCE.replace("cuda.", "if thread == 0: cuda.") + SYNC, "no races"),
+    wrong("every thread waits", "                if thread == 0:\n                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n"
+          "                    cuda.threadfence()\n", "                while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n"
+          "                cuda.threadfence()\n", "ends"),
+    wrong("the other block's part begins at its number", "other * PART + 4 * thread", "other + 4 * thread", "in bounds"),
     wrong("no fence of the reader", "                    cuda.threadfence()\n", "", "no races"),
     wrong("a fence for the block only", FENCE + SYNC, FENCE.replace("fence", "fence_block") + SYNC, "no races"),
     wrong("the writer's fence behind the flag", HAND, STORE + SYNC + RAISE + FENCE, "no races"),
@@ -335,21 +346,25 @@ def my_stream_k(a, b, c, workspace, flags): short_stream_k(a, b, c, workspace, f
           OWNER.replace("            while", WRITE + "            while") + WAIT + ADD + ON, "correct"))
 
 # %% ../../nbs/exercises/e14.ipynb #e140000b
+OTHERS = "does that block have a part of this tile? The parts of a tile are those of the blocks after the owner"
 EXERCISES = (Exercise(
     "14", "my_stream_k",
     hints={"no races: race: flags[": "everything that touches a flag is atomic: cas, exch, or add",
            "no races: race: c[": "only the block that has a tile's beginning stores it",
-           "no races: race: workspace[": "two blocks use one place: a block's part begins at its own number times PART, and the owner reads it at "
-                                         "the other block's number, after waiting for that block's flag",
-           "no races: with no flag": "the writer's side: numbers, fence, barrier, flag. The reader's side: flag, fence, barrier, "
-                                     "numbers. And is it the flag of the block whose part is read?",
+           "no races: was read by": "a part was read before it was there: one thread of the owner waits until the flag of block `other` is 1, a barrier holds the "
+                                    "others back until then, and that block's part begins at other * PART",
+           "no races: and is read by": "the flag alone orders nothing. The writer's side: numbers, fence, barrier, flag. The reader's side: flag, fence, barrier, "
+                                       "numbers. The fence is cuda.threadfence(), and the flag is that of the block whose part is read",
+           "no races: and is written by": "two blocks write one place: a block's part begins at its own number times PART, and a thread's next four numbers "
+                                          "are STEP further on",
            "no races": "who writes this number, and what tells the reader that it's there? The writer's side: numbers, fence, barrier, flag. "
                        "The reader's side: flag, fence, barrier, numbers",
-           "ends": "who raises the flag that somebody waits for, and who lowers it? Is it read by an atomic operation, so that it's read "
-                   "anew each time? Does the loop over the other blocks go on, and is each part handed over once?",
-           "in bounds: flags": "does that block have a part of this tile? The parts of a tile are those of the blocks after the owner",
+           "ends": "who raises the flag that somebody waits for, to which number, and who lowers it, one thread each? Is it read by an atomic operation, so that it's read "
+                   "anew each time? Does `other` go on by one, does `stop` move to the end of that block's part, and is each part handed over once?",
+           "in bounds: flags": OTHERS, "in bounds: is negative": OTHERS,
            "in bounds: workspace": "a block's part begins at its number times PART, a thread's four at 4 * thread in it, and the next four STEP further on",
-           "in bounds": "does that block have a part of this tile?",
+           "in bounds": "row0 and col0 are those of the block's tile, and its k tiles go from begin to before stop",
+           "correct: = nan": "a sum that is NaN has added what nobody wrote: the part of block `other` begins at other * PART",
            "correct: never written": "each tile is stored once, by the block that has its beginning: a sum that is NaN has added what nobody wrote",
            "correct": "which blocks have a part of this tile, where does each of them end, and where in the workspace does it lie? Each part "
                       "is added once, before the tile is stored",
@@ -357,7 +372,7 @@ EXERCISES = (Exercise(
            "equal parts": "that isn't stream-K: all k tiles of all tiles are dealt out in equal parts, from first_k_tile(block, …) to "
                           "first_k_tile(block + 1, …), even if a tile then belongs to two blocks",
            "barriers needed": "one barrier before the flag is raised, one after a flag has been seen, and one at the end of each tile are enough",
-           "second launch": "the next launch must find all flags lowered, each exactly once",
+           "second launch": "a flag that is still up from the first launch lets an owner read too early: whoever has seen a flag lowers it",
            "flags": "whoever has seen a flag must lower it, and only one thread raises it"},
     constants=SMALL,
     preamble="from numba_matmul.exercises.e14 import ZEROS, first_k_tile\n"

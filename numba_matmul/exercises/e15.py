@@ -4,16 +4,19 @@
 
 # %% auto #0
 __all__ = ['ORDER', 'HEAD', 'FIRST', 'BEGIN', 'WAIT', 'AHEAD', 'STEPS', 'ON', 'END', 'ACC', 'SOLUTIONS', 'LOOP', 'X', 'Y',
-           'ODD_EVEN', 'PAIRS', 'FRAGMENTS', 'MUTANTS', 'RING', 'EXERCISES', 'bf16_case', 'wavefronts_a_step', 'judge',
-           'loop', 'end']
+           'ODD_EVEN', 'PAIRS', 'FRAGMENTS', 'MUTANTS', 'RING', 'EXERCISES', 'bf16_case', 'wavefronts_a_step',
+           'with_ones', 'looked_into', 'judge', 'loop', 'end']
 
 # %% ../../nbs/exercises/e15.ipynb #e1500004
 import numpy as np
 from ..arrays import from_bf16, to_bf16
-from ..exercise import Case, Exercise, Goal, Mutant, with_constants
+from ..exercise import Case, Exercise, Goal, Mutant, constants_of, with_constants
 from .e10 import NO_FENCES
 from .e11 import barriers, indented, judge_order
 from .e12 import time_for_a_copy
+from .e13 import borrowed
+from ..kernels import k15_tensor_cores as page
+from ..process import in_child, kernel_parts
 from ..kernels.k15_tensor_cores import (ZEROS, ldmatrix_x4, ldmatrix_x4_trans, place,
                                                    start_copies)
 
@@ -43,7 +46,31 @@ ORDER = (
     Goal("barriers per tile", barriers, most=1,
          hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before"))
 
-def judge(exercise, kernel): return judge_order(ORDER, exercise, kernel)
+def with_ones(launch, args, operand):
+    "In a child: what is left of the mistake if A (0) or B (1) is 1 everywhere, or neither: is C right, has it its sums at least, in other places?"
+    if operand is not None: args[operand][...] = to_bf16(np.ones(1))[0]
+    a, b, c = args
+    launch(a, b, c)
+    exact = from_bf16(a).astype(np.float64) @ from_bf16(b)
+    return np.allclose(c, exact, atol=1e-3), np.allclose(np.sort(c, axis=None), np.sort(exact, axis=None), atol=1e-3)
+
+def looked_into(exercise, kernel, found):
+    "Wrong sums, in a sentence that goes on: where does the mistake lie?"
+    case = next(case for case in exercise.cases if found.startswith(f"{case.name} ") or found.startswith(f"{case.name}:"))
+    launch = with_constants(kernel, constants_of(exercise, case))[case.grid, case.block]
+    def tried(operand): return in_child(with_ones, launch, case.make(np.random.default_rng())[0], operand, simulator=True, keep=True)
+    if "in the wrong places" in found: return "" if tried(None)[1] else "; other sums are nowhere"
+    a, b = (tried(operand)[0] for operand in (0, 1))
+    if a and b: return "; all is right if A is 1 everywhere, and if B is"
+    return "; all is right if A is 1 everywhere" if a else "; all is right if B is 1 everywhere" if b else "; they are wrong even if A or B is 1 everywhere"
+
+def judge(exercise, kernel):
+    "The usual verdicts, then goals measured on the events of a warp; wrong sums are looked into."
+    if kernel_parts(kernel) and (theirs := borrowed(kernel, page, exercise)): return [theirs]
+    *found, last = judge_order(ORDER, exercise, kernel)
+    if last.failed and last.name == "correct" and any(word in last.found for word in ("are wrong", "in the wrong places")):
+        last.found += looked_into(exercise, kernel, last.found)
+    return [*found, last]
 
 # %% ../../nbs/exercises/e15.ipynb #e1500006
 HEAD = """@cuda.jit
@@ -150,6 +177,17 @@ def at(stage, tile, row, col, lane): return stage * tile + place(row + lane % 16
             acc = mma_m16n8k16(acc, x, y)
 """ + ON + END,
     "the wait at the end": HEAD + ACC + FIRST + WAIT.replace("        ", "    ") + BEGIN + AHEAD + STEPS + WAIT + ON + END,
+    "factors a step ahead": HEAD + ACC + FIRST + BEGIN + WAIT + AHEAD + """        here, half, at_a, at_b = lane % 16, lane // 16 * 8, now * A_TILE, now * B_TILE
+        x = ldmatrix_x4(a_ring, at_a + place(row + here, half)) + ldmatrix_x4(a_ring, at_a + place(row + 16 + here, half))
+        y = ldmatrix_x4_trans(b_ring, at_b + place(here, col + half)) + ldmatrix_x4_trans(b_ring, at_b + place(here, col + 16 + half))
+        for k in range(16, BK, 16):
+            next_x = ldmatrix_x4(a_ring, at_a + place(row + here, k + half)) + ldmatrix_x4(a_ring, at_a + place(row + 16 + here, k + half))
+            next_y = (ldmatrix_x4_trans(b_ring, at_b + place(k + here, col + half))
+                      + ldmatrix_x4_trans(b_ring, at_b + place(k + here, col + 16 + half)))
+            acc = mma_m16n8k16(acc, x, y)
+            x, y = next_x, next_y
+        acc = mma_m16n8k16(acc, x, y)
+""" + ON + END,
     "stages by the number of the tile": HEAD + ACC + FIRST + """    for tile in range(a.shape[1] // BK):
 """ + WAIT + """        if (tile + 2) * BK < a.shape[1]:
             start_copies(a_ring, b_ring, (tile + 2) % 3, a, b, row0, col0, (tile + 2) * BK, thread)
@@ -206,6 +244,10 @@ FRAGMENTS = (
     loop("A loaded for each half of B", "            acc = mma_m16n8k16(acc, x, y)\n",
          "            acc = mma_m16n8k16(acc, x, y)\n" + X.replace("x =", "z =")
          + "            if z[0] == uint32(0x7F817F81): acc = ZEROS\n", "wavefronts per step"),
+    loop("each product made twice", "            acc = mma_m16n8k16(acc, x, y)\n", "            acc = mma_m16n8k16(acc, x, y)\n"
+         "            again = mma_m16n8k16(acc, x, y)\n            if again[0] == float32(12345.678): acc = again\n", "products per load"),
+    loop("the lower rows of A come first", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(acc, x[4:] + x[:4], y)", "correct"),
+    loop("the right half begins a number on, not eight", "lane // 16 * 8\n", "lane // 16\n", "correct"),
     loop("B pair by pair", Y, PAIRS, "wavefronts per step"))
 
 # %% ../../nbs/exercises/e15.ipynb #e1500012
@@ -252,6 +294,11 @@ MUTANTS = (*FRAGMENTS,
         c[row0 + r, col0 + s] = sums[q]
 """, "local memory"),
     loop("the warp's rows of A left out", STEPS, STEPS.replace("row + here", "here").replace("row + 16", "16"), "correct"),
+    Mutant("the library's kernel", HEAD + ACC + FIRST + LOOP + END, """from numba_matmul.kernels.k15_tensor_cores import short_tensor_cores
+
+@cuda.jit
+def my_tensor_cores(a, b, c): short_tensor_cores(a, b, c)
+""", "your own"),
     Mutant("a fourth stage", "a_ring = cuda.shared.array(A_RING,", "a_ring = cuda.shared.array(12288,", "shared memory"))
 
 # %% ../../nbs/exercises/e15.ipynb #e1500009
@@ -264,6 +311,8 @@ EXERCISES = (Exercise(
     goals=(Goal("wavefronts per step", wavefronts_a_step, most=16,
                 hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A and two for B, each matrix from eight neighboring "
                      "rows"),
+           Goal("products per load", lambda code: code.mix.get("HMMA", 0) / max(1, code.mix.get("LDSM", 0)), most=2, counted="code",
+                hint="one mma_m16n8k16 per step takes all of x and y: eight products of 16×8 for four ldmatrix_x4"),
            Goal("local memory", lambda code: code.stack_bytes, most=0, unit="bytes", counted="code",
                 hint="the sums stay in registers if every index into acc is a constant once the loops are unrolled: "
                      "range with literal bounds"),
@@ -272,20 +321,31 @@ EXERCISES = (Exercise(
            NO_FENCES),
     hints={"correct: never written": "a lane has four sums of each 16×8 matrix: two neighbors in one row, and two in "
                                      "the row eight below. Does each of its 32 sums have a place of its own?",
-           "correct: in the wrong places": "the sums are right, so leave the multiplication alone: look at the epilogue. Where does the block's tile "
-                                           "begin in C, where the warp's part in it, where the matrix, and where in that a lane's four sums?",
-           "correct": "the sums themselves are wrong, so it's the multiplication. Try A = 1 everywhere: if all rows of C come out equal and right, "
-                      "B is read correctly; then B = 1 for A. Which 16 rows and which half of 16 columns does a lane's address name, "
-                      "is B turned (_trans), and do k and acc go on?",
-           "all written: asynchronous copy": "the wait and the barrier are given, so look at the address: it's in the stage `now`, now * A_TILE or "
-                                             "now * B_TILE; and `free` is another stage",
+           "correct: other sums are nowhere": "some rows of A or columns of B were multiplied twice, and others not at all. The second ldmatrix_x4 of A begins "
+                                              "16 rows below the first, that of B 16 columns to the right; the first begins in the warp's row and column, and a "
+                                              "lane names row lane % 16 of 16. Or the epilogue stores some of acc twice: number 16 * i + 4 * j and the next three",
+           "correct: in the wrong places": "all sums are there, and not where they belong. In the epilogue: where does the block's tile begin in C, where the warp's part "
+                                           "in it, where the matrix, and where in that a lane's four sums? If that's right: the upper rows of A and the left "
+                                           "columns of B come first in x and y",
+           "correct: and if B is": "each operand has the right numbers, and they don't meet: both loads need the same k, and each address goes through place(row, column)",
+           "correct: right if A is": "so B is read correctly, and A isn't: a lane names row lane % 16 of 16 and the left or right 8 of 16 columns by lane // 16, "
+                                     "in the warp's rows, from column k on; the upper 16 rows come first, and x is passed on as it was loaded",
+           "correct: right if B is": "so A is read correctly, and B isn't: its rows lie along n, so ldmatrix_x4_trans turns the matrices. A lane names row k + lane % 16, "
+                                     "and the left or right 8 of 16 columns by lane // 16, from the warp's column on",
+           "correct": "either both operands are read wrongly: does a lane name row lane % 16 of 16, and the left or right 8 columns by lane // 16? Or they are added up "
+                      "wrongly: A comes first, acc goes on as it is through all k tiles, and k through all of BK in steps of 16",
+           "all written: asynchronous copy": "if the wait and the barrier are as they were given, look at the address: it's in the stage `now`, now * A_TILE or "
+                                             "now * B_TILE, `free` is another stage, and the warp's rows end before BM, its columns before BN",
            "all written": "nobody has copied this: the address is now * A_TILE or now * B_TILE, plus place(row, column) within "
                           "the tile, row and column below its size",
+           "no races: two asynchronous copies": "a stage is filled twice: do `free` and `now` move on with each k tile?",
+           "no races: and is read by": "a thread's wait is for its own copies: after it, in each k tile, all threads meet at the barrier before anybody reads",
            "no races: race: c[": "two lanes write one element of C: which rows and columns does a lane have in each 16×8 "
                                  "matrix, and where does the matrix begin: in the block's tile, and in C?",
            "no races: ring[": "a stage may be filled again once no warp reads it anymore: which barrier tells you, and does every thread "
                              "reach it in each k tile?",
-           "in bounds: start_copies": "after the last k tile there is nothing to copy: test for that",
+           "in bounds: start_copies": "after the last k tile there is nothing to copy: test for that. And the block's rows begin at blockIdx.y * BM, its "
+                                      "columns at blockIdx.x * BN",
            "in bounds: c: index": "a place in C: the block's row0 and col0, the warp's row and col, the matrix's, and then the lane's",
            "in bounds": "rows and columns are those of the tile: below BM, BN or BK"},
     constants=RING | dict(start_copies=with_constants(start_copies, RING), ZEROS=ZEROS, place=place,

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BN', 'STAGES', 'SMALL', 'WIDE', 'SIGNATURE', 'K_TILE', 'NO_FENCES', 'ORDER', 'HEAD', 'PROLOGUE', 'BEGIN', 'WAIT',
-           'MULTIPLY', 'MEET', 'AHEAD', 'ON', 'TAIL', 'LOOP', 'BY_NUMBER', 'SOLUTIONS', 'ALL', 'MUTANTS', 'EXERCISES',
-           'recorded_run', 'ring_of', 'call', 'case', 'k_tiles_ahead', 'products_at_work', 'barriers', 'fences',
-           'judge', 'loop', 'start', 'changed']
+           'MULTIPLY', 'MEET', 'AHEAD', 'ON', 'TAIL', 'LOOP', 'BY_NUMBER', 'SOLUTIONS', 'ALL', 'MUTANTS', 'SUMS',
+           'EXERCISES', 'recorded_run', 'ring_of', 'call', 'case', 'k_tiles_ahead', 'products_at_work', 'barriers',
+           'fences', 'judge', 'loop', 'start', 'changed']
 
 # %% ../../nbs/exercises/e16.ipynb #9555aa0d
 import sys
@@ -149,9 +149,9 @@ NO_FENCES = Goal("fences", fences, most=0, unit="in the main loop", counted="cod
                  hint="threads write nothing in the loop that a copy or another thread would have to see")
 ORDER = (
     Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile",
-         hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply"),
+         hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply, and wait for no other than that one"),
     Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one",
-         hint="with pending = 1 the products of this k tile stay at work while you wait for the next one; "
+         hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while you wait for the next one; "
               "those of the k tile before are complete"),
     Goal("barriers per tile", barriers, most=1, hint="one barrier says that both warpgroups are done with the k tile before: its stage is "
                                                      "the one to fill, and no other barrier is needed"))
@@ -280,6 +280,21 @@ def order(ring, full, stage, map_a, map_b, row, col, k_tile):
             stage = 0
             turns += 1
 """ + TAIL,
+    "a function for descriptors, and a barrier only if something is ordered": """@cuda.jit(device=True)
+def descriptor(of, address): return of | address >> 4
+
+""" + HEAD + PROLOGUE + """    acc = ZEROS
+    for i in range(k_tiles):
+        times, stage = divmod(i, STAGES)
+        mbarrier_try_wait(full + 8 * stage, times % 2)
+        base, ahead = ring + stage * STAGE_BYTES, i + STAGES - 1
+        acc = wgmma_mma_async(acc, descriptor(OF_A, base + warpgroup * BOX), descriptor(OF_B, base + BYTES_A), NEXT_A, NEXT_B, 4, 1, 1, 1)
+        if ahead < k_tiles:
+            cuda.syncthreads()
+            if thread == 0:
+                start_copies(ring + ahead % STAGES * STAGE_BYTES, full + 8 * (ahead % STAGES), map_a, map_b, row, col, ahead)
+                mbarrier_arrive_expect_tx(full + 8 * (ahead % STAGES), STAGE_BYTES)
+""" + TAIL,
     "the free stage before the products": HEAD + PROLOGUE + """    acc, k_tile, stage, phase = ZEROS, 0, 0, 0
     while k_tile < k_tiles:
         free, bar = (stage + 2) % 3, full + 8 * stage
@@ -365,6 +380,11 @@ MUTANTS = (
 @cuda.jit
 def my_tma_wgmma(map_a, map_b, c, k): short_tma_wgmma(map_a, map_b, c, k)
 """, "your own"),
+    changed("row and column exchanged", "row, col, ahead)", "col, row, ahead)", "correct"),
+    changed("A's tensor map for B", "map_a, map_b, row, col, ahead)", "map_b, map_a, row, col, ahead)", "no races"),
+    changed("each k tile ordered twice", "row, col, ahead)\n", "row, col, ahead)\n            start_copies(ring + STAGE_BYTES * free, full + 8 * free, "
+            "map_a, map_b, row, col, ahead)\n", "no races"),
+    changed("eight steps", "NEXT_B, 4,", "NEXT_B, 8,", "in bounds"),
     changed("each k tile begins at zero", "4, 1, 1, 1)", "4, 1, 1, 0)", "correct"),
     changed("a quarter of the k tile", "NEXT_B, 4,", "NEXT_B, 1,", "correct"),
     changed("B is not transposed", "4, 1, 1, 1)", "4, 0, 1, 1)", "in bounds"),
@@ -403,15 +423,25 @@ def my_tma_wgmma(map_a, map_b, c, k): short_tma_wgmma(map_a, map_b, c, k)
            "k tiles ahead"))
 
 # %% ../../nbs/exercises/e16.ipynb #2c64f147
+SUMS = ("if only the lower 64 rows of each tile are wrong, it's the second warpgroup's part of A: BOX * warpgroup into the tile. If only blocks other than the "
+        "first are: is row, col the tile's? If nearly all is wrong (some sums of a bfloat16 C are then right elsewhere, by chance): where does B's tile "
+        "begin (BYTES_A behind A's), how far is it to the next 16 of k in A and in B, are there four steps, do the sums go on "
+        "(scale_d), and which k tile is ordered into which stage?")
 EXERCISES = (Exercise(
     "16", "my_tma_wgmma",
     cases=(case(128, 64, 448, (1, 1)), case(256, 128, 192, (1, 2), WIDE), case(128, 128, 64, (2, 1))),
     goals=(Goal("spills", lambda code: code.spills + code.stack_bytes, most=0, unit="loads, stores and bytes of stack", counted="code",
                 hint="the sums are one tuple: pass it on whole"), NO_FENCES),
-    hints={"all written": "a product may start once the phase of its stage's mbarrier has ended. Which parity is that the first time "
-                          "around the ring, and which the second? And is the wait before the product?",
-           "no races": "a stage may be ordered again once the products of its k tile are complete, in both warpgroups: which "
-                       "stage is that right after the barrier?",
+    hints={"all written": "a product may start once the phase of its stage's mbarrier has ended: does each thread wait for that, before the product, at the "
+                          "mbarrier of the stage that it multiplies? Which parity is that the first time around the ring, and which the second?",
+           "no races: or an mbarrier is": "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written where STAGE_BYTES or "
+                                          "STAGES belongs? And map_a comes before map_b",
+           "no races: two asynchronous copies": "a stage is ordered twice: is each k tile ordered once, and does `free` move on?",
+           "no races": "a stage may be ordered again once the products of its k tile are complete, in both warpgroups. With pending = 1, those of the k tile before "
+                       "are complete when a call returns: does the barrier come after that call and before the copy, in each k tile, and "
+                       "does the copy go into `free`?",
+           "barriers: 128 of 256": "the warpgroups wait for each other, at different places: all threads go through the same barriers and mbarriers",
+           "barriers: of 256 have arrived": "one thread arrives in each phase, and this mbarrier was made for more arrivals",
            "barriers: more than": "a phase of this mbarrier ends with one arrival: has one thread been elected to arrive, and does `free` move on "
                                    "with each k tile, so that no stage is ordered twice?",
            "barriers: there is no mbarrier": "there are STAGES mbarriers, 8 bytes each, from `full` on: is one made for each stage, and does "
@@ -424,19 +454,18 @@ EXERCISES = (Exercise(
                                      "stage, in bytes. And do they tell the mbarrier at which the thread has arrived?",
            "barriers: mbarrier": "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier before they use one",
            "in bounds: c: index": "the tile of C begins at blockIdx.y * BM and blockIdx.x * BN",
-           "in bounds": "wgmma reads past shared memory: are both descriptors in units of 16 bytes, and do B's rows lie along n?",
+           "in bounds": "wgmma reads past shared memory: are both descriptors in units of 16 bytes, do B's rows lie along n, and are there four steps?",
+           "fences: in the main loop": "in the loop threads write nothing that a copy or another thread would have to see",
            "fences": "the thread that orders copies has to fence what it has made, the mbarriers, and what it uses, both tensor maps",
            "ends: copies": "past the last k tile there is nothing to order; and each k tile that was ordered is waited for",
            "ends: products": "after the loop one call may still be at work",
            "correct: NaN, and each": "the sums have begun with what nobody set: ZEROS, or scale_d = 0 for the first product",
            "correct: never written": "where does the block's tile begin in C, and which 16 rows of it does a warp store?",
-           "correct: in the wrong places": "the sums are right, but belong elsewhere: which 64 rows of A's tile are this warpgroup's (BOX bytes each), "
-                                           "and where does the block's tile begin?",
+           "correct: in the wrong places": SUMS,
            "correct: descriptors": "both descriptors keep the page's OF_A and OF_B and get an address in units of 16 bytes; all threads of a "
                                    "warpgroup give the same one",
            "correct: swizzle": "both descriptors keep the page's OF_A and OF_B: add only the address",
-           "correct": "the sums are wrong: where does B's tile begin (BYTES_A behind A's), how far is it to the next 16 of k in A and in B, "
-                      "are there four steps, do the sums go on (scale_d), and which k tile is ordered into which stage?"},
+           "correct": SUMS},
     constants=SMALL,
     preamble="""from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from numba_matmul.gemm.tiles import BK, BOX, ROW

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TILE', 'CASES', 'SIGNATURE', 'KINDS', 'BOXES', 'CONSUMER_THREADS', 'ORDER', 'HEAD', 'PRODUCE', 'CONSUMER', 'CONSUME',
            'RESULTS', 'SEE', 'SEND', 'END', 'SOLUTIONS', 'BY_HAND', 'WAIT', 'MMA', 'RELEASE', 'ACQUIRE', 'MUTANTS',
-           'EXERCISES', 'stage_results', 'send_results', 'ring_of', 'multiply', 'recorded', 'k_tiles_on_their_way',
-           'ended_too_often', 'judge', 'produce', 'consume']
+           'BYTES', 'OWN', 'EXERCISES', 'stage_results', 'send_results', 'ring_of', 'multiply', 'recorded',
+           'k_tiles_on_their_way', 'ended_too_often', 'for_the_results', 'judge', 'produce', 'consume']
 
 # %% ../../nbs/exercises/e17.ipynb #e46e6450
 import numpy as np
@@ -88,7 +88,7 @@ def recorded(*args):
 
 # %% ../../nbs/exercises/e17.ipynb #7eebf01b
 KINDS = (("ends", "barrier not reached", "ends while copies"),
-         ("results", "may not be seen yet", "may still read", "has not waited for its products"),
+         ("results", "threads meet at named barrier", "may not be seen yet", "may still read", "has not waited for its products"),
          ("stages", "is multiplied", "overwritten after", "two asynchronous copies", "is written while", "is copied to"),
          ("arrivals", "mbarrier"))
 
@@ -117,6 +117,12 @@ def ended_too_often(events):
             return (f"{arrivals} arrivals at the mbarrier that says stage {stage} is empty, for {tiles} k tile{'s' * (tiles != 1)}: "
                     f"its phase has ended {ended} times, and once for each k tile is enough")
 
+def for_the_results(events, thread):
+    "Barriers of a consumer's thread after it has waited for all products, or its fences, if those are more."
+    own = [what for what, who, _ in events if who == thread]
+    after = own[max(i for i, what in enumerate(own) if what == "products left"):]
+    return max(after.count("barrier"), after.count("fence"))
+
 ORDER = (
     Goal("k tiles on their way", k_tiles_on_their_way, least=TILE.stages, unit="k tiles at a time",
          hint="the producer must not wait for its own copy: it acquires the next stage at once"),
@@ -124,7 +130,9 @@ ORDER = (
          unit="k tiles at the wait for the next one",
          hint="mma leaves the products of its k tile at work and has completed those of the one before: release that stage, and wait for all only after the loop"),
     Goal("barriers per tile", lambda events: max(barriers(events, thread) for thread in CONSUMER_THREADS), most=0,
-         hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its own pace"))
+         hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its own pace"),
+    Goal("for the results", lambda events: max(for_the_results(events, thread) for thread in CONSUMER_THREADS), most=1,
+         unit="barriers or fences of a thread", hint="one fence of each thread that has written, and one barrier of its consumer's, are enough"))
 
 # %% ../../nbs/exercises/e17.ipynb #11199088
 def judge(exercise, kernel):
@@ -256,6 +264,15 @@ def k_tile_of(storage, state, acc, warpgroup):
             previous = state.stage
             state = advance(state)
 """ + END,
+    "the first k tile before the loop": HEAD + PRODUCE + CONSUMER + """        state = PipelineState(uint32(0), uint32(0))
+        consumer_wait(storage, state)
+        acc = mma(acc, storage, state.stage, warpgroup)
+        for _ in range(1, grid.k_tiles):
+            previous, state = state.stage, advance(state)
+            consumer_wait(storage, state)
+            acc = mma(acc, storage, state.stage, warpgroup)
+            consumer_release(storage, previous, store.releases)
+""" + END,
     "the last stage is released, too": HEAD + PRODUCE + CONSUMER + CONSUME + RESULTS.replace(
         "        stage_results", "        consumer_release(storage, previous, store.releases)\n        stage_results") + SEE + SEND,
     "the copies ordered by hand": HEAD + PRODUCE.replace(
@@ -333,6 +350,14 @@ produce = producer_loop(WgmmaTile(128, 128, 2), False)
     consume("the previous stage is multiplied", "acc = mma(acc, storage, state.stage", "acc = mma(acc, storage, previous", "stages"),
     Mutant("no wait for the last products", "        acc = wgmma_wait_group(acc)\n", "", "results"),
     Mutant("no proxy fence", "        fence_proxy_async()\n", "", "results"),
+    Mutant("fence and barrier twice", SEE, SEE + SEE, "for the results"),
+    Mutant("one thread fences", "        fence_proxy_async()\n", "        if store.elected: fence_proxy_async()\n", "results"),
+    Mutant("one named barrier for both consumers", "bar_sync(store.barrier,", "bar_sync(uint32(1),", "results"),
+    Mutant("a barrier of the block for the results", "bar_sync(store.barrier, uint32(128))", "cuda.syncthreads()", "ends"),
+    consume("always the first stage is released", "previous, state, k_tile = state.stage, advance(state), uint32(k_tile + 1)",
+            "state, k_tile = advance(state), uint32(k_tile + 1)", "ends"),
+    produce("acquired after the copies", ACQUIRE + "            load_k_tile(storage, state.stage, maps, row, col, k_tile)\n",
+            "            load_k_tile(storage, state.stage, maps, row, col, k_tile)\n" + ACQUIRE, "arrivals"),
     Mutant("the proxy fence after the barrier", SEE, "        bar_sync(store.barrier, uint32(128))\n        fence_proxy_async()\n", "results"),
     Mutant("the proxy fence before the results", RESULTS + SEE, "        acc = wgmma_wait_group(acc)\n        fence_proxy_async()\n"
            "        stage_results(acc, store)\n        bar_sync(store.barrier, uint32(128))\n", "results"),
@@ -345,21 +370,39 @@ produce = producer_loop(WgmmaTile(128, 128, 2), False)
     Mutant("told of the other stage's mbarrier", "full = full_barrier(storage, state.stage)", "full = full_barrier(storage, uint32(1) - state.stage)", "stages", BY_HAND))
 
 # %% ../../nbs/exercises/e17.ipynb #86334a4d
+BYTES = ("a k tile has been ordered, and its stage never gets full: that takes one arrival, the producer's, which announces all bytes that "
+         "the copies bring: of A and of all boxes of B")
+OWN = "each consumer has a barrier of its own for its 128 threads: bar_sync(store.barrier, uint32(128))"
 EXERCISES = (Exercise(
     "17", "my_warp_specialized", judge=judge, constants=ring_of(TILE),
-    hints={"ends": "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and who makes it? And do the "
-                   "producer and the consumers count the same k tiles?",
-           "ends: bytes are expected, and": "each wait needs an arrival that comes: k tile by k tile, does the producer announce all bytes that its "
-                                            "copies bring, and does one lane of each consumer warp release each stage?",
+    hints={"ends: 1 of 1 have arrived": BYTES, "ends: 1 of 2 have arrived": BYTES,
+           "ends: named barrier": OWN, "ends: have returned": OWN, "results: named barrier": OWN,
+           "ends: 0 of 8 have arrived": "the producer waits for an empty stage and the consumers for a full one, and none of them goes on. At first all stages are "
+                                        "empty: which phase does the producer begin with? Is each stage released (`previous`, that of the k tile before)? "
+                                        "And do stage and phase both go on with each k tile, on both sides?",
+           "ends: of 8 have arrived": "some of the consumers' warps have released this stage, and others haven't: one lane of each warp does, "
+                                      "that's what store.releases says, in both consumers",
+           "ends: have arrived, 0 bytes are expected": "somebody waits for a k tile that the producer hasn't ordered: both sides go through all grid.k_tiles, and each mbarrier "
+                                            "gets as many arrivals as it was made for",
+           "ends: ends while copies": "a k tile was ordered for which nobody waits: do the producer and the consumers count the same k tiles?",
+           "ends": "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and who makes it?",
            "arrivals: its phase has ended": "an mbarrier counts arrivals, not threads: of each warp that consumes, one lane releases a stage "
                                         "(store.releases), once for each k tile, and the mbarrier is made for all those warps",
+           "arrivals: more than 1 arrival": "a k tile was ordered into a stage whose copies are still under way: does one thread order, does it acquire the "
+                                            "stage first, and does its phase flip?",
            "arrivals": "each phase of an mbarrier needs exactly the arrivals it was made for: one from the producer, "
                        "or one from each consumer warp. Who arrives too often, or too early?",
-           "stages": "a stage is full once its mbarrier's phase has ended: wait for that, with the phase of this time around. "
-                     "And it's empty when no product reads it anymore: when mma returns, the products of the call before are complete",
-           "results": "the TMA sees what threads have written only after fence_proxy_async, in each thread that wrote; "
-                      "after that they meet at a barrier. And the last products need a wait",
-           "correct": "which k tile of which tile of C goes into which stage, is each one multiplied once, and which 64 rows does a consumer have?",
+           "stages: multiplied while": "this stage isn't full yet: before mma, wait for it with the phase of this time around, 0 at first",
+           "stages: multiplied": "a copy came into a stage that products were still reading. Is it released too early? When mma returns, only the products of the "
+                                 "call before are complete: release that stage, and none after the first k tile. Or is a stage multiplied "
+                                 "that isn't this k tile's, or with the phase of the time before?",
+           "stages": "a stage is full once its mbarrier's phase has ended, and empty when no product reads it anymore: when mma returns, the products of "
+                     "the call before are complete",
+           "results: waited for": "the last products are still at work: wgmma_wait_group(acc) before the results are used",
+           "results": "the TMA sees what threads have written only after fence_proxy_async, in each thread that wrote, behind its writes; "
+                      "then they all meet at the barrier",
+           "correct": "is each of the grid.k_tiles k tiles ordered once, at row, col and its own number, is it multiplied once, and does each consumer multiply and "
+                      "send its own 64 rows?",
            "one store each": "the results leave once, after the loop over the k tiles, by one elected thread of each consumer",
            "compiles": "the message names what is missing or has the wrong type"},
     preamble="""from numba import uint16
