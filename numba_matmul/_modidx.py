@@ -2347,6 +2347,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                   'numba_matmul/sim/typing.py'),
                                          'numba_matmul.sim.typing._either': ( 'library/sim_typing.html#_either',
                                                                               'numba_matmul/sim/typing.py'),
+                                         'numba_matmul.sim.typing._frozen': ( 'library/sim_typing.html#_frozen',
+                                                                              'numba_matmul/sim/typing.py'),
                                          'numba_matmul.sim.typing._functions': ( 'library/sim_typing.html#_functions',
                                                                                  'numba_matmul/sim/typing.py'),
                                          'numba_matmul.sim.typing._now': ('library/sim_typing.html#_now', 'numba_matmul/sim/typing.py'),

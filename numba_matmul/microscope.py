@@ -302,7 +302,7 @@ def microscope(
     timeout=300,  # seconds
 ) -> View:
     "What each warp of some blocks asks of memory. `SimulatorError` at a mistake of the kernel."
-    if kernel_parts(fn): check_launch(configured := fn, args)
+    if kernel_parts(fn): configured = check_launch(fn, args)
     elif len(args) == 1:
         launch = launch_of(fn, *args)
         configured, args = launch.configured, launch.args
@@ -503,8 +503,7 @@ def time_line(
 ):
     "What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator. Returns the figure."
     import matplotlib.pyplot as plt
-    check_launch(configured, args)
-    events = in_child(trace, configured, args, block, simulator=True, timeout=60, keep=True)
+    events = in_child(trace, check_launch(configured, args), args, block, simulator=True, timeout=60, keep=True)
     clocks = _replay(events, latency)
     fig, ax = plt.subplots(figsize=(7, 0.35 * len(clocks) + 1.5), layout="constrained")
     for row, clock in enumerate(clocks.values()):

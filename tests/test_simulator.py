@@ -1428,6 +1428,30 @@ def test_diagnose_is_the_launch(capsys):
     assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
 
 
+def test_a_child_runs_what_a_launch_here_runs(capsys):
+    "With what kernel and device functions have read: a number, and a device function that has been decorated anew."
+    number = 3
+    @cuda.jit(device=True)
+    def inner(x): return x * number
+    @cuda.jit(device=True)
+    def outer(x): return inner(x) + 1
+    @cuda.jit
+    def k(out):
+        out[0] = outer(out[0])
+        print(out[0])
+    launch, x = k[1, 1], np.full(1, 2.0)
+    launch(x)
+    number = 5
+    @cuda.jit(device=True)
+    def inner(x): return x - number
+    with pytest.warns(UserWarning) as told: launch(x)
+    assert [str(w.message).partition(",")[0] for w in told] == ["outer was compiled with an earlier inner",
+                                                                "inner was compiled with number = 3: it is 5 now"]
+    assert x[0] == 22 and simulate(launch, np.full(1, 2.0))[0] == 7
+    assert "No mistake found." in diagnose(launch, np.full(1, 2.0))
+    assert capsys.readouterr().out.split() == ["7.0", "22.0", "7.0", "7.0"]
+
+
 @cuda.jit
 def slow(x):
     s = 0.0

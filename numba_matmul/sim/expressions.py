@@ -24,6 +24,7 @@ from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple
                                     is_number, is_scalar, of_dtype, type_of, unified)
 from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.kernel import FakeCUDAKernel
 from numba.cuda.simulator.vector_types import vector_types
 
 # %% ../../nbs/library/sim_expressions.ipynb #c82e2c59
@@ -132,10 +133,10 @@ class Expressions:
         self.refuse(f"the name {node.id} is not defined")
 
     def taken_over(self, node, value):
-        "The value of a name from outside; note numbers, tuples and arrays, for they may change."
+        "The value of a name from outside; note what may change: numbers, tuples, arrays, device functions."
         if isinstance(value, FakeCUDAArray): self.read[self.fn, node.id] = value.copy_to_host()
         elif isinstance(value, np.ndarray): self.read[self.fn, node.id] = value.copy()
-        elif isinstance(value, (np.generic, bool, int, float, complex, tuple)): self.read[self.fn, node.id] = value
+        elif isinstance(value, (np.generic, bool, int, float, complex, tuple, FakeCUDAKernel)): self.read[self.fn, node.id] = value
         return self.frozen(node, value)
 
     def frozen(self, node, value):

@@ -575,7 +575,7 @@ def _differ(name, one, other):
 
 # %% ../../nbs/library/sim_launch.ipynb #74187369
 def check_launch(launch, args):
-    "Refuse what is no kernel with its configuration, or has other arguments."
+    "A launch as it would run, with what its kernel has read. Refuses what is no kernel with its configuration, or has other arguments."
     parts = kernel_parts(launch)
     if parts is None:
         name = getattr(launch, "__name__", repr(launch))
@@ -589,6 +589,10 @@ def check_launch(launch, args):
     all_arguments(fn, args)
     for arg in args:  # a child would get a copy of a view, and a launch takes none
         if isinstance(arg, np.ndarray): sentry_contiguous(arg)
+    if not isinstance(launch, StrictKernel): return launch
+    frozen = copy.copy(launch)
+    frozen.fn = as_frozen(fn, tuple(map(type_of, all_arguments(fn, args))))
+    return frozen
 
 def _launch(launch, args):
     launch(*args)
@@ -670,8 +674,7 @@ def simulate(
     timeout=60,  # seconds
 ):
     "Launch in a child; returns the arrays as the kernel left them. `SimulatorError` at a mistake."
-    check_launch(launch, args)
-    return in_child(_launch, launch, args, simulator=True, timeout=timeout, keep=True)
+    return in_child(_launch, check_launch(launch, args), args, simulator=True, timeout=timeout, keep=True)
 
 PROMISE = ("That's for this launch alone, and the result wasn't checked: for a product, "
            "assert_matmul_correct(a, b, c) does that.")
@@ -684,10 +687,7 @@ def diagnose(
 ):
     """Launch in a child with the strict simulator and say what is wrong with the kernel, as text. If
     nothing is, a second child compiles it, for arguments of these types. What the kernel prints is shown."""
-    check_launch(launch, args)
-    if isinstance(launch, StrictKernel):  # as a launch would run it, with what it has read
-        launch = copy.copy(launch)
-        launch.fn = as_frozen(launch.fn, tuple(map(type_of, all_arguments(launch.fn, args))))
+    launch = check_launch(launch, args)
     in_simulator = dict(simulator=True, timeout=timeout, keep=True)
     try: remarks = in_child(_launch_in_several_orders, launch, args, **in_simulator)
     except (SimulatorError, ChildError) as e: return Message(e)
