@@ -28,6 +28,7 @@ from numba_matmul.arrays import from_bf16, rounded, to_bf16, to_d
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
+from numba_matmul.microscope import microscope
 from numba_matmul.process import ChildError, end_idle_children, in_child
 from numba_matmul.registry import KERNELS
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
@@ -253,6 +254,56 @@ def test_views_of_shared_arrays_are_checked_too():
         out[i] = tile[(i + 3) % 4, 1]
     assert simulate(k[1, 4], X[:4].copy(), True)[0].tolist() == [3, 0, 1, 2]
     refused(k[1, 4], X[:4].copy(), False, match="race|before it was written")
+
+
+def test_views_are_checked_as_the_array_itself():
+    "Reshaped, transposed, of another type: a missing barrier, an index below 0 or past the end, what nobody wrote, sectors."
+    @cuda.jit
+    def viewed(x, out, space, sync, i, j):
+        t = cuda.threadIdx.x
+        s = cuda.shared.array(16, float32)
+        y = s.reshape(4, 4) if space else x.reshape((4, 4))
+        y.T[t, 0] = t
+        if sync: cuda.syncthreads()
+        out[t] = s.reshape(4, 4).T[i, j] if space else x.view(np.int32).reshape(4, 4).transpose()[i, j]
+    @cuda.jit
+    def local(out, i):
+        y = cuda.local.array(8, float32)
+        z = y.reshape(2, 4).T
+        z[2, 1] = 5
+        out[0], out[1], out[2], out[3] = y[6], z.strides[0] + z.itemsize, z.nbytes, z[i, 1]
+    x, out = np.zeros(16, np.float32), np.zeros(4, np.float32)
+    for space in 0, 1:
+        for args, error in (((0, 0, 0), r"^race: (x|s)\[0, 0\] was written by thread \(0\)"), ((1, -1, 0), "index -1 is negative"),
+                            ((1, 0, 4), "out of bounds")): refused(viewed[1, 4], x, out, space, *args, match=error)
+    refused(viewed[1, 4], x, out, 1, 1, 1, 1, match="is read before it was written")
+    assert simulate(viewed[1, 4], x, out, 1, 1, 3, 0)[1].tolist() == [3] * 4
+    assert simulate(viewed[1, 4], x, out, 0, 1, 3, 0)[1].view(np.int32).tolist() == [np.float32(np.float32(3).view(np.int32)).view(np.int32)] * 4
+    refused(local[1, 1], out, 0, match=r"y\[0, 1\] is read before it was written")
+    refused(local[1, 1], out, -1, match="negative")
+    assert simulate(local[1, 1], out, 2)[0].tolist()[:3] == [5, 8, 32]
+    view = microscope(viewed[1, 4], np.zeros(16, np.float32), out, 0, 1, 3, 0)
+    assert view.site("x", "store").cost == 1 and view.reads["x"] == {3: 4}
+
+
+def test_what_a_view_cannot_be_is_refused_by_name():
+    @cuda.jit
+    def k(x, out, case):
+        s, l = cuda.shared.array((2, 4), float32), cuda.local.array((2, 4), float32)
+        l.fill(1)
+        if case == 0: out[0] = x.view(np.int16)[0]
+        elif case == 1: out[0] = s.view(np.int64)[0, 0]
+        elif case == 2: out[0] = l.view(np.int32)[0, 0]
+        elif case == 3: out[0] = l.T.reshape(8)[0]
+        elif case == 4: out[0] = l[:, 1:].reshape(6)[0]
+        elif case == 5: out[0] = x[::2].reshape(2, 2)[0, 0]
+        elif case == 6: out[0] = x[4:].reshape(2, 2)[0, 0] + l[1].reshape(4, 1)[3, 0] + l.sum() + x.ndim
+        else: out[0] = x.sum()
+    x, out = np.arange(8, dtype=np.float32), np.zeros(1)
+    for case, match in enumerate(["view of float32 as int16 here: pass x.view", "view of float32 as int64 here: dynamic shared memory",
+                                  "view of float32 as int32 here: libdevice", "would copy", "reshape of a part", "reshape of a part"]):
+        refused(k[1, 1], x, out, case, match=match)
+    assert simulate(k[1, 1], x, out, 6)[1] == 4 + 1 + 8 + 1
 
 
 def test_dynamic_shared_memory():

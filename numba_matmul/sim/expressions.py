@@ -409,9 +409,11 @@ class Operators(Expressions):
         if isinstance(base.type, Array):
             known = {*OF_ARRAYS, *WITHOUT_CALL, *(("imag",) * (base.type.dtype in COMPLEX))} - ({"real"} if isinstance(base.type.dtype, Record) else set())
             if node.attr not in known: self.refuse(f"an array has no {node.attr} in a kernel")
-            if node.attr == "T": return Value(taken, base.type)
+            if node.attr == "T" or node.attr == "real" and base.type.dtype not in COMPLEX: return Value(taken, base.type)
             if node.attr in ("itemsize", "nbytes"): return Value(taken, "int64", SIZES)
             if node.attr == "strides": return Value(taken, Tuple(("int64",) * base.type.ndim))
+            if node.attr == "ndim" and getattr(node.value, "id", "") in self.code.co_varnames[:self.code.co_argcount]:
+                return self.frozen(taken, base.type.ndim)  # the compiler decides by it which branch it has
             if node.attr in ("size", "ndim"): return Value(taken, "int64", SIZES)
             if node.attr == "shape": return Value(taken, Tuple(("int64",) * base.type.ndim))
             if node.attr == "dtype" and is_scalar(base.type.dtype): return Value(taken, known=np.dtype(base.type.dtype), literal=True)
