@@ -1,10 +1,12 @@
 """What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same
 tests."""
+import ctypes
 import fcntl
 import importlib
 import inspect
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -37,7 +39,7 @@ from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
-from numba_matmul.sim.launch import StrictKernel, _launch_in_several_orders, diagnose, launch_of, simulate
+from numba_matmul.sim.launch import StrictKernel, _launch_in_several_orders, _on_host, diagnose, launch_of, simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 X = np.arange(64, dtype=np.float32)
@@ -1477,6 +1479,26 @@ def test_diagnose_is_the_launch(capsys):
         assert re.search(text, message), (text, message)
     for text in "2 dynamic shared arrays of forgets begin at the same byte", "y was never written", "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads": assert re.search(text, odd), (text, odd)
     assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
+
+
+def test_arrays_of_a_gpu_that_share_memory_share_it_in_a_child(monkeypatch):
+    "With what stands for its arrays: host memory by address. Those that only lie side by side are apart."
+    class OnGpu:
+        __cuda_ndarray__ = True
+        def __init__(self, array):
+            self.array, self.shape, self.strides, self.dtype, self.size = array, array.shape, array.strides, array.dtype, array.size
+            self.__cuda_array_interface__ = dict(data=(array.ctypes.data, False))
+        def copy_to_host(self): return self.array.copy()
+    def at(face, owner): return OnGpu(np.frombuffer(ctypes.string_at(face["data"][0], face["shape"][0]), np.uint8))
+    monkeypatch.setattr(cuda, "from_cuda_array_interface", at, raising=False)
+    x = np.arange(64, dtype=np.float32)
+    given = x[40:], x[:20:2], 3, x.reshape(8, 8)[1:3, 2:], x[20:30].view(np.uint8), x[30:40]
+    flat, even, number, square, bits, apart = pickle.loads(pickle.dumps(_on_host([OnGpu(v) if np.ndim(v) else v for v in given])))
+    for found, there in zip((flat, even, square, bits, apart), (v for v in given if np.ndim(v))):
+        assert found.shape == there.shape and found.strides == there.strides and (np.asarray(found) == there).all()
+    even[5], square[1, 4] = 50, 70
+    assert (square[0, 0], even[5], number) == (50, 50, 3) and np.asarray(bits)[8:12].tobytes() == np.float32(70).tobytes()
+    assert np.asarray(apart).tolist() == x[30:40].tolist() and np.asarray(flat).tolist() == x[40:].tolist()
 
 
 def test_a_child_runs_what_a_launch_here_runs(capsys):
