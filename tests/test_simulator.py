@@ -1158,6 +1158,31 @@ def test_a_place_in_a_device_function_is_told_by_its_calls():
             match="race: .*array.i. = value, called at line .*put.tile, 0, i., and is .*, called at line .*put.tile, 0, i.")
 
 
+def test_two_barriers_on_one_line_are_two_places():
+    @cuda.jit
+    def k(x, case):
+        s, i = cuda.shared.array(64, float32), cuda.threadIdx.x
+        s[i] = i
+        if case == 0: all_wait(); x[i] = s[63 - i]; all_wait(); s[i] = 2 * i; all_wait(); x[i] += s[63 - i]
+        elif case == 1: all_wait() if i < 32 else all_wait()
+        elif case == 2: x[i] = cuda.syncthreads_or(1) if i < 32 else cuda.syncthreads_or(0)
+        elif case == 3: i < 32 and cuda.syncthreads_or(1); cuda.syncthreads_or(1)
+        elif case == 4: x[i] = swapped(i) if i % 32 < 16 else swapped(-i)
+        elif case == 5:
+            while cuda.syncthreads_or(int32(x[i] < i % 4)):
+                x[i] += 1
+                if x[i] > i % 4: x[i] = i % 4
+        else: bar_sync(uint32(1), uint32(32)) if i < 32 else bar_sync(uint32(2), uint32(32)); x[i] = 5
+    x = np.zeros(64, np.int32)
+    assert simulate(k[1, 64], x, 0)[0].tolist() == [3 * (63 - i) for i in range(64)]
+    for case, match in ((1, r"not reached by all.* 32 of 64 .*column 17, called at column 25\); 32 of 64.*called at column 51"),
+                        (2, r"syncthreads_or\(0\) \(column 32\).*\(column 70\).*different columns of one line"),
+                        (3, "32 of 64 threads wait at .*column 36.*32 of 64"), (4, "swap values at different columns of one line")):
+        refused(k[1, 64], x, case, match=match)
+    assert simulate(k[1, 64], x, 5)[0].tolist() == [i % 4 for i in range(64)]
+    assert set(simulate(k[1, 64], x, 6)[0]) == {5}
+
+
 def test_dynamic_arrays_are_one_memory():
     @cuda.jit
     def k(x, out, mode):
