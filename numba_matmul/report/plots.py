@@ -17,10 +17,11 @@ from ..registry import KERNELS, OTHERS, number_of
 from .tables import (by_size, intensities, kernels_of, profiled, size_text,
                                         without_pause)
 
-# %% ../../nbs/library/report_plots.ipynb #e7ea0462
+# %% ../../nbs/library/report_plots.ipynb #e7ea0460
 def _need(found, what):
     if not found: raise ValueError(f"nothing to draw: {what}")
 
+# %% ../../nbs/library/report_plots.ipynb #e7ea0462
 def plot_rows(
     rows,   # rows of a result card, of one size and one type
     title,  # text above the picture
