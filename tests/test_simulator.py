@@ -851,6 +851,19 @@ def test_a_warp_that_is_not_complete_cannot_multiply():
     refused(k[1, 32], np.zeros(1), match="needs all 32 lanes, and 31 are there")
 
 
+def rounded_pairs(x): return [int(cvt_rn_bf16x2_f32(*pair)) for pair in x.reshape(-1, 2)]
+
+
+def test_two_numbers_are_rounded_to_bfloat16_as_many_are():
+    "Ties to even, the largest number to infinity, every NaN to one."
+    special = [0, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000]
+    bits = np.array([x | sign << 31 for x in special for sign in (0, 1)], np.uint32)
+    both = np.concatenate([bits, np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32)]).view(np.float32)
+    found = in_child(rounded_pairs, both, simulator=True, keep=True)
+    assert np.array(found, np.uint32).view(np.uint16).tolist() == to_bf16(both).tolist()
+    assert [found[i] for i in (2, 3, 6, 8)] == [0x80000000, 0x80000000, 0xFF807F80, 0x7FFF7FFF]
+
+
 def test_rounding_to_bfloat16_is_that_of_torch():
     bits = np.random.randint(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32)
     ties = np.arange(0x3F800000, 0x3F900000, 0x8000, dtype=np.uint32)

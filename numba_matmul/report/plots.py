@@ -36,8 +36,7 @@ def plot_rows(
     cublas = statistics.median(r["cublas_gflops"] for r in rows)
     right = max(cublas, *speeds)
     for name, row in zip(names, rows):
-        text = f"{row['gflops']:,.0f} ({row['percent']:.1f} %)"
-        ax.text(1.02 * right, name, text, va="center", fontsize=9)
+        ax.text(1.02 * right, name, f"{row['gflops']:,.0f} ({row['percent']:.1f} %)", va="center", fontsize=9)
     ax.axvline(cublas, color="black", linestyle="--")
     ax.invert_yaxis()
     ax.text(cublas, ax.get_ylim()[1], f"cuBLAS {cublas:,.0f}", ha="center", va="bottom", fontsize=9)
@@ -51,8 +50,7 @@ def rows_at(
     size=4096,  # m = n = k
 ) -> list:
     "The card's rows at one size: the kernels in their order, and then the others."
-    kernels = (*KERNELS.values(), *OTHERS)
-    return [row for kernel in kernels if (row := card_row(card, kernel.name, size))]
+    return [row for kernel in (*KERNELS.values(), *OTHERS) if (row := card_row(card, kernel.name, size))]
 
 DTYPES = tuple(dict.fromkeys(kernel.dtype for kernel in KERNELS.values()))
 
