@@ -25,8 +25,9 @@ def draw_matrix(
     title,       # text above
     text=None,   # 2-D array of short texts, one a cell
 ):
-    "Draw a matrix of coloured cells."
+    "Draw a matrix of coloured cells. `ValueError` without cells, or for anything but rows and columns."
     from matplotlib.colors import ListedColormap
+    if np.ndim(cells) != 2 or not np.size(cells): raise ValueError(f"the cells have the shape {np.shape(cells)}; expected rows and columns")
     rows, columns = np.shape(cells)
     ax.pcolormesh(np.asarray(cells), cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1,
                   edgecolors="#BBBBBB", linewidth=0.5)

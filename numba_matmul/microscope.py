@@ -236,7 +236,7 @@ class View:
         for site in self.merged():
             if site.array == array and operation in (None, site.operation): return site
         raise ValueError(f"{self.name} has no {operation or 'access'} of {array!r}; "
-                         f"it touches {', '.join(sorted({s.array for s in self.merged()}))}")
+                         f"it touches {', '.join(sorted({s.array for s in self.merged()})) or 'none'}")
 
     def _rows(self):
         for s in self.merged():
@@ -302,7 +302,7 @@ def microscope(
     timeout=300,  # seconds
 ) -> View:
     "What each warp of some blocks asks of memory. `SimulatorError` at a mistake of the kernel."
-    if kernel_parts(fn): check_launch(configured := fn, args)
+    if kernel_parts(fn): configured, args = check_launch(fn, args)
     elif len(args) == 1:
         launch = launch_of(fn, *args)
         configured, args = launch.configured, launch.args
@@ -501,10 +501,10 @@ def time_line(
     until=None,     # where the picture ends, in the same unit; at the end of the run if None
     title="",       # text above
 ):
-    "What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator. Returns the figure."
+    "What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator. Returns the figure. `ValueError` if it's nothing."
     import matplotlib.pyplot as plt
-    check_launch(configured, args)
-    events = in_child(trace, configured, args, block, simulator=True, timeout=60, keep=True)
+    events = in_child(trace, *check_launch(configured, args), block, simulator=True, timeout=60, keep=True)
+    if not events: raise ValueError(f"nothing to draw: block {block} of {kernel_parts(configured)[0].__name__} touches no array and has no barrier")
     clocks = _replay(events, latency)
     fig, ax = plt.subplots(figsize=(7, 0.35 * len(clocks) + 1.5), layout="constrained")
     for row, clock in enumerate(clocks.values()):

@@ -25,7 +25,7 @@ from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
 from numba_matmul.kernels.k14_stream_k import sgemm_stream_k
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
+from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, time_line, wavefronts
 from numba_matmul.ncu import (NcuError, _read, agreement, counted, merged_by_compiler, ncu,
                               shared_memory_bound, stalls)
 from numba_matmul.sim.launch import launch_of
@@ -501,6 +501,12 @@ def test_the_microscope_sees_views_as_they_lie_in_memory():
         assert view.site("x").cost == cost and sorted(view.reads["x"]) == [2 * x.shape[1] + i for i in range(32)]
         assert view.heat_map("x").axes and (view.draw("x").axes[0].get_xlabel()[:3] == "row") == (cost == 32)
     with pytest.raises(ValueError, match="non-contiguous"): microscope(copy[(1, 32), 32], square[:, ::2], out)
+
+
+def test_a_time_line_of_nothing_is_refused_in_words():
+    @cuda.jit
+    def idle(x): pass
+    with pytest.raises(ValueError, match="block .0, 0, 0. of idle touches no array"): time_line(idle[1, 32], np.zeros(4))
 
 
 @pytest.mark.parametrize("text", ["", "{"])

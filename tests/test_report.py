@@ -1,11 +1,13 @@
 "Numbers that are made from a result card, by hand: a card is invented whose numbers are easy to work with."
 import json
+import re
 
 import pytest
 from conftest import minimal_card
 
 from numba_matmul import cards, ncu
 from numba_matmul.bench.timing import Runtime
+from numba_matmul.draw import draw_matrix
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import plots, tables
 
@@ -184,3 +186,18 @@ def test_pictures_have_a_panel_for_each_type_and_red_dots_where_we_lose():
     assert found == {"4096": {"Invented GPU": 99}, "2048": {"Invented GPU": 101}}
     dots = [line for line in plots.draw_shapes({"bfloat16": found}).axes[0].lines if len(line.get_xdata()) == 1]
     assert [(dot.get_xdata()[0], dot.get_color() == plots.COLORS[6]) for dot in dots] == [(101, False), (99, True)]
+
+
+def test_a_picture_of_nothing_is_refused_in_words():
+    from matplotlib import pyplot as plt
+    small, dots = invented(row("sgemm_naive", 200, 50, 1000)), {"4096": {"Invented GPU": 99}}
+    for draw, match in ((lambda: plots.plot_rows([], "Invented GPU", None), "Invented GPU has no rows"),
+                        (lambda: plots.draw_panels(plots.panels(small)), "no panels"),
+                        (lambda: plots.draw_sizes([], "float32"), "no card has float32 speeds"),
+                        (lambda: plots.draw_sizes([small], "float32"), "no card has float32 speeds at powers of two"),
+                        (lambda: plots.draw_shapes({}), "no panel"), (lambda: plots.draw_shapes({"all": {"4096": {}}}), "no panel"),
+                        (lambda: plots.draw_roofline(small), "no profiles"), (lambda: plots.draw_causes(small), "no profiles of float32"),
+                        (lambda: draw_matrix(plt.gca(), [], ""), "shape (0,)"), (lambda: draw_matrix(plt.gca(), [[]], ""), "shape (1, 0)")):
+        with pytest.raises(ValueError, match=re.escape(match)): draw()
+    both = plots.draw_shapes({"one": dots | {"2048": {}}, "other": {}})  # a gap beside something is only a gap
+    assert [len(ax.get_yticks()) for ax in both.axes] == [1, 0]

@@ -1,10 +1,12 @@
 """What the strict simulator accepts, and what it refuses. Everything runs in a child, so a GPU machine runs the same
 tests."""
+import ctypes
 import fcntl
 import importlib
 import inspect
 import json
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -28,6 +30,7 @@ from numba_matmul.arrays import from_bf16, rounded, to_bf16, to_d
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.draw import Message
 from numba_matmul.kernels.k01_naive import sgemm_naive
+from numba_matmul.microscope import microscope
 from numba_matmul.process import ChildError, end_idle_children, in_child
 from numba_matmul.registry import KERNELS
 from numba_matmul.ptx.ampere import mma_m16n8k16, ldmatrix, cvt_rn_bf16x2_f32, store_pair, unpack_bf16
@@ -36,7 +39,7 @@ from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
-from numba_matmul.sim.launch import StrictKernel, _launch_in_several_orders, diagnose, launch_of, simulate
+from numba_matmul.sim.launch import StrictKernel, _launch_in_several_orders, _on_host, diagnose, launch_of, simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 X = np.arange(64, dtype=np.float32)
@@ -253,6 +256,56 @@ def test_views_of_shared_arrays_are_checked_too():
         out[i] = tile[(i + 3) % 4, 1]
     assert simulate(k[1, 4], X[:4].copy(), True)[0].tolist() == [3, 0, 1, 2]
     refused(k[1, 4], X[:4].copy(), False, match="race|before it was written")
+
+
+def test_views_are_checked_as_the_array_itself():
+    "Reshaped, transposed, of another type: a missing barrier, an index below 0 or past the end, what nobody wrote, sectors."
+    @cuda.jit
+    def viewed(x, out, space, sync, i, j):
+        t = cuda.threadIdx.x
+        s = cuda.shared.array(16, float32)
+        y = s.reshape(4, 4) if space else x.reshape((4, 4))
+        y.T[t, 0] = t
+        if sync: cuda.syncthreads()
+        out[t] = s.reshape(4, 4).T[i, j] if space else x.view(np.int32).reshape(4, 4).transpose()[i, j]
+    @cuda.jit
+    def local(out, i):
+        y = cuda.local.array(8, float32)
+        z = y.reshape(2, 4).T
+        z[2, 1] = 5
+        out[0], out[1], out[2], out[3] = y[6], z.strides[0] + z.itemsize, z.nbytes, z[i, 1]
+    x, out = np.zeros(16, np.float32), np.zeros(4, np.float32)
+    for space in 0, 1:
+        for args, error in (((0, 0, 0), r"^race: (x|s)\[0, 0\] was written by thread \(0\)"), ((1, -1, 0), "index -1 is negative"),
+                            ((1, 0, 4), "out of bounds")): refused(viewed[1, 4], x, out, space, *args, match=error)
+    refused(viewed[1, 4], x, out, 1, 1, 1, 1, match="is read before it was written")
+    assert simulate(viewed[1, 4], x, out, 1, 1, 3, 0)[1].tolist() == [3] * 4
+    assert simulate(viewed[1, 4], x, out, 0, 1, 3, 0)[1].view(np.int32).tolist() == [np.float32(np.float32(3).view(np.int32)).view(np.int32)] * 4
+    refused(local[1, 1], out, 0, match=r"y\[0, 1\] is read before it was written")
+    refused(local[1, 1], out, -1, match="negative")
+    assert simulate(local[1, 1], out, 2)[0].tolist()[:3] == [5, 8, 32]
+    view = microscope(viewed[1, 4], np.zeros(16, np.float32), out, 0, 1, 3, 0)
+    assert view.site("x", "store").cost == 1 and view.reads["x"] == {3: 4}
+
+
+def test_what_a_view_cannot_be_is_refused_by_name():
+    @cuda.jit
+    def k(x, out, case):
+        s, l = cuda.shared.array((2, 4), float32), cuda.local.array((2, 4), float32)
+        l.fill(1)
+        if case == 0: out[0] = x.view(np.int16)[0]
+        elif case == 1: out[0] = s.view(np.int64)[0, 0]
+        elif case == 2: out[0] = l.view(np.int32)[0, 0]
+        elif case == 3: out[0] = l.T.reshape(8)[0]
+        elif case == 4: out[0] = l[:, 1:].reshape(6)[0]
+        elif case == 5: out[0] = x[::2].reshape(2, 2)[0, 0]
+        elif case == 6: out[0] = x[4:].reshape(2, 2)[0, 0] + l[1].reshape(4, 1)[3, 0] + l.sum() + x.ndim
+        else: out[0] = x.sum()
+    x, out = np.arange(8, dtype=np.float32), np.zeros(1)
+    for case, match in enumerate(["view of float32 as int16 here: pass x.view", "view of float32 as int64 here: dynamic shared memory",
+                                  "view of float32 as int32 here: libdevice", "would copy", "reshape of a part", "reshape of a part"]):
+        refused(k[1, 1], x, out, case, match=match)
+    assert simulate(k[1, 1], x, out, 6)[1] == 4 + 1 + 8 + 1
 
 
 def test_dynamic_shared_memory():
@@ -798,6 +851,19 @@ def test_a_warp_that_is_not_complete_cannot_multiply():
     refused(k[1, 32], np.zeros(1), match="needs all 32 lanes, and 31 are there")
 
 
+def rounded_pairs(x): return [int(cvt_rn_bf16x2_f32(*pair)) for pair in x.reshape(-1, 2)]
+
+
+def test_two_numbers_are_rounded_to_bfloat16_as_many_are():
+    "Ties to even, the largest number to infinity, every NaN to one."
+    special = [0, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000]
+    bits = np.array([x | sign << 31 for x in special for sign in (0, 1)], np.uint32)
+    both = np.concatenate([bits, np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32)]).view(np.float32)
+    found = in_child(rounded_pairs, both, simulator=True, keep=True)
+    assert np.array(found, np.uint32).view(np.uint16).tolist() == to_bf16(both).tolist()
+    assert [found[i] for i in (2, 3, 6, 8)] == [0x80000000, 0x80000000, 0xFF807F80, 0x7FFF7FFF]
+
+
 def test_rounding_to_bfloat16_is_that_of_torch():
     bits = np.random.randint(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32)
     ties = np.arange(0x3F800000, 0x3F900000, 0x8000, dtype=np.uint32)
@@ -1103,6 +1169,31 @@ def test_a_place_in_a_device_function_is_told_by_its_calls():
     refused(k[1, 64], np.zeros(64, np.int32), 2, match="swap values at different lines.*called at line .*if i < 16")
     refused(k[1, 64], np.zeros(64, np.int32), 3,
             match="race: .*array.i. = value, called at line .*put.tile, 0, i., and is .*, called at line .*put.tile, 0, i.")
+
+
+def test_two_barriers_on_one_line_are_two_places():
+    @cuda.jit
+    def k(x, case):
+        s, i = cuda.shared.array(64, float32), cuda.threadIdx.x
+        s[i] = i
+        if case == 0: all_wait(); x[i] = s[63 - i]; all_wait(); s[i] = 2 * i; all_wait(); x[i] += s[63 - i]
+        elif case == 1: all_wait() if i < 32 else all_wait()
+        elif case == 2: x[i] = cuda.syncthreads_or(1) if i < 32 else cuda.syncthreads_or(0)
+        elif case == 3: i < 32 and cuda.syncthreads_or(1); cuda.syncthreads_or(1)
+        elif case == 4: x[i] = swapped(i) if i % 32 < 16 else swapped(-i)
+        elif case == 5:
+            while cuda.syncthreads_or(int32(x[i] < i % 4)):
+                x[i] += 1
+                if x[i] > i % 4: x[i] = i % 4
+        else: bar_sync(uint32(1), uint32(32)) if i < 32 else bar_sync(uint32(2), uint32(32)); x[i] = 5
+    x = np.zeros(64, np.int32)
+    assert simulate(k[1, 64], x, 0)[0].tolist() == [3 * (63 - i) for i in range(64)]
+    for case, match in ((1, r"not reached by all.* 32 of 64 .*column 17, called at column 25\); 32 of 64.*called at column 51"),
+                        (2, r"syncthreads_or\(0\) \(column 32\).*\(column 70\).*different columns of one line"),
+                        (3, "32 of 64 threads wait at .*column 36.*32 of 64"), (4, "swap values at different columns of one line")):
+        refused(k[1, 64], x, case, match=match)
+    assert simulate(k[1, 64], x, 5)[0].tolist() == [i % 4 for i in range(64)]
+    assert set(simulate(k[1, 64], x, 6)[0]) == {5}
 
 
 def test_dynamic_arrays_are_one_memory():
@@ -1426,6 +1517,50 @@ def test_diagnose_is_the_launch(capsys):
         assert re.search(text, message), (text, message)
     for text in "2 dynamic shared arrays of forgets begin at the same byte", "y was never written", "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads": assert re.search(text, odd), (text, odd)
     assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
+
+
+def test_arrays_of_a_gpu_that_share_memory_share_it_in_a_child(monkeypatch):
+    "With what stands for its arrays: host memory by address. Those that only lie side by side are apart."
+    class OnGpu:
+        __cuda_ndarray__ = True
+        def __init__(self, array):
+            self.array, self.shape, self.strides, self.dtype, self.size = array, array.shape, array.strides, array.dtype, array.size
+            self.__cuda_array_interface__ = dict(data=(array.ctypes.data, False))
+        def copy_to_host(self): return self.array.copy()
+    def at(face, owner): return OnGpu(np.frombuffer(ctypes.string_at(face["data"][0], face["shape"][0]), np.uint8))
+    monkeypatch.setattr(cuda, "from_cuda_array_interface", at, raising=False)
+    x = np.arange(64, dtype=np.float32)
+    given = x[40:], x[:20:2], 3, x.reshape(8, 8)[1:3, 2:], x[20:30].view(np.uint8), x[30:40]
+    flat, even, number, square, bits, apart = pickle.loads(pickle.dumps(_on_host([OnGpu(v) if np.ndim(v) else v for v in given])))
+    for found, there in zip((flat, even, square, bits, apart), (v for v in given if np.ndim(v))):
+        assert found.shape == there.shape and found.strides == there.strides and (np.asarray(found) == there).all()
+    even[5], square[1, 4] = 50, 70
+    assert (square[0, 0], even[5], number) == (50, 50, 3) and np.asarray(bits)[8:12].tobytes() == np.float32(70).tobytes()
+    assert np.asarray(apart).tolist() == x[30:40].tolist() and np.asarray(flat).tolist() == x[40:].tolist()
+
+
+def test_a_child_runs_what_a_launch_here_runs(capsys):
+    "With what kernel and device functions have read: a number, and a device function that has been decorated anew."
+    number = 3
+    @cuda.jit(device=True)
+    def inner(x): return x * number
+    @cuda.jit(device=True)
+    def outer(x): return inner(x) + 1
+    @cuda.jit
+    def k(out):
+        out[0] = outer(out[0])
+        print(out[0])
+    launch, x = k[1, 1], np.full(1, 2.0)
+    launch(x)
+    number = 5
+    @cuda.jit(device=True)
+    def inner(x): return x - number
+    with pytest.warns(UserWarning) as told: launch(x)
+    assert [str(w.message).partition(",")[0] for w in told] == ["outer was compiled with an earlier inner",
+                                                                "inner was compiled with number = 3: it is 5 now"]
+    assert x[0] == 22 and simulate(launch, np.full(1, 2.0))[0] == 7
+    assert "No mistake found." in diagnose(launch, np.full(1, 2.0))
+    assert capsys.readouterr().out.split() == ["7.0", "22.0", "7.0", "7.0"]
 
 
 @cuda.jit

@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import from_bf16, to_bf16
+from ..arrays import from_bf16
 from ..sim import async_copy, scheduler
 from .core import (GLOBAL, SHARED, _address, _assembly, _element, _places, bind,
                                    element_pointer, global_address)
@@ -90,7 +90,9 @@ def cvt_rn_bf16x2_f32(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to bfloat16 (to nearest, ties to even). PTX: cvt.rn.bf16x2.f32."
-    return to_bf16([low, high]).view(np.uint32)[0]
+    low, high = [0x7FFF if bits & 0x7FFFFFFF > 0x7F800000 else bits + 0x7FFF + (bits >> 16 & 1) >> 16
+                 for bits in np.array((low, high), np.float32).view(np.uint32).tolist()]  # `to_bf16` is slow for two numbers
+    return np.uint32(high << 16 | low)
 
 def _emit_unpack(context, builder, kinds, args):
     from llvmlite import ir
@@ -230,9 +232,7 @@ def store_pair(
     pair,   # uint32, see `cvt_rn_bf16x2_f32`
 ):
     "Write two neighbours in one access."
-    pair = np.uint32(pair)
-    array.store(index, (np.uint16(pair & np.uint32(0xFFFF)), np.uint16(pair >> np.uint32(16))),
-                sys._getframe(1))
+    array.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), sys._getframe(1))
 
 def _emit_move_eight(context, builder, kinds, args):
     from llvmlite import ir

@@ -10,7 +10,7 @@ __all__ = ['CONVERGENT', 'OPERANDS', 'GLOBAL', 'SHARED', 'bind', 'element_pointe
 # %% ../../nbs/library/ptx_core.ipynb #8bd2ee69
 import re
 import sys
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 
 import numpy as np
@@ -229,6 +229,7 @@ def load_fours_at(
     return numbers
 
 # %% ../../nbs/library/ptx_core.ipynb #031020f9
+@cache
 def _places(rows, columns, serpentine):
     "The places of an outer product, in order."
     return [(i, columns - 1 - j if serpentine and i % 2 else j)
@@ -260,8 +261,8 @@ def add_part(
     serpentine,   # 1: every other row backwards; 0: row by row; a literal
 ):
     "`add_outer`, but only the products from `first` to before `last`."
-    acc = list(acc)
-    for i, j in _places(len(x), len(y), serpentine)[first:last]: acc[i * len(y) + j] += x[i] * y[j]
+    acc, columns = list(acc), len(y)
+    for i, j in _places(len(x), columns, serpentine)[first:last]: acc[i * columns + j] += x[i] * y[j]
     return tuple(acc)
 
 # %% ../../nbs/library/ptx_core.ipynb #b7a0c1d3

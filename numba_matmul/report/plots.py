@@ -17,13 +17,18 @@ from ..registry import KERNELS, OTHERS, number_of
 from .tables import (by_size, intensities, kernels_of, profiled, size_text,
                                         without_pause)
 
+# %% ../../nbs/library/report_plots.ipynb #e7ea0460
+def _need(found, what):
+    if not found: raise ValueError(f"nothing to draw: {what}")
+
 # %% ../../nbs/library/report_plots.ipynb #e7ea0462
 def plot_rows(
     rows,   # rows of a result card, of one size and one type
     title,  # text above the picture
     ax,     # matplotlib axes
 ):
-    "Bars of GFLOP/s, one for each kernel, with cuBLAS as a line."
+    "Bars of GFLOP/s, one for each kernel, with cuBLAS as a line. `ValueError` without rows."
+    _need(rows, f"{title} has no rows")
     numbers = [number_of(r["name"]) for r in rows]
     names = [f"{number or ''} {r['name']}" for number, r in zip(numbers, rows)]
     speeds = [r["gflops"] for r in rows]
@@ -31,8 +36,7 @@ def plot_rows(
     cublas = statistics.median(r["cublas_gflops"] for r in rows)
     right = max(cublas, *speeds)
     for name, row in zip(names, rows):
-        text = f"{row['gflops']:,.0f} ({row['percent']:.1f} %)"
-        ax.text(1.02 * right, name, text, va="center", fontsize=9)
+        ax.text(1.02 * right, name, f"{row['gflops']:,.0f} ({row['percent']:.1f} %)", va="center", fontsize=9)
     ax.axvline(cublas, color="black", linestyle="--")
     ax.invert_yaxis()
     ax.text(cublas, ax.get_ylim()[1], f"cuBLAS {cublas:,.0f}", ha="center", va="bottom", fontsize=9)
@@ -46,8 +50,7 @@ def rows_at(
     size=4096,  # m = n = k
 ) -> list:
     "The card's rows at one size: the kernels in their order, and then the others."
-    kernels = (*KERNELS.values(), *OTHERS)
-    return [row for kernel in kernels if (row := card_row(card, kernel.name, size))]
+    return [row for kernel in (*KERNELS.values(), *OTHERS) if (row := card_row(card, kernel.name, size))]
 
 DTYPES = tuple(dict.fromkeys(kernel.dtype for kernel in KERNELS.values()))
 
@@ -69,8 +72,9 @@ def panels(
 def draw_panels(
     panels,  # (title, rows of a result card), …
 ):
-    "`plot_rows` for each, one below the other. Returns the figure."
+    "`plot_rows` for each, one below the other. Returns the figure. `ValueError` without rows."
     import matplotlib.pyplot as plt
+    _need(panels, "no panels, as the card has no rows of this size")
     heights = [1.4 + 0.35 * len(rows) for _, rows in panels]
     fig, axes = plt.subplots(len(panels), figsize=(7, sum(heights)), height_ratios=heights,
                              squeeze=False, layout="constrained")
@@ -92,8 +96,10 @@ def draw_sizes(
     cards,  # result cards
     dtype,  # of the matrices
 ):
-    "Speed of each kernel over the powers of two, a panel for each card, all on one scale. Returns the figure."
+    "Speed of each kernel over the powers of two, a panel for each card, all on one scale. Returns the figure. `ValueError` without such speeds."
     import matplotlib.pyplot as plt
+    sizes = {size for card in cards for kernel in kernels_of(dtype) for size in by_size(card, kernel.name)}
+    _need([m for m, n, k in sizes if m == n == k and m & (m - 1) == 0], f"no card has {dtype} speeds at powers of two")
     fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True, squeeze=False,
                              layout="constrained")
     for ax, card in zip(axes.flat, cards):
@@ -130,8 +136,10 @@ def draw_shapes(
     panels,     # title → size as text → GPU → per cent of cuBLAS
     limit=100,  # below it, dots are red
 ):
-    "A dot for each size, sorted, a panel for each title, all on one scale. Returns the figure."
+    "A dot for each size, sorted, a panel for each title, all on one scale. Returns the figure. `ValueError` without sizes."
     import matplotlib.pyplot as plt
+    panels = {title: {size: row for size, row in found.items() if row} for title, found in panels.items()}
+    _need(any(panels.values()), "no panel has a size with a speed")
     rows = max(map(len, panels.values()))
     fig, axes = plt.subplots(1, len(panels), figsize=(7, 1.2 + 0.19 * rows), sharex=True, squeeze=False,
                              layout="constrained")
@@ -174,8 +182,9 @@ def draw_roofline(
     card,  # a result card with profiles
 ):
     """Each kernel twice: small for what it asks for, large for what the memory delivers; dotted, the roof of
-    bfloat16 at the clock that was counted without a pause. Returns the figure."""
+    bfloat16 at the clock that was counted without a pause. Returns the figure. `ValueError` without profiles."""
     import matplotlib.pyplot as plt
+    _need(profiled(card), f"{card['gpu']} has no profiles")
     fig, ax = plt.subplots(figsize=(7, 4.8), layout="constrained")
     copy = card["copy_gb_s"]
     for peak in peaks(card):
@@ -210,10 +219,11 @@ WAITS = {"global memory": ("long_scoreboard", "lg_throttle"), "barrier": ("barri
 def draw_causes(
     card,  # a result card with profiles
 ):
-    "What was counted of each kernel of float32, as marks; none where it is zero. Returns the figure."
+    "What was counted of each kernel of float32, as marks; none where it is zero. Returns the figure. `ValueError` without profiles."
     import matplotlib.pyplot as plt
     def total(kernel, names): return sum(counted(kernel.name, name, card) for name in names)
     kernels = [kernel for kernel in profiled(card) if kernel.dtype == "float32"]
+    _need(kernels, f"{card['gpu']} has no profiles of float32 kernels")
     numbers, rows, ffmas = [kernel.number for kernel in kernels], range(len(kernels)), 4096**3 / 32
     fig, axes = plt.subplots(2, 2, figsize=(7, 7), sharey=True, layout="constrained")
     for ax, (title, names) in zip(axes.flat, CAUSES.items()):

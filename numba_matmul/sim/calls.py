@@ -167,9 +167,11 @@ class Calls(Operators):
         given = [boxed(v) for v in values]
         if text == "view" and (kind := named(values[0].type.value if isinstance(values[0].type, Known) else values[0].known)):
             given = [self.named(kind, np.dtype(kind))]
-            return Value(ast.Call(ast.Attribute(base.node, text, ast.Load()), given, []), Array(kind, base.type.ndim))
+            return Value(ast.Call(ast.Attribute(base.node, text, ast.Load()), given, []), base.type._replace(dtype=kind))
         kind = {"all": "bool", "any": "bool", "argmax": "int64", "argmin": "int64"}.get(text)
         if text == "item" and is_number(base.type.dtype): kind = base.type.dtype
+        if text == "transpose": kind = base.type
+        if text == "reshape": kind = base.type._replace(ndim=len(values[0].type.items if isinstance(values[0].type, Tuple) else values))
         made = ast.Call(ast.Attribute(base.node, text, ast.Load()), given, [])
         return unboxed(made, kind) if is_scalar(kind) else Value(made, kind)
 

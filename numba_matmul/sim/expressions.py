@@ -24,6 +24,7 @@ from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple
                                     is_number, is_scalar, of_dtype, type_of, unified)
 from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.kernel import FakeCUDAKernel
 from numba.cuda.simulator.vector_types import vector_types
 
 # %% ../../nbs/library/sim_expressions.ipynb #c82e2c59
@@ -132,10 +133,10 @@ class Expressions:
         self.refuse(f"the name {node.id} is not defined")
 
     def taken_over(self, node, value):
-        "The value of a name from outside; note numbers, tuples and arrays, for they may change."
+        "The value of a name from outside; note what may change: numbers, tuples, arrays, device functions."
         if isinstance(value, FakeCUDAArray): self.read[self.fn, node.id] = value.copy_to_host()
         elif isinstance(value, np.ndarray): self.read[self.fn, node.id] = value.copy()
-        elif isinstance(value, (np.generic, bool, int, float, complex, tuple)): self.read[self.fn, node.id] = value
+        elif isinstance(value, (np.generic, bool, int, float, complex, tuple, FakeCUDAKernel)): self.read[self.fn, node.id] = value
         return self.frozen(node, value)
 
     def frozen(self, node, value):
@@ -408,9 +409,11 @@ class Operators(Expressions):
         if isinstance(base.type, Array):
             known = {*OF_ARRAYS, *WITHOUT_CALL, *(("imag",) * (base.type.dtype in COMPLEX))} - ({"real"} if isinstance(base.type.dtype, Record) else set())
             if node.attr not in known: self.refuse(f"an array has no {node.attr} in a kernel")
-            if node.attr == "T": return Value(taken, base.type)
+            if node.attr == "T" or node.attr == "real" and base.type.dtype not in COMPLEX: return Value(taken, base.type)
             if node.attr in ("itemsize", "nbytes"): return Value(taken, "int64", SIZES)
             if node.attr == "strides": return Value(taken, Tuple(("int64",) * base.type.ndim))
+            if node.attr == "ndim" and getattr(node.value, "id", "") in self.code.co_varnames[:self.code.co_argcount]:
+                return self.frozen(taken, base.type.ndim)  # the compiler decides by it which branch it has
             if node.attr in ("size", "ndim"): return Value(taken, "int64", SIZES)
             if node.attr == "shape": return Value(taken, Tuple(("int64",) * base.type.ndim))
             if node.attr == "dtype" and is_scalar(base.type.dtype): return Value(taken, known=np.dtype(base.type.dtype), literal=True)

@@ -266,8 +266,7 @@ def store_pair(address, pair, frame):
     if index in memory.leaving:
         raise SimulatorError(f"{memory.numbers.name}[{index}] is written while a store may still "
                              "read it: cp_async_bulk_wait_group_read, and a barrier")
-    low, high = np.array([pair], np.uint32).view(np.uint16)
-    memory.numbers.store(index, (low, high), frame)
+    memory.numbers.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
     thread.stored += [index, index + 1]
 
 def fence_proxy_async():

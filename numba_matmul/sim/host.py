@@ -307,7 +307,7 @@ def no_name_of_kernel(
 
 def _no_ufunc(self, *args, **options):
     raise NotImplementedError("the simulator has no target='cuda' for vectorize and guvectorize: write a kernel with "
-                              "@cuda.jit, or leave the target out, and it's compiled for the CPU")
+                              "@cuda.jit, or take numba.vectorize without a target, which compiles for the CPU")
 
 # %% ../../nbs/library/sim_host.ipynb #h0570014
 def install():

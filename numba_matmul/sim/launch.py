@@ -30,7 +30,7 @@ from types import SimpleNamespace
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import OptIn, describe, dtype_of, is_torch, rounded
+from ..arrays import OptIn, describe, dtype_of, is_torch, placed, rounded
 from ..draw import Message
 from ..process import ChildError, callees, has_compiler, in_child, kernel_parts, recursion
 from .hopper import check_end
@@ -573,9 +573,36 @@ def _differ(name, one, other):
     return (f"the result depends on which thread or block comes first: {name}[{', '.join(map(str, at))}] is {one[at]} "
             f"in one order and {other[at]} in another")
 
+# %% ../../nbs/library/sim_launch.ipynb #74187368
+class _InChild(tuple):
+    "What `placed` takes: in a child it is that array."
+    def __reduce__(self): return placed, tuple(self)
+
+def _on_host(args):
+    "A GPU's arrays among these arguments as arrays of a child, which share memory where these do."
+    args = [cuda.as_cuda_array(arg.detach()) if is_torch(arg) and arg.is_cuda else arg for arg in args]
+    spans, end = {}, 0
+    for i, arg in enumerate(args):
+        if getattr(arg, "__cuda_ndarray__", False) and not isinstance(arg, FakeCUDAArray) and arg.size:
+            first = arg.__cuda_array_interface__["data"][0]
+            ends = [(n - 1) * step for n, step in zip(arg.shape, arg.strides)]
+            spans[i] = first + sum(min(0, x) for x in ends), first + sum(max(0, x) for x in ends) + arg.dtype.itemsize, first
+    groups = []
+    for i in sorted(spans, key=spans.get):
+        if spans[i][0] >= end: groups.append([])
+        groups[-1].append(i)
+        end = max(end, spans[i][1])
+    for group in groups:
+        start, stop = spans[group[0]][0], max(spans[i][1] for i in group)
+        whole = dict(shape=(stop - start,), typestr="|u1", data=(start, False), version=3)
+        memory = cuda.from_cuda_array_interface(whole, args[group[0]]).copy_to_host()
+        for i in group: args[i] = _InChild((memory, spans[i][2] - start, args[i].shape, args[i].strides, args[i].dtype))
+    return args
+
 # %% ../../nbs/library/sim_launch.ipynb #74187369
 def check_launch(launch, args):
-    "Refuse what is no kernel with its configuration, or has other arguments."
+    """A launch as it would run, with what its kernel has read, and its arguments, for a child. Refuses what is no kernel with
+    its configuration, or has other arguments."""
     parts = kernel_parts(launch)
     if parts is None:
         name = getattr(launch, "__name__", repr(launch))
@@ -589,6 +616,10 @@ def check_launch(launch, args):
     all_arguments(fn, args)
     for arg in args:  # a child would get a copy of a view, and a launch takes none
         if isinstance(arg, np.ndarray): sentry_contiguous(arg)
+    if not isinstance(launch, StrictKernel): return launch, _on_host(args)
+    frozen = copy.copy(launch)
+    frozen.fn = as_frozen(fn, tuple(map(type_of, all_arguments(fn, args))))
+    return frozen, args
 
 def _launch(launch, args):
     launch(*args)
@@ -670,8 +701,7 @@ def simulate(
     timeout=60,  # seconds
 ):
     "Launch in a child; returns the arrays as the kernel left them. `SimulatorError` at a mistake."
-    check_launch(launch, args)
-    return in_child(_launch, launch, args, simulator=True, timeout=timeout, keep=True)
+    return in_child(_launch, *check_launch(launch, args), simulator=True, timeout=timeout, keep=True)
 
 PROMISE = ("That's for this launch alone, and the result wasn't checked: for a product, "
            "assert_matmul_correct(a, b, c) does that.")
@@ -684,12 +714,9 @@ def diagnose(
 ):
     """Launch in a child with the strict simulator and say what is wrong with the kernel, as text. If
     nothing is, a second child compiles it, for arguments of these types. What the kernel prints is shown."""
-    check_launch(launch, args)
-    if isinstance(launch, StrictKernel):  # as a launch would run it, with what it has read
-        launch = copy.copy(launch)
-        launch.fn = as_frozen(launch.fn, tuple(map(type_of, all_arguments(launch.fn, args))))
+    launch, given = check_launch(launch, args)
     in_simulator = dict(simulator=True, timeout=timeout, keep=True)
-    try: remarks = in_child(_launch_in_several_orders, launch, args, **in_simulator)
+    try: remarks = in_child(_launch_in_several_orders, launch, given, **in_simulator)
     except (SimulatorError, ChildError) as e: return Message(e)
     remarks = [PROMISE, *(f"By the way: {remark}." for remark in remarks)]
     if not has_compiler():

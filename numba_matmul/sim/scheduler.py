@@ -13,7 +13,7 @@ import linecache
 import re
 import sys
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from random import Random
 from typing import NamedTuple
@@ -47,17 +47,16 @@ _INSIDE = "numba_matmul.sim.", "numba_matmul.ptx."  # modules of the simulator
 _places = {}
 
 def _place(frame):
-    "Code and line of a kernel's function, and as text, with the lines that called it."
-    key, at = [], frame
-    while at is not None:
-        key += id(at.f_code), at.f_lasti
-        at = at.f_back
+    "Code and line of a kernel's function; as text, with the lines that called it; the column in each of these lines."
+    key, at = [id(frame.f_code), frame.f_lasti], frame
+    while at := at.f_back: key += id(at.f_code), at.f_lasti
     if (key := tuple(key)) not in _places:
-        calls, at = [(frame.f_code, frame.f_lineno)], frame.f_back
-        while at is not None:
-            if not (at.f_globals.get("__name__") or "").startswith(_INSIDE): calls.append((at.f_code, at.f_lineno))
-            at = at.f_back
-        _places[key] = calls, ", called at ".join(_line(*call) for call in calls)  # `_line` keeps the code of these
+        frames, at = [frame], frame
+        while at := at.f_back:
+            if not (at.f_globals.get("__name__") or "").startswith(_INSIDE): frames.append(at)
+        calls = [(at.f_code, at.f_lineno) for at in frames]
+        columns = tuple([*at.f_code.co_positions()][at.f_lasti // 2][2] or 0 for at in frames)
+        _places[key] = calls, ", called at ".join(_line(*call) for call in calls), columns  # `_line` keeps the code of these
     return _places[key]
 
 def _failed_array(error):
@@ -141,10 +140,13 @@ class Thread(greenlet):
 
     def __str__(self): return f"thread {_index(self.threadIdx, self.block.dims)}"
 
+    def stop(self, frame): _, self.waits_at, self.columns = _place(frame)
+
     def wait(self, frame, mask=None, value=None, orders=True):
         """Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values.
         `orders`: is memory then in order, too?"""
-        self.waits_at, self.mask, self.given = _place(frame)[1], mask, value
+        self.stop(frame)
+        self.mask, self.given = mask, value
         self.orders = orders
         self.parent.switch()
         return self.received
@@ -152,24 +154,27 @@ class Thread(greenlet):
     def wait_until(self, frame, ready, awaited):
         "Pause until the function `ready` says so: it depends on `awaited`, an `MBarrier` or `Late`."
         if ready(): return
-        self.waits_at, self.ready, self.awaited = _place(frame)[1], ready, awaited
+        self.stop(frame)
+        self.ready, self.awaited = ready, awaited
         self.parent.switch()
 
     def meet(self, frame, place, threads, value=None):
         "Pause until so many threads are at a place, and see what each gave: one dict for all."
-        self.waits_at, self.meeting = _place(frame)[1], (place, threads)
-        self.given = value
+        self.stop(frame)
+        self.meeting, self.given = (place, threads), value
         self.parent.switch()
         return self.received
 
     def let_others_go_on(self, frame):
         "Pause, and go on when all others had their turn."
-        self.waits_at, self.paused, self.questions = _place(frame)[1], True, 0
+        self.stop(frame)
+        self.paused, self.questions = True, 0
         self.parent.switch()
 
     def wait_for_grid(self, frame):
         "Pause until all threads of all blocks are here."
-        self.waits_at, self.at_grid = _place(frame)[1], True
+        self.stop(frame)
+        self.at_grid = True
         self.parent.switch()
 
     def ordered_after(self, access):
@@ -281,12 +286,19 @@ class Block:
         for t in lanes: t.saw, t.moment, t.near = saw, moment, moment
         _share(lanes)
 
+    @staticmethod
+    def _told(places):
+        "Places as text, with their columns if that is the text of several; in what they differ."
+        texts = Counter(text for text, _ in places)
+        def told(text, columns): return f"{text} (column {', called at column '.join(str(i + 1) for i in columns)})" if texts[text] > 1 else text
+        return [told(*place) for place in places], "lines" if len(texts) > 1 else "columns of one line"
+
     def _refuse_places(self, lanes):
         "Lanes swap values at one place."
-        places = sorted({t.waits_at for t in lanes})
+        places = sorted({(t.waits_at, t.columns) for t in lanes})
         if len(places) > 1:
-            raise SimulatorError(f"lanes of a warp swap values at different lines, in {self}: "
-                                 f"{'; '.join(places)}. All lanes that the mask names must come to the "
+            told, what = self._told(places)
+            raise SimulatorError(f"lanes of a warp swap values at different {what}, in {self}: {'; '.join(told)}. All lanes that the mask names must come to the "
                                  "same instruction: name only those of one branch, or leave the branch first")
 
     def _released_meetings(self, alive):
@@ -316,7 +328,7 @@ class Block:
         return released
 
     def _released_block(self, alive):
-        places = {thread.waits_at for thread in alive}
+        places = {(thread.waits_at, thread.columns) for thread in alive}
         some_returned = len(alive) < len(self.threads)
         elsewhere = any(t.mask is not None or t.ready or t.meeting for t in alive)
         if alive and (some_returned or len(places) > 1 or elsewhere):
@@ -330,10 +342,10 @@ class Block:
         return alive
 
     def _refuse_barrier(self, alive, places):
-        counts = [sum(t.waits_at == place for t in alive) for place in places]
-        total = len(self.threads)
+        counts = [sum((t.waits_at, t.columns) == place for t in alive) for place in places]
+        total, (told, what) = len(self.threads), self._told(places)
         waiting = "; ".join(f"{n} of {total} threads wait at {place}"
-                            for n, place in zip(counts, places))
+                            for n, place in zip(counts, told))
         done = [t for t in self.threads if t.dead]
         if missing := {t.awaited.missing() for t in alive if t.ready}:
             why = f"At an mbarrier {'; '.join(sorted(missing))}."
@@ -341,7 +353,7 @@ class Block:
             why = "; ".join(f"At {place} {threads} are to meet" for place, threads in sorted(met))
         elif len(places) > 1:
             why = ("A barrier must be reached at the same place by all threads, "
-                   "and these wait at different lines.")
+                   f"and these wait at different {what}.")
         elif done:
             why = (f"The other {len(done)}, {done[0]} first, have returned. "
                    "A GPU does not wait for those; this simulator is stricter, "

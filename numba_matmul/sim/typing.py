@@ -11,6 +11,7 @@ import inspect
 import linecache
 import os
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import lru_cache, reduce
 from types import CellType, FunctionType
@@ -24,6 +25,7 @@ from .operators import (NARROW, UNKNOWN, Value, assign, boxed, call, constant,
                                         converted, fitted, function, name, unboxed, unboxed_value)
 from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple, is_integer,
                                     is_number, is_scalar, is_unsigned, type_of, unified)
+from numba.cuda.simulator.kernel import FakeCUDAKernel
 
 # %% ../../nbs/library/sim_typing.ipynb #37fc0250
 def joined(a, b):
@@ -426,19 +428,30 @@ def changed(
 ):         # a sentence for each
     "Names from outside whose values have changed since a kernel was typed. As when compiled, it keeps the old ones."
     for (fn, name), was in made.read.items():
-        if not _same(was, now := _now(fn, name)):
-            of = " of" if isinstance(was, np.ndarray) else f" = {was!r}: it is {now!r} now, and"
-            yield (f"{fn.__name__} was compiled with {name}{of}" + (" other numbers than it has now, and" if of == " of" else "")
-                   + " a compiled kernel keeps what it read; decorate it again, or pass it as an argument")
+        if _same(was, now := _now(fn, name)): continue
+        keeps, again = "and a compiled kernel keeps what it read", "decorate it again"
+        if isinstance(was, FakeCUDAKernel): yield f"{fn.__name__} was compiled with an earlier {name}, {keeps}; {again}"
+        elif isinstance(was, np.ndarray):
+            yield f"{fn.__name__} was compiled with {name} of other numbers than it has now, {keeps}; {again}, or pass it as an argument"
+        else: yield f"{fn.__name__} was compiled with {name} = {was!r}: it is {now!r} now, {keeps}; {again}, or pass it as an argument"
 
 def as_frozen(
     fn,     # function of a kernel
     kinds,  # types of its arguments, see `type_of`
 ):          # itself, or one with the same code
-    "A function with the values from outside that it was typed with, if it was."
+    "A function with the values from outside that it and the device functions it calls were typed with, if it was."
     found = _made.get(fn, {})
     made = found.get(kinds) or next(iter(found.values()), None)
-    old = {name: was for (of, name), was in made.read.items() if of is fn and not _same(was, _now(fn, name))} if made else {}
+    return _frozen(fn, made.read) if made else fn
+
+def _frozen(fn, read):
+    old = {}
+    for (of, name), was in read.items():
+        if of is not fn: continue
+        if isinstance(was, FakeCUDAKernel) and (callee := _frozen(was.fn, read)) is not was.fn:
+            was = copy(was)
+            was.fn = callee
+        if not _same(was, _now(fn, name)): old[name] = was
     if not old: return fn
     cells = tuple(CellType(old[x]) if x in old else cell for x, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()))
     return FunctionType(fn.__code__, fn.__globals__ | old, fn.__name__, fn.__defaults__, cells)
