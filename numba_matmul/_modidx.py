@@ -209,6 +209,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                          'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.Scoreboard.passed': ( 'library/exercise.html#scoreboard.passed',
                                                                                     'numba_matmul/exercise.py'),
+                                       'numba_matmul.exercise.Scoreboard.width': ( 'library/exercise.html#scoreboard.width',
+                                                                                   'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.Verdict': ('library/exercise.html#verdict', 'numba_matmul/exercise.py'),
                                        'numba_matmul.exercise.Verdict.failed': ( 'library/exercise.html#verdict.failed',
                                                                                  'numba_matmul/exercise.py'),

@@ -35,7 +35,7 @@ import numpy as np
 from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
-from .draw import Markdown, Message, number_text
+from .draw import Markdown, number_text
 from .microscope import Site, View, microscope
 from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.launch import all_arguments
@@ -605,9 +605,13 @@ class Scoreboard:
         "Is all as it should be?"
         return not any(verdict.failed for verdict in self.verdicts)
 
+    @property
+    def width(self):
+        "Characters of the longest name."
+        return max(len(name) for name in (*(v.name for v in self.verdicts), *self.left))
+
     def __repr__(self):
-        width = max(len(name) for name in (*(v.name for v in self.verdicts), *self.left))
-        lines = []
+        width, lines = self.width, []
         for v in self.verdicts:
             found = v.found.replace("\n", "\n" + " " * (width + 4))
             lines.append(f"{'·' if v.ok is None else '✓' if v.ok else '✗'} {v.name:{width}}  {found}".rstrip())
@@ -615,7 +619,10 @@ class Scoreboard:
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
 
-    def _repr_html_(self): return Message(repr(self))._repr_html_()
+    def _repr_html_(self):
+        style, hang = "font: var(--jp-code-font-size, 1em) monospace", self.width + 4  # a long line goes on under its text
+        rows = [f'<div style="white-space: pre-wrap">{html.escape(line) or " "}</div>' for line in repr(self).splitlines()]
+        return "\n".join([f'<div style="{style}; padding-left: {hang}ch; text-indent: -{hang}ch">', *rows, "</div>"])
 
 def exercises():
     "All exercises by key."
