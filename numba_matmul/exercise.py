@@ -245,7 +245,7 @@ def matmul_case(
 def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64"))
 
 NO_FLOAT64 = Goal("float64", in_float64, most=0, unit="instructions in float64 in the main loop", counted="code",
-                  hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0)")
+                  hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0); and so is what comes of an unsigned and a signed number of 64 bits, and an array without float32")
 
 # %% ../nbs/library/exercise.ipynb #ex000016
 VERDICTS = {  # name → the hint, where an exercise has no better one
@@ -254,12 +254,18 @@ VERDICTS = {  # name → the hint, where an exercise has no better one
     "compiles: returns a value": "a kernel has no result: store it in an element of an array",
     "compiles: missing": "count the arguments of that call: load4 returns four numbers, and a star, *load4(…), passes them one by one",
     "compiles: np.": "numpy works on whole arrays on the host; a thread adds up numbers, in a loop of its own",
+    "compiles: cannot unpack non-iterable int": "cuda.grid(1) returns one number, and cuda.grid(2) a pair",
+    "compiles: 'array' and 'array'": "a kernel has no arithmetic on whole arrays: write a loop over their elements",
+    "compiles: not associated with a value": "give the name a value in every thread that uses it, before the loop or the branch",
     "compiles": "the message names the line; a GPU's compiler knows only a part of Python",
+    "ends: It's slow": "a thread computes only its own results: does a loop run over the work of others?",
     "ends": "does the loop's counter change in every turn, and by a positive step?",
+    "in bounds: is negative": "an index counts from 0: what is subtracted, and may it be too large?",
     "in bounds": "compare the index with the shape of the array before you use it",
     "aligned": "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by alignment=16",
     "all written": "which thread writes this element, and is there a barrier between that and the read?",
     "no races: with no flag": "two blocks use this element: does the index say which block it is, by blockIdx?",
+    "no races: was read by": "one thread still reads this element when another writes its next value: put a barrier between the two, in each turn",
     "no races: and is written by": "two threads write this element: does each write only what is its own, and does the index belong to one of them alone?",
     "no races": "two threads use one element: put a barrier between the write and the other access",
     "one writer": "several threads do the same work: give each element to one of them",
@@ -659,7 +665,7 @@ def grade(
     exercise = known[padded]
     found = verdicts(exercise, subject)
     reached = {verdict.name for verdict in found}
-    left = () if exercise.judge or not any(v.failed for v in found) else tuple(
+    left = () if not exercise.cases or not any(v.failed for v in found) else tuple(
         name for name in ("correct", *(goal.name for goal in exercise.goals)) if name not in reached)
     wrong = next((v.view for v in found if v.view), None)
     board = Scoreboard(found, left, wrong and _beside(exercise, wrong) or "")

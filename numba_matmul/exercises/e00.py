@@ -146,7 +146,6 @@ SCALE_ROWS = Exercise(
     cases=(rows_case((5, 7), (4, 8), (3, 2)), rows_case((33, 6), (8, 4), (5, 9)), rows_case((6, 35), (8, 4), (5, 9))),
     goals=(ONE_EACH,),
     hints=HINTS | {
-        "compiles: cannot unpack": "cuda.grid(1) returns one number, cuda.grid(2) a pair",
         "in bounds": "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j "
                      "below x.shape[1]; factors has one number per row",
         "no races: with no flag": "two blocks write to one element: each thread has a pair of its own, from "

@@ -18,7 +18,6 @@ def stores(view):
 ONE_EACH = Goal("one each", stores, most=1, unit="stores per thread",
                 hint="a thread computes one element of C, and stores it once")
 HINTS = {  # of this exercise and the next
-    "compiles: cannot unpack": "cuda.grid(1) returns one number, cuda.grid(2) a pair",
     "compiles: 'array' and 'array'": "a thread adds up numbers, in a loop of its own: each array needs two indices",
     "ends: It's slow": "a thread computes one element of C: does each go through all rows, or all columns?",
     "float64": "for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). "

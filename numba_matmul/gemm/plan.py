@@ -321,15 +321,16 @@ def _values(constants): return [copy(scope[name]) for scope, name in constants]
 # A call
 
 def run(
-    plan,      # function (`Gemm`, options) → `Plan`
+    plan,             # function (`Gemm`, given, options) → `Plan`
     a, b, c, alpha, beta,  # as `gemm_args` takes them
-    dtype="float32",       # the same
-    **options,  # of the plan
-):             # C
+    *given,           # to the plan
+    dtype="float32",  # see `gemm_args`
+    **options,        # of the plan
+):                    # C
     "C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises what `gemm_args` and the plan do."
     if config.ENABLE_CUDASIM:
         g = gemm_args(a, b, c, alpha, beta, dtype)
-        made = plan(g, **options)
+        made = plan(g, *given, **options)
         if made.delegate: return made.delegate(a, b, g.result, alpha, beta)
         _warn_of_minutes(g)
         simulate_plan(made)
@@ -352,12 +353,13 @@ def run(
                 at_c = c.device_ctypes_pointer.value
                 key += c.shape, c.dtype, c.strides
         low = at_a | at_b | at_c
-        key += (plan, device, alpha, beta, type(alpha), type(beta), at_a == at_b, low & 15 and (at_a & 15, at_b & 15, at_c & 15))
+        key += (plan, given, device, alpha, beta, type(alpha), type(beta), at_a == at_b,
+                low & 15 and (at_a & 15, at_b & 15, at_c & 15))
         if options: key += tuple(options.items())
         packed = _PLANS.get(key)
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be kept
     if packed is None or packed.constants and packed.constants != _values(_constants_of(plan)):
-        return _first_call(key, plan, a, b, c, alpha, beta, dtype, options)
+        return _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
     if c is None:
         c = array_like(a, packed.shape)
@@ -371,10 +373,10 @@ def run(
     return c
 
 
-def _first_call(key, plan, a, b, c, alpha, beta, dtype, options):
+def _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options):
     "Make a plan, carry it out, and keep it for the next call like this one."
     g = gemm_args(a, b, c, alpha, beta, dtype)
-    made = plan(g, **options)
+    made = plan(g, *given, **options)
     packed = PackedPlan(made, (g.a, g.b, g.c))
     packed.constants = _values(_constants_of(plan))
     tensors = [x for x in (a, b, c) if is_torch(x)]

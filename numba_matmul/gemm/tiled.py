@@ -105,7 +105,7 @@ def tiled(
         tile=None,  # as the factory takes it; a good one for this GPU and these sizes if None
         **options,  # of the factory, where they should not follow from the matrices
     ):              # `c`
-        return run(plan, a, b, c, alpha, beta, tile=tile, **options)
+        return run(plan, a, b, c, alpha, beta, tile, **options)
 
     errors = f"`TypeError`, `ValueError`, or `RuntimeError` on a GPU without {needs[1]}" if needs else "`TypeError` or `ValueError`"
     host.__doc__ = (f"{doc}\n\n    A is (m, k), B (k, n) and C (m, n): row-major float32 device arrays, or torch tensors on the GPU.\n"

@@ -92,7 +92,7 @@ def sgemm_smem_blocking(
 ):              # `c`
     """C ← alpha·A·B + beta·C, with tiles of A and B in shared memory.
     Raises `TypeError` or `ValueError`. After kernel 3 of Simon Boehm's article."""
-    return run(plan_smem_blocking, a, b, c, alpha, beta, bs=bs)
+    return run(plan_smem_blocking, a, b, c, alpha, beta, bs)
 
 sgemm_smem_blocking.plan = plan_smem_blocking
 PATHS = (edge_paths(dict(bs=4), Tile(4, 4, 4, 1)) + (Path("its own tile", (20, 33, 35), 0.5, -1.5),)

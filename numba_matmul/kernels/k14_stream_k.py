@@ -221,7 +221,7 @@ def sgemm_stream_k(
     (stream-K, arXiv 2301.03598). Each launch has a workspace of its own, in a CUDA graph too. The
     order in which parts of a sum are added is fixed, so the same call gives the same bits. Raises
     `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
-    return run(plan_stream_k, a, b, c, alpha, beta, tile=tile, blocks=blocks, **options)
+    return run(plan_stream_k, a, b, c, alpha, beta, tile, blocks, **options)
 
 sgemm_stream_k.plan = plan_stream_k
 

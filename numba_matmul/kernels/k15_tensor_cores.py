@@ -365,7 +365,7 @@ def bf16_gemm_tensor_cores(
     """C ← alpha·A·B + beta·C on tensor cores by mma.sync, sums in float32 (sm_80 and up). Raises
     `TypeError`, `ValueError`, or `RuntimeError` on an older GPU or one with too little shared
     memory."""
-    return run(plan_tensor_cores, a, b, c, alpha, beta, "bfloat16", tile=tile, **options)
+    return run(plan_tensor_cores, a, b, c, alpha, beta, tile, dtype="bfloat16", **options)
 
 bf16_gemm_tensor_cores.plan = plan_tensor_cores
 

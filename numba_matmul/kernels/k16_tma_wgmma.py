@@ -287,7 +287,7 @@ def bf16_gemm_tma_wgmma(
     """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows are not
     multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores` does it. Raises `TypeError`,
     `ValueError`, or `RuntimeError` on another GPU."""
-    return run(plan_tma_wgmma, a, b, c, alpha, beta, "bfloat16", tile=tile, **options)
+    return run(plan_tma_wgmma, a, b, c, alpha, beta, tile, dtype="bfloat16", **options)
 
 bf16_gemm_tma_wgmma.plan = plan_tma_wgmma
 

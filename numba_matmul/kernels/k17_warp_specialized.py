@@ -323,7 +323,7 @@ def bf16_gemm_warp_specialized(
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
     float32. Where rows are not multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores`
     does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
-    return run(plan_warp_specialized, a, b, c, alpha, beta, "bfloat16", tile=tile, blocks=blocks, **options)
+    return run(plan_warp_specialized, a, b, c, alpha, beta, tile, blocks, dtype="bfloat16", **options)
 
 bf16_gemm_warp_specialized.plan = plan_warp_specialized
 

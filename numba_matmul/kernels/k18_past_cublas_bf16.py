@@ -182,7 +182,7 @@ def bf16_gemm_past_cublas(
     that pays. Copies take memory. What `padded` leaves out is not copied; where the TMA then cannot,
     `bf16_gemm_tensor_cores` does it. The same call gives the same bits, in a CUDA graph too. Raises
     `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
-    return run(plan_past_cublas, a, b, c, alpha, beta, "bfloat16", tile=tile, blocks=blocks, padded=padded, **options)
+    return run(plan_past_cublas, a, b, c, alpha, beta, tile, blocks, padded, dtype="bfloat16", **options)
 
 bf16_gemm_past_cublas.plan = plan_past_cublas
 
