@@ -244,6 +244,8 @@ AS_BEFORE = ("C stored in each tile", "C stored in each tile, but not by the fir
              "the first barrier in the first tile only", "the second barrier after the first two tiles only",
              "two tiles, however many there are", "block indices exchanged", "columns of A not times four", "no barrier before use", "no barrier after use", "results in float64",
              "each thread begins at a different row")
+
+# %% ../../nbs/exercises/e06.ipynb #e060001f
 PASS_MUTANTS = (
     *(mutant for mutant in MUTANTS if mutant.name in AS_BEFORE),
     Mutant("one thread copies for all", PASSES_A + PASSES_B, ALONE, "copies"),

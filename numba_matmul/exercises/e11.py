@@ -236,6 +236,8 @@ STORES = """            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
             store4(b_tile, (now, b_row, b_col), *y)
 """
 BETWEEN = MULTIPLY + "        now = 1 - now\n        if k0 < a.shape[1]:\n"
+
+# %% ../../nbs/exercises/e11.ipynb #e1100019
 MUTANTS = (
     Mutant("not written", LOADS + BETWEEN + STORES, "            pass\n        ...\n", "written"),
     Mutant("no test before the loads", "if k0 < a.shape[1]:\n            x =", "if True:\n            x =", "in bounds"),
