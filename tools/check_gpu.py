@@ -34,7 +34,7 @@ from numba_matmul.registry import KERNELS, kernels_named
 from numba_matmul.gemm import limits, plan
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import progress
-from numba_matmul.bench.verify import assert_matmul_correct
+from numba_matmul.bench.timing import assert_matmul_correct
 from numba_matmul.process import ChildError, children_at_once, end_idle_children, in_child
 
 ROOT = Path(__file__).resolve().parent.parent

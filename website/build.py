@@ -4,6 +4,7 @@ Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with the outputs 
 here are only the lists of pages (in reading order), the page of solutions, and the reference, which comes from the
 library's docstrings and the comments beside its parameters."""
 import ast
+import inspect
 import io
 import json
 import re
@@ -12,9 +13,13 @@ import sys
 import time
 import tokenize
 from configparser import ConfigParser
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+from numba_matmul.exercise import exercises, solutions  # noqa: E402
+
 SETTINGS = ConfigParser(delimiters=["="])
 SETTINGS.read(ROOT/"settings.ini", encoding="utf-8")
 SETTINGS = SETTINGS["DEFAULT"]
@@ -45,17 +50,20 @@ def rooms():
     return {tuple(re.findall(r"`(\w+)`", names)): text for names, text in rows}
 
 
-def room_of(path):
-    "The room of the module that a notebook exports."
-    return re.search(r"#\| default_exp (\w+)", path.read_text(encoding="utf-8"))[1]
-
-
 def in_room(names):
-    "Pages and modules of a room."
-    pages = [f"nbs/library/{path.stem}" for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")) if room_of(path) in names]
-    modules = [path for name in names for path in (PACKAGE/f"{name}.py", *sorted((PACKAGE/name).glob("[!_]*.py")))
-               if path.exists()]
-    return pages, modules
+    "The modules of a room."
+    return [path for name in names for path in (PACKAGE/f"{name}.py", *sorted((PACKAGE/name).glob("[!_]*.py")))
+            if path.exists()]
+
+
+def links_to_the_reference(text, found):
+    "The text of a page, whose links to the library's source lead to the reference."
+    room = {module: name for name, (_, modules) in found.items() for module in modules}
+    def replaced(link):
+        module = PACKAGE/link[2]
+        name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
+        return f"[{link[1]}](/reference/{room[module]}.md#{name})"
+    return re.sub(rf"\[([^\]]*)\]\((?:\.\./)*{PACKAGE.name}/([\w/]+\.py)\)", replaced, text)
 
 
 def title_of(page):
@@ -98,13 +106,15 @@ def reference(module):
     source = module.read_text(encoding="utf-8")
     tree, notes = ast.parse(source), comments(source)
     name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
-    exported = next((ast.literal_eval(item.value) for item in tree.body if isinstance(item, ast.Assign)
-                     and item.targets[0].id == "__all__"), [])
     made_from = re.search(r"File to edit: (?:\.\./)+(nbs/.+\.ipynb)", source)
     lines = [f"## {name}", "", f"```{{py:module}} {name}\n```", ""]
     if made_from: lines += [f"[{title_of(made_from[1].removesuffix('.ipynb'))}](/{made_from[1]})", ""]
+    lines += [ast.get_docstring(tree) or "", ""]
     for node in tree.body:
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name not in exported: continue
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "tiled":
+            host = getattr(import_module(name), node.targets[0].id)
+            lines += [f"````{{py:function}} {host.__name__}{inspect.signature(host)}", "", inspect.getdoc(host), "", "````", ""]
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"): continue
         kind, signature, docstring, fields = described(node, notes)
         lines += [f"````{{py:{kind}}} {node.name}{signature}", "", docstring, "", *fields, "````", ""]
     return "\n".join(lines)
@@ -121,20 +131,24 @@ def stage():
     shutil.rmtree(BUILD, ignore_errors=True)
     shutil.copytree(ROOT/"nbs", STAGE/"nbs", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for name in "CONTRIBUTING.md", "LICENSE", "settings.ini": shutil.copy(ROOT/name, STAGE)
-    solutions = [f"nbs/exercises/{path.stem}" for path in sorted((ROOT/"nbs"/"exercises").glob("*.ipynb"))]
+    for key, exercise in exercises().items():
+        write(f"solutions/{key}.md", f"# Exercise {key} · `{exercise.name}`\n\n{solutions(key)}\n")
     write("solutions.md", "# Solutions\n\nEach exercise has a page with the goals of its judge, several correct "
           "solutions, and the mistakes that it must catch. They give the exercises away: write your own kernel first.\n\n"
-          + toctree(solutions, ":maxdepth: 1"))
-    found = {"-".join(names): (text, *in_room(names)) for names, text in rooms().items()}
-    for name, (text, pages, modules) in found.items():
-        pages = [page for page in pages if page not in instruments()]
+          + toctree([f"solutions/{key}" for key in exercises()], ":maxdepth: 1"))
+    found = {"-".join(names): (text, in_room(names)) for names, text in rooms().items()}
+    for name, (text, modules) in found.items():
         write(f"reference/{name}.md", f"# {name.replace('-', ', ')}\n\n{text[:1].upper()}{text[1:]}.\n\n"
-              + toctree(pages, ":maxdepth: 1") * bool(pages) + "\n".join(map(reference, modules)))
+              + "\n".join(map(reference, modules)))
+    for path in [*STAGE.rglob("*.ipynb"), STAGE/"CONTRIBUTING.md"]:
+        path.write_text(links_to_the_reference(path.read_text(encoding="utf-8"), found), encoding="utf-8")
+    others = [page for page in (f"nbs/library/{path.stem}" for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")))
+              if page not in instruments()]
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
     write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
     write("index.md", readme
           + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
-          + toctree(instruments(), ":hidden:", ":caption: The instruments")
+          + toctree([*instruments(), *others], ":hidden:", ":caption: The instruments")
           + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:", ":caption: The library"))
 
 

@@ -13,13 +13,13 @@ def anchor(heading):
 DIRECTIVE = re.compile(r"^#\| *(export|exports|hide|cuda|compiler|default_exp)\b.*\n?", re.M)
 
 
-FOLDERS = {"library": "/library.md", "exercises": "/solutions.md"}
+FOLDERS = {"library": "/library.md"}
 
 
 def as_page(app, docname, source):
     """A folder is a page here. And what a notebook says to nbdev is not for readers: its directives, and cells that
     have nothing else."""
-    source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library|exercises)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
+    source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
     if app.env.doc2path(docname).suffix != ".ipynb": return
     nb, cells = json.loads(source[0]), []
     for cell in nb["cells"]:

@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.kernel import Kernel
 from ..gemm.limits import MAX_GRID_Y
-from ..gemm.paths import Path, edge_paths
+from ..bench.paths import Path, edge_paths
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.tiles import Tile
 from numba import cuda, float32, uint64

@@ -11,7 +11,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.kernel import Kernel
 from ..gemm.limits import row_strips
-from ..gemm.paths import Path, edge_paths
+from ..bench.paths import Path, edge_paths
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.tiles import Tile
 from numba import cuda, float32, int64

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..gemm.kernel import Kernel
 from ..gemm.limits import need_whole, row_strips
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.tiles import Tile
 from numba import cuda, float32, int64, uint32

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from ..arrays import cdiv
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import Tile, check_tile
 from numba import cuda, float32, int64, uint32

@@ -10,7 +10,7 @@ __all__ = ['BM', 'BN', 'BK', 'TM', 'TN', 'THREADS', 'RULES', 'TILE', 'sgemm_2d_b
 from functools import cache
 
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import Tile, check_tile
 from numba import cuda, float32, int64, uint32, uint64

@@ -12,7 +12,7 @@ from functools import cache
 
 from ..ptx.core import load4, store4
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import COPY_RULES, Tile, check_tile
 from numba import cuda, float32, int64, uint32, uint64

@@ -11,7 +11,7 @@ from functools import cache
 
 from ..ptx.core import load4, store4
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import Tile, check_tile
 from .k06_vectorized import RULES, SMALL_PATHS, SMALL_TILES, TILE, tile_copiers, tile_writer

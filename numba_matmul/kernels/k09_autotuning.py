@@ -22,7 +22,7 @@ from ..cards import gpu_card, gpu_name, load_cards, write_card
 from ..ptx.core import load4
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.plan import forget_plans
-from ..gemm.paths import Path
+from ..bench.paths import Path
 from ..gemm.tiled import tiled
 from ..gemm.tiles import TUNED_RULES, GroupTile, check_tile, tuned_tile
 from ..static import static, unrolled

@@ -10,7 +10,7 @@ __all__ = ['BM', 'BN', 'BK', 'WM', 'WN', 'TM', 'TN', 'THREADS', 'PADDED', 'RULES
 from functools import cache
 
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
 from ..ptx.core import load4, store4

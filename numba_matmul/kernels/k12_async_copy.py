@@ -14,7 +14,7 @@ import numpy as np
 from ..ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_outer, load4, store4, to_array
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
 from ..static import static, unrolled

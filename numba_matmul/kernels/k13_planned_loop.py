@@ -22,7 +22,7 @@ from ..ptx.core import (add_outer, add_part, global_address, load4, load_fours_a
                                    shared_address, store4, to_array)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..static import static, unrolled

@@ -14,7 +14,7 @@ from ..arrays import cdiv
 from ..ptx.core import add_fours, store_fours, store_relaxed
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.plan import Launch, LaunchConfig, Plan, run
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile

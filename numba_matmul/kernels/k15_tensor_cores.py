@@ -20,7 +20,7 @@ from ..ptx.core import shared_address
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, shared_memory_limit
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.pipeline import swizzle_128b
 from ..gemm.schedule import rasterize

@@ -22,7 +22,7 @@ from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, with_shared_memory
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
                                         pipeline_advance, storage_layout)

@@ -20,7 +20,7 @@ from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, boxes_storer,
                                         tma_store_of)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.paths import Path, edge_paths, tile_paths
+from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
     pipeline_advance, producer_acquire, storage_layout)

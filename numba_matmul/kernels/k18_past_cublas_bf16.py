@@ -17,7 +17,7 @@ from ..arrays import cdiv
 from ..gemm.epilogue import split_k_reduce_kernel
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.paths import Path, edge_paths
+from ..bench.paths import Path, edge_paths
 from ..gemm.plan import Launch, LaunchConfig, Plan, run
 from ..gemm.tensor_maps import tma_counts
 from ..gemm.tiled import check_options
