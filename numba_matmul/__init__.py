@@ -3,7 +3,7 @@
 Importing this package decides where kernels run: with a usable NVIDIA GPU there. Without one it turns on Numba's
 simulator, made strict (`numba_matmul.sim`), and says so in one line on stderr: a notebook at once, a program at its
 first launch. `NUMBA_ENABLE_CUDASIM`, when you set it yourself, always wins. In a notebook, cells that cannot run here are then skipped with a line."""
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 import os
 import sys

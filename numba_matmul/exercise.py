@@ -11,6 +11,7 @@ import pkgutil
 import re
 import sys
 import textwrap
+import tokenize
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,18 @@ def source_of(kernel):
     fn = (kernel_parts(kernel) or [kernel])[0]
     lines = linecache.getlines(fn.__code__.co_filename)[fn.__code__.co_firstlineno - 1:]
     return textwrap.dedent("".join(inspect.getblock(lines)))
+
+def reference_of(
+    kernel,  # a lesson's short kernel, which is an exercise's solution
+    name,    # of the reader's function
+) -> str:
+    "Its source under that name, without comments and blank lines."
+    source = source_of(kernel)
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = {token.start[0]: token.start[1] for token in tokens if token.type == tokenize.COMMENT}
+    lines = [line[:comments.get(number, len(line))].rstrip() for number, line in enumerate(source.splitlines(), 1)]
+    text = "\n".join(line for line in lines if line)
+    return re.sub(rf"\b{kernel_parts(kernel)[0].__name__}\b", name, text) + "\n"
 
 class Changes:
     "The source of a kernel, with marks where it differs from another one."

@@ -4,7 +4,8 @@ The grid is wide enough both ways, so a kernel that maps x to the rows is correc
 asks of memory: the goals count the sectors of a request, in the first block. Two of lesson 1's goals hold
 here as well: one store to C per thread, and nothing in float64.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..kernels.k02_gmem_coalescing import short_coalesced
 from .e01 import HINTS, ONE_EACH
 
 
@@ -29,16 +30,7 @@ EXERCISES = (Exercise(
         "correct: in the wrong places": "the sums are right, and their places are not: do a, b and c use the same row "
                                         "and the same col?",
         "correct": "only the mapping changes: C[row, col] is still the sum of all A[row, i] · B[i, col]"},
-    solutions={"reference": """@cuda.jit
-def my_coalesced(a, b, c):
-    col, row = cuda.grid(2)
-    if row < c.shape[0] and col < c.shape[1]:
-        acc, i = float32(0), 0
-        while i < a.shape[1]:
-            acc += a[row, i] * b[i, col]
-            i += 1
-        c[row, col] = acc
-""", "indices by hand": """@cuda.jit
+    solutions={"reference": reference_of(short_coalesced, "my_coalesced"), "indices by hand": """@cuda.jit
 def my_coalesced(a, b, c):
     col = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     row = cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y

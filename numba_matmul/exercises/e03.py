@@ -7,7 +7,8 @@ conflicts. (Two passes are accepted. With `TILE = 16` a warp has two rows of the
 words these two conflict; with `TILE = 32` a warp has one row, and nothing does.) Nothing is to be computed in
 float64.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..kernels.k03_smem_blocking import short_smem
 
 
 def global_reads(products):
@@ -42,6 +43,10 @@ def costliest(space):
     return measure
 
 
+# the barriers have names, so that a mistake can be made at one of them
+BEFORE, USED, STORED = reference_of(short_smem, "my_smem").split("cuda.syncthreads()")
+REFERENCE = f"{BEFORE}cuda.syncthreads()  # full{USED}cuda.syncthreads()  # free{STORED}"
+
 EXERCISES = (Exercise(
     "03", "my_smem", constants=dict(TILE=16), preamble="WIDE, ONE_MORE, BOTH = TILE + 2, TILE + 1, 2 * TILE\n",
     cases=(matmul_case(16, 32, 64, (16, 16), (2, 1)), matmul_case(24, 16, 16, (8, 8), (2, 3), dict(TILE=8))),
@@ -61,22 +66,7 @@ EXERCISES = (Exercise(
            "correct: never written": "every thread stores one element of C: all sizes fit, so no guard is needed",
            "correct": "in which column of A and which row of B does the tile at k0 begin? Which row of a_tile and "
                       "which column of b_tile belong to c[row, col]? Does acc collect all TILE products of every tile?"},
-    solutions={"reference": """@cuda.jit
-def my_smem(a, b, c):
-    a_tile = cuda.shared.array((TILE, TILE), float32)
-    b_tile = cuda.shared.array((TILE, TILE), float32)
-    tx, ty = cuda.threadIdx.x, cuda.threadIdx.y
-    col, row = cuda.grid(2)
-    acc, k0 = float32(0), 0
-    while k0 < a.shape[1]:
-        a_tile[ty, tx] = a[row, k0 + tx]
-        b_tile[ty, tx] = b[k0 + ty, col]
-        cuda.syncthreads()  # full
-        for i in range(TILE): acc += a_tile[ty, i] * b_tile[i, tx]
-        cuda.syncthreads()  # free
-        k0 += TILE
-    c[row, col] = acc
-""", "a barrier before each copy but the first": """@cuda.jit
+    solutions={"reference": REFERENCE, "a barrier before each copy but the first": """@cuda.jit
 def my_smem(a, b, c):
     a_tile = cuda.shared.array((TILE, TILE), float32)
     b_tile = cuda.shared.array((TILE, TILE), float32)

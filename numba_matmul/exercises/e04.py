@@ -16,7 +16,8 @@ A kernel that is correct can still miss the point, in several ways that are coun
 - **instructions**: how many the main loop has for each multiply-add, in the machine code. A `range` around a
   `range` is not unrolled completely, and then the loads stay narrow.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..kernels.k04_1d_blocktiling import short_1d
 from .e03 import BETWEEN, global_reads, two_barriers
 
 def shared_reads(products):
@@ -28,29 +29,7 @@ def instructions(code):
     return len(code.main_loop) / max(1, code.mix.get("FFMA", 0))
 
 
-REFERENCE = """@cuda.jit
-def my_1d(a, b, c):
-    a_tile = cuda.shared.array((BM, BK), float32)
-    b_tile = cuda.shared.array((BK, BN), float32)
-    acc = cuda.local.array(TM, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // BN * TM, thread % BN
-    for i in range(TM): acc[i] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        a_tile[thread // BK, thread % BK] = a[row0 + thread // BK, k0 + thread % BK]
-        b_tile[thread // BN, thread % BN] = b[k0 + thread // BN, col0 + thread % BN]
-        cuda.syncthreads()
-        dot = 0
-        while dot < BK:
-            b_value = b_tile[dot, col]
-            for i in range(TM): acc[i] += a_tile[row + i, dot] * b_value
-            dot += 1
-        cuda.syncthreads()
-        k0 += BK
-    for i in range(TM): c[row0 + row + i, col0 + col] = acc[i]
-"""
+REFERENCE = reference_of(short_1d, "my_1d")
 
 
 INNER = """        dot = 0

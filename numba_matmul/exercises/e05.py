@@ -16,42 +16,13 @@ Four goals are counted, besides the verdicts that every kernel must pass:
 How the results of a thread lie in the tile is free: side by side, or spread over the tile. Both are among the
 solutions below.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..kernels.k05_2d_blocktiling import short_2d
 from .e03 import BETWEEN, global_reads, two_barriers
 from .e04 import replaced, shared_reads
 
 
-REFERENCE = """@cuda.jit
-def my_2d(a, b, c):
-    a_tile = cuda.shared.array((BM, BK), float32)
-    b_tile = cuda.shared.array((BK, BN), float32)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // (BN // TN) * TM, thread % (BN // TN) * TN
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        for s in range(0, BM, THREADS // BK):
-            a_tile[s + thread // BK, thread % BK] = a[row0 + s + thread // BK, k0 + thread % BK]
-        for s in range(0, BK, THREADS // BN):
-            b_tile[s + thread // BN, thread % BN] = b[k0 + s + thread // BN, col0 + thread % BN]
-        cuda.syncthreads()
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[row + i, dot]
-            for j in range(TN): reg_n[j] = b_tile[dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()
-        k0 += BK
-    for i in range(TM):
-        for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]
-"""
+REFERENCE = reference_of(short_2d, "my_2d")
 
 
 SOLUTIONS = {

@@ -21,7 +21,8 @@ A tile may be filled in one pass or in a loop, and the indices may be computed a
 """
 from dataclasses import replace
 
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..kernels.k06_vectorized import short_vectorized
 from .e03 import BETWEEN, copies, global_reads, two_barriers
 from .e04 import replaced
 
@@ -39,40 +40,7 @@ def width(code):
     return min(((int(kind[1]), line) for kind, line in kinds if kind[0] in ("LDG", "STG")), default=0)
 
 
-REFERENCE = """@cuda.jit
-def my_vectorized(a, b, c):
-    a_tile = cuda.shared.array((BK, BM), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // (BN // TN) * TM, thread % (BN // TN) * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        store4(b_tile, (b_row, b_col), *load4(b, (k0 + b_row, col0 + b_col)))
-        cuda.syncthreads()
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = reference_of(short_vectorized, "my_vectorized")
 
 
 PLACES = ("    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4\n"
