@@ -24,6 +24,7 @@ started. It also looks after itself: when its parent is gone, however that ended
 ends.
 """
 import dis
+import faulthandler
 import io
 import linecache
 import os
@@ -187,6 +188,7 @@ def _watch_time(timeout):
         if not half and progress: raise Late(progress.why_late(frame))
     signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout / 2, timeout / 2)
+    faulthandler.dump_traceback_later(timeout + 2, exit=True)  # the parent ends it, unless that is stopped
 
 def _child(parent, printed):
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to the file `printed`."
@@ -208,6 +210,7 @@ def _child(parent, printed):
             else: result = "error", (ChildError, f"{type(e).__name__}: {e}")
         except Late as e: result = "error", (ChildError, f"no answer within {timeout} s, {e}")
         signal.setitimer(signal.ITIMER_REAL, 0)
+        faulthandler.cancel_dump_traceback_later()
         answer.write(pickle.dumps(result))
         answer.flush()
 

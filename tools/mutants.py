@@ -409,7 +409,7 @@ def main():
     mutants = [mutant for mutant in chosen if not listed(mutant)]
     if not chosen: sys.exit(f"no module's name has {args.only!r} in it")
     if not mutants: sys.exit("all that were chosen are listed as not to be found")
-    if args.sample: mutants = [mutant for mutant in mutants if mutant.module in KERNELS and mutant.hash % 3 == 0][:12]
+    if args.sample: mutants = [mutant for mutant in sorted(mutants, key=lambda mutant: mutant.hash) if mutant.module in KERNELS][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as not to be found", flush=True)
     survivors, start = [], time.monotonic()

@@ -53,7 +53,7 @@ BY_HAND = [
     ("gemm.args", "math.gcd(16, first, x.shape[1] * x.dtype.itemsize)", "math.gcd(16, x.shape[1] * x.dtype.itemsize)", "where the matrix begins"),
     ("ptx.ampere", "low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)", "low, high = array.load(_element(array, row) + 2 * (lane // 8), 2, frame)", "which numbers a lane gets"),
     ("ptx.ampere", "left = x.transpose(2, 4, 0, 3, 1, 5)", "left = x.transpose(2, 3, 0, 4, 1, 5)", "halves of a factor swapped"),
-    ("ptx.core", "acc[i * len(y) + j] += x[i] * y[j]", "acc[j * len(x) + i] += x[i] * y[j]", "an outer product turned over"),
+    ("ptx.core", "acc[i * columns + j] += x[i] * y[j]", "acc[j * len(x) + i] += x[i] * y[j]", "an outer product turned over"),
     ("ptx.core", "return [(i, columns - 1 - j if serpentine and i % 2 else j)", "return [(i, columns - j if serpentine and i % 2 else j)", "the way back begins too far right"),
     ("ptx.core", "range(0, len(values), 4): array.store(index + n // 4 * step, values[n:n + 4], frame)", "range(0, len(values), 4): array.store(index + n * step, values[n:n + 4], frame)", "groups of four counted as numbers"),
     ("ptx.hopper", "here = start + (bits ^ 32 * group) + 4 * (lane % 4)", "here = start + (bits + 32 * group) + 4 * (lane % 4)", "no swizzle"),
