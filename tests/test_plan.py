@@ -218,7 +218,15 @@ def test_a_constant_that_changes_changes_the_plan():
         assert not gemm_plan._PLANS
     notebook = dict(__name__="__main__", STEP=3)
     exec("def plan(g):\n    def inner(): return STEP\n    return inner()", notebook)
-    constants = gemm_plan._constants_of(notebook["plan"])
-    assert [name for _, name in constants] == ["STEP"] and gemm_plan._values(constants) == [3]
+    gemm_plan._see_constants(notebook["plan"])
+    gemm_plan._PLANS["a call"] = "its plan"
+    gemm_plan._see_constants(notebook["plan"])
+    assert gemm_plan._PLANS
     notebook["STEP"] = 4
-    assert gemm_plan._values(constants) == [4]
+    gemm_plan._see_constants(notebook["plan"])
+    assert not gemm_plan._PLANS and [name for _, name in gemm_plan._constants_of(notebook["plan"])] == ["STEP"]
+    before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
+    try:
+        k18_past_cublas_bf16.MIN_K_TILES, kept = 1, k18_past_cublas_bf16.MIN_K_TILES
+        assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before
+    finally: k18_past_cublas_bf16.MIN_K_TILES = kept

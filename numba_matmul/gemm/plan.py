@@ -11,7 +11,7 @@ import sys
 import warnings
 from contextlib import nullcontext
 from copy import copy
-from functools import cache
+from functools import cache, lru_cache
 from threading import Lock
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
@@ -216,8 +216,6 @@ def workspace_of(
 
 class PackedPlan:
     "A plan whose launches are packed, for matrices of these shapes and types, wherever they lie."
-    constants = ()  # what those of `_constants_of` were when it was made
-
     def __init__(
         self,
         plan,         # a `Plan`
@@ -253,9 +251,22 @@ _PLANS = {}       # what a call depends on → `PackedPlan`
 _TENSORS = set()  # torch's types of tensors, once torch is there
 
 
+_CHOICES = []     # functions with `@remembered`
+
+
+def remembered(
+    choose,  # function of sizes, the GPU and constants
+):
+    "Decorate what chooses tile and blocks: its choices are kept as long as plans are."
+    choose = lru_cache(1000)(choose)
+    _CHOICES.append(choose)
+    return choose
+
+
 def forget_plans():
     "Work out every call anew: what was chosen for it may be chosen differently by now."
     _PLANS.clear()
+    for choose in _CHOICES: choose.cache_clear()
 
 
 def kept_plan(
@@ -315,7 +326,16 @@ def _constants_of(plan):
     return [*found.values()]
 
 
-def _values(constants): return [copy(scope[name]) for scope, name in constants]
+_SEEN = {}  # plan's function → values of its notebook's constants
+
+
+def _see_constants(plan):
+    "Forget all plans where a constant of a notebook has changed; those of modules are watched from now on."
+    if constants := _constants_of(plan):
+        values = [copy(scope[name]) for scope, name in constants]
+        if _SEEN.setdefault(plan, values) != values:
+            forget_plans()
+            _SEEN[plan] = values
 
 
 # A call
@@ -328,6 +348,7 @@ def run(
     **options,        # of the plan
 ):                    # C
     "C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises what `gemm_args` and the plan do."
+    _see_constants(plan)
     if config.ENABLE_CUDASIM:
         g = gemm_args(a, b, c, alpha, beta, dtype)
         made = plan(g, *given, **options)
@@ -358,8 +379,7 @@ def run(
         if options: key += tuple(options.items())
         packed = _PLANS.get(key)
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be kept
-    if packed is None or packed.constants and packed.constants != _values(_constants_of(plan)):
-        return _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options)
+    if packed is None: return _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
     if c is None:
         c = array_like(a, packed.shape)
@@ -378,7 +398,6 @@ def _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options):
     g = gemm_args(a, b, c, alpha, beta, dtype)
     made = plan(g, *given, **options)
     packed = PackedPlan(made, (g.a, g.b, g.c))
-    packed.constants = _values(_constants_of(plan))
     tensors = [x for x in (a, b, c) if is_torch(x)]
     if tensors: _TENSORS.update((sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter))
     spans = [span(x) for x in (g.a, g.b, g.c)]

@@ -23,6 +23,7 @@ from ..ptx.core import (add_outer, add_part, global_address, load4, load_fours_a
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.plan import remembered
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..static import static, unrolled
@@ -449,6 +450,7 @@ def k_tile_cycles(
     ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 a cycle
     return 1.1 * ffma + 200                   # other instructions, conflicts; the barrier
 
+@remembered
 def choose_tile(
     m, n,         # of C
     sms,          # multiprocessors of the GPU

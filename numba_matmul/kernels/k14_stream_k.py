@@ -15,7 +15,7 @@ from ..ptx.core import add_fours, store_fours, store_relaxed
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..bench.paths import Path, edge_paths, tile_paths
-from ..gemm.plan import Launch, LaunchConfig, Plan, run
+from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
 from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
@@ -166,6 +166,7 @@ def estimated_cycles(
     merge = 1000 + tile.bm * tile.bn / 6                # to add another block's part
     return START + neighbours * busiest * k_tile_cycles(tile) + others * merge
 
+@remembered
 def select_config(
     m, n, k,      # the matrices
     sms,          # multiprocessors of the GPU

@@ -18,7 +18,7 @@ from ..gemm.epilogue import split_k_reduce_kernel
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..bench.paths import Path, edge_paths
-from ..gemm.plan import Launch, LaunchConfig, Plan, run
+from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.tensor_maps import tma_counts
 from ..gemm.tiled import check_options
 from ..gemm.tiles import BK, WgmmaTile, check_tile
@@ -104,6 +104,7 @@ def estimate(
     adding = REDUCE_CYCLES + split_k * m * n / REDUCED_NUMBERS if split_k > 1 else 0
     return cdiv(k_tiles, split_k) * max(products, rows) + copying + adding
 
+@remembered
 def select_config(
     m, n, k,              # the matrices
     sms,                  # multiprocessors of the GPU
