@@ -216,15 +216,19 @@ def test_a_constant_that_changes_changes_the_plan():
         gemm_plan._PLANS["a call"] = "its plan"
         setattr(module, name, getattr(module, name))
         assert not gemm_plan._PLANS
-    notebook = dict(__name__="__main__", STEP=3)
-    exec("def plan(g):\n    def inner(): return STEP\n    return inner()", notebook)
+    notebook = dict(__name__="__main__", STEP=3, CYCLES={1: 2}, KERNEL=KERNELS[1], TABLE=np.zeros(3))
+    exec("def plan(g):\n    def inner(): return STEP, CYCLES, KERNEL, TABLE\n    return inner()", notebook)
     gemm_plan._see_constants(notebook["plan"])
     gemm_plan._PLANS["a call"] = "its plan"
     gemm_plan._see_constants(notebook["plan"])
     assert gemm_plan._PLANS
     notebook["STEP"] = 4
     gemm_plan._see_constants(notebook["plan"])
-    assert not gemm_plan._PLANS and [name for _, name in gemm_plan._constants_of(notebook["plan"])] == ["STEP"]
+    assert not gemm_plan._PLANS
+    gemm_plan._PLANS["a call"] = "its plan"
+    notebook["CYCLES"][1] = 3
+    gemm_plan._see_constants(notebook["plan"])
+    assert not gemm_plan._PLANS
     before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
     try:
         k18_past_cublas_bf16.MIN_K_TILES, kept = 1, k18_past_cublas_bf16.MIN_K_TILES

@@ -332,7 +332,8 @@ _SEEN = {}  # plan's function → values of its notebook's constants
 def _see_constants(plan):
     "Forget all plans where a constant of a notebook has changed; those of modules are watched from now on."
     if constants := _constants_of(plan):
-        values = [copy(scope[name]) for scope, name in constants]
+        values = [scope[name] for scope, name in constants]
+        values = [copy(value) if isinstance(value, (dict, list)) else value for value in values]  # they may be changed in place
         if _SEEN.setdefault(plan, values) != values:
             forget_plans()
             _SEEN[plan] = values
