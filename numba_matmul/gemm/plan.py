@@ -11,7 +11,7 @@ import sys
 import warnings
 from contextlib import nullcontext
 from copy import copy
-from functools import cache, lru_cache
+from functools import lru_cache
 from threading import Lock
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
@@ -314,7 +314,6 @@ class _Watched(ModuleType):
         if name.isupper(): forget_plans()
 
 
-@cache
 def _constants_of(plan):
     """Constants that a plan's function and those that it calls read, as (globals, name), where they are a notebook's.
     Modules are watched instead: to compare constants takes longer than the rest of a call."""
@@ -326,12 +325,15 @@ def _constants_of(plan):
     return [*found.values()]
 
 
-_SEEN = {}  # plan's function → values of its notebook's constants
+_CONSTANTS = {}  # plan's function → its constants
+_SEEN = {}       # plan's function → their values
 
 
 def _see_constants(plan):
     "Forget all plans where a constant of a notebook has changed; those of modules are watched from now on."
-    if constants := _constants_of(plan):
+    constants = _CONSTANTS.get(plan)  # (a cached function would make torch.compile warn)
+    if constants is None: constants = _CONSTANTS[plan] = _constants_of(plan)
+    if constants:
         values = [scope[name] for scope, name in constants]
         values = [copy(value) if isinstance(value, (dict, list)) else value for value in values]  # they may be changed in place
         if _SEEN.setdefault(plan, values) != values:
