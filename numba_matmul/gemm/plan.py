@@ -12,6 +12,7 @@ import warnings
 from contextlib import nullcontext
 from copy import copy
 from functools import lru_cache
+from importlib import import_module
 from threading import Lock
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
@@ -312,6 +313,8 @@ class _Watched(ModuleType):
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
         if name.isupper(): forget_plans()
+
+    def __reduce__(self): return import_module, (self.__name__,)  # cloudpickle knows only modules of Python's own class
 
 
 def _constants_of(plan):
