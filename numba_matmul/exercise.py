@@ -19,7 +19,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
-from threading import Lock
 from types import FunctionType
 
 import numpy as np
@@ -28,7 +27,7 @@ from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
 from .draw import Markdown, number_text
 from .microscope import Site, View, microscope
-from .process import ChildError, has_compiler, in_child, kernel_parts
+from .process import ChildError, has_compiler, in_child, kernel_parts, parsed
 from .sim.launch import all_arguments
 from .sim.scheduler import SimulatorError
 from numba import config, cuda
@@ -300,15 +299,9 @@ KINDS = (("no races", "race:", "is written while an asynchronous copy", "two asy
          ("in bounds", "out of bounds", "is negative"))
 
 
-_PARSING = Lock()  # Python 3.11 loses count of a tree's depth where two threads make one at once
-
-def _tree(source):
-    "The syntax tree of a source."
-    with _PARSING: return ast.parse(source)
-
 def unwritten(fn):
     "The verdict on a function or a kernel that still has dots, other than in an index; `None` if it has none."
-    tree = _tree(source_of(fn))
+    tree = parsed(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
     lines = [node.lineno for node in ast.walk(tree)
@@ -322,7 +315,7 @@ def _line_of(fn, number):
 
 def _returns(kernel):
     "The line in which a kernel returns a value; `None` if it doesn't. A function inside it may."
-    nodes = [*_tree(source_of(kernel)).body[0].body]
+    nodes = [*parsed(source_of(kernel)).body[0].body]
     while nodes:
         node = nodes.pop()
         if isinstance(node, (ast.FunctionDef, ast.Lambda)): continue
@@ -396,7 +389,7 @@ def _refusal(message, kernel):
     called = re.search(r">>> (\w+)(\(.*\))|<ufunc '(\w+)'>", message)
     if called:
         name = called[1] or called[3]
-        for node in ast.walk(_tree(source_of(kernel))):
+        for node in ast.walk(parsed(source_of(kernel))):
             if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
                 return f"the compiler has no {ast.unparse(node.func)}{called[2] or ''}, in line {_line_of(kernel, node.lineno)}"
     line = re.search(r"^line (\d+):", message, re.MULTILINE)
@@ -449,7 +442,7 @@ _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, 
 
 def _computed(fn, constants):
     "Names that stand above a kernel in its cell and are computed from others, as in `HALF = BN // 2`, computed anew from these constants."
-    try: cell = _tree("".join(linecache.getlines(fn.__code__.co_filename)))
+    try: cell = parsed("".join(linecache.getlines(fn.__code__.co_filename)))
     except SyntaxError: return {}
     scope, found = fn.__globals__ | constants, {}
     for line in cell.body:

@@ -23,6 +23,7 @@ notebook cells travel along, because the child has no cells. A process that hang
 started. It also looks after itself: when its parent is gone, however that ended, or when its time is up, it
 ends.
 """
+import ast
 import dis
 import faulthandler
 import io
@@ -108,6 +109,16 @@ def recursion(fn, callers=()):
             return (f"{callee.__name__} calls itself ({' → '.join(f.__name__ for f in turn)}), "
                     "and a GPU's compiler refuses that: use a loop")
         if found := recursion(callee, callers): return found
+
+
+_PARSING = threading.Lock()  # Python 3.11 loses count of a tree's depth where two threads make one at once
+
+
+def parsed(
+    source,  # text
+) -> ast.Module:
+    "Its syntax tree."
+    with _PARSING: return ast.parse(source)
 
 
 TREES = {}  # code of a function whose loops were unrolled → its syntax tree, which no file has

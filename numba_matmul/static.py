@@ -12,7 +12,7 @@ import linecache
 import re
 from types import CellType, CodeType, FunctionType
 
-from .process import TREES
+from .process import TREES, parsed
 
 MOST_TURNS = 1024  # of a loop: one with more is a mistake
 
@@ -64,7 +64,7 @@ def _definition(fn):
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]
     if not lines: raise TypeError(f"the source of {fn.__name__} is needed to unroll its loops, and is in no file and no cell")
     before = "if True:\n" if lines[0][0].isspace() else "\n"
-    tree = ast.parse(before + "".join(inspect.getblock(lines)))
+    tree = parsed(before + "".join(inspect.getblock(lines)))
     found = next(x for x in ast.walk(tree) if isinstance(x, (ast.FunctionDef, ast.Lambda)))
     if isinstance(found, ast.Lambda): raise TypeError("@unrolled takes a function made by def, not a lambda")
     return ast.increment_lineno(found, code.co_firstlineno - 2)
@@ -72,7 +72,7 @@ def _definition(fn):
 
 def _compiled(tree, around, code):
     "The code of the function that has this tree, and these variables around it."
-    outer = ast.parse(f"def around({', '.join(around)}): pass").body[0]
+    outer = parsed(f"def around({', '.join(around)}): pass").body[0]
     outer.body = [tree]  # with its decorators: a function's lines are counted from the first one
     made = compile(ast.fix_missing_locations(ast.Module([outer], [])), code.co_filename, "exec", dont_inherit=True)
     for name in "around", code.co_name:

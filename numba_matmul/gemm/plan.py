@@ -250,8 +250,6 @@ class PackedPlan:
 MAX_PLANS = 5000
 _PLANS = {}       # what a call depends on → `PackedPlan`
 _TENSORS = set()  # torch's types of tensors, once torch is there
-
-
 _CHOICES = []     # functions with `@remembered`
 
 
@@ -275,12 +273,14 @@ def kept_plan(
     make,  # function () → arguments of `PackedPlan`, for a call that has none yet
 ) -> PackedPlan:
     "The plan of a call."
-    found = _PLANS.get(key)
-    if found is None:
-        found = PackedPlan(*make())
-        if len(_PLANS) >= MAX_PLANS: _PLANS.clear()
-        _PLANS[key] = found
-    return found
+    return _PLANS.get(key) or _keep(key, PackedPlan(*make()))
+
+
+def _keep(key, packed):
+    "Keep a plan for the calls to come."
+    if len(_PLANS) >= MAX_PLANS: _PLANS.clear()
+    _PLANS[key] = packed
+    return packed
 
 
 def stream_of(
@@ -410,9 +410,8 @@ def _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options):
     (first_a, end_a), (first_b, end_b), _ = spans
     apart = spans[0] == spans[1] or max(first_a, first_b) >= min(end_a, end_b)
     alike = len(tensors) in (0, 2 + (c is not None))
-    if key is not None and g.m and g.n and g.k and apart and alike:
-        if len(_PLANS) >= MAX_PLANS: _PLANS.clear()
-        _PLANS[key] = packed
+    if key is not None and g.m and g.n and g.k and apart and alike: _keep(key, packed)
+    g.workspace = None  # it told the sizes; its memory is free for the workspace of the stream
     if made.delegate: return made.delegate(a, b, g.result, alpha, beta)
     packed([first for first, _ in spans], stream_of(tensors[0].get_device()) if tensors else 0)
     return g.result

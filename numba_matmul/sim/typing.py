@@ -11,7 +11,7 @@ from types import CellType, FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from ..process import TREES
+from ..process import TREES, parsed
 from .bytecode import bytecode_tree
 from .calls import Calls
 from .operators import (NARROW, UNKNOWN, Value, assign, boxed, call, constant,
@@ -334,7 +334,7 @@ class Statements(Calls):
 def _functions(filename, text):
     "The functions of a file, by the line at which each begins."
     found = {}
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(parsed(text)):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
             first = min([node.lineno, *(x.lineno for x in getattr(node, "decorator_list", ()))])
             found.setdefault(first, []).append(node)
