@@ -217,9 +217,8 @@ def _child(parent, printed):
             fn, args = pickle.loads(task)
             result = "value", Pickler.dumps(fn(*args))[0]
         except Exception as e:
-            if getattr(e, "travels", False): result = "error", (type(e), str(e))
-            else: result = "error", (ChildError, f"{type(e).__name__}: {e}")
-        except Late as e: result = "error", (ChildError, f"no answer within {timeout} s, {e}")
+            result = "error", e if getattr(e, "travels", False) else ChildError(f"{type(e).__name__}: {e}")
+        except Late as e: result = "error", ChildError(f"no answer within {timeout} s, {e}")
         signal.setitimer(signal.ITIMER_REAL, 0)
         faulthandler.cancel_dump_traceback_later()
         answer.write(pickle.dumps(result))
@@ -318,5 +317,4 @@ def in_child(
         if keep and answered: _idle[simulator].append(child)
         else: child.end()
     if kind == "value": return pickle.loads(value)
-    error, text = value
-    raise error(text)
+    raise value

@@ -159,8 +159,8 @@ def ldmatrix(
         for matrix in range(4):
             row = rows[8 * matrix + lane // 4] + offset
             row = row ^ step * group if flip else row + step * group
-            if row % 16: raise scheduler.SimulatorError(f"a row starts at byte {row}, "
-                                                        "which is not a multiple of 16")
+            if row % 16:
+                raise scheduler.SimulatorError(f"a row starts at byte {row}, which is not a multiple of 16", "alignment")
             low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)
             found.append(np.uint32(low) | np.uint32(high) << np.uint32(16))
     if not transpose: return tuple(found)

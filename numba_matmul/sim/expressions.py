@@ -37,7 +37,7 @@ class Frozen:
     def field(self, name): return Frozen(self.name, self.data[name])
     def __getitem__(self, index):
         if any(type(i) is not slice and i < 0 for i in (index if type(index) is tuple else (index,))):
-            raise SimulatorError(f"index {index} is negative, which would count from the array's end")
+            raise SimulatorError(f"index {index} is negative, which would count from the array's end", "bounds", negative=True)
         value = self.data[index]
         return Frozen(self.name, value) if isinstance(value, np.ndarray) else value
     def __setitem__(self, index, value):

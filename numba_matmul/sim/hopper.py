@@ -49,7 +49,8 @@ class MBarrier:
         self.arrived, self.expected = self.arrived + 1, self.expected + size
         self.clock = joined(self.clock, getcurrent().clock())
         if self.arrived > self.count:
-            raise SimulatorError(f"more than {self.count} arrival{'' if self.count == 1 else 's'} at an mbarrier in one phase")
+            raise SimulatorError(f"more than {self.count} arrival{'' if self.count == 1 else 's'} at an mbarrier in one phase",
+                                 "barrier", at="mbarrier")
         if not self.expected: self.land()
 
     def land(self):
@@ -70,7 +71,7 @@ def mbarrier_init(address, count):
     memory, at = getcurrent().block.memory, int(address)
     if at % 8 or not 0 <= at <= 2 * memory.numbers.size - 8 or count < 1 or at in memory.mbarriers:
         raise SimulatorError(f"no mbarrier of {count} arrivals at {at}: it needs 8 bytes of shared "
-                             "memory at a multiple of 8, is made once, and waits for 1 or more")
+                             "memory at a multiple of 8, is made once, and waits for 1 or more", "barrier", at="mbarrier")
     memory.mbarriers[at] = MBarrier(count)
 
 def fence_mbarrier_init():
@@ -83,10 +84,10 @@ def mbarrier(address) -> MBarrier:
     "The mbarrier at an address, if the running thread can know of it."
     thread = getcurrent()
     found = thread.block.memory.mbarriers.get(int(address))
-    if found is None: raise SimulatorError(f"there is no mbarrier at {int(address)}")
+    if found is None: raise SimulatorError(f"there is no mbarrier at {int(address)}", "barrier", at="mbarrier")
     if found.maker is not thread and thread.barriers == found.made:
         raise SimulatorError(f"the mbarrier that {found.maker} has made is used, "
-                             "with no barrier of the block between")
+                             "with no barrier of the block between", "barrier", at="mbarrier")
     return found
 
 def mbarrier_try_wait(address, parity, frame):
@@ -126,7 +127,8 @@ def parameter_map(words):
 def _described(address):
     "The matrix that a tensor map describes, and the rows of a box."
     if int(address) not in getcurrent().maps:
-        raise SimulatorError("a tensor map is used by a thread that has not fenced it: fence_proxy_tensormap")
+        raise SimulatorError("a tensor map is used by a thread that has not fenced it: fence_proxy_tensormap",
+                             "fence", of="tensor map")
     described = np.frombuffer(ctypes.string_at(int(address), 40), np.uint64).tolist()
     start, *shape, box_rows, process = described
     if process != os.getpid():
@@ -142,7 +144,7 @@ def _swizzled(addresses):
 def _box(address, rows):
     "Where the numbers of a box lie, row by row."
     if address % 128:
-        raise SimulatorError(f"a box begins at byte {address}, which is not a multiple of 128")
+        raise SimulatorError(f"a box begins at byte {address}, which is not a multiple of 128", "alignment")
     return _swizzled(address + np.arange(rows * 128).reshape(rows, 64, 2)[:, :, 0])
 
 def _place(*numbers):
@@ -153,7 +155,7 @@ def _covered(matrix, row, column, rows):
     "The part of a matrix that a box covers, and the part of the box that is inside."
     if column % 8:
         raise SimulatorError(f"a box begins at column {column}: an illegal instruction on a GPU, which wants "
-                             "a multiple of 16 bytes")
+                             "a multiple of 16 bytes", "alignment")
     part = matrix[max(row, 0):max(row + rows, 0), max(column, 0):max(column + 64, 0)]
     top, left = max(-row, 0), max(-column, 0)
     return part, (slice(top, top + part.shape[0]), slice(left, left + part.shape[1]))
@@ -163,7 +165,8 @@ def load_box(target, map_address, barrier_address, column, row):
     "Start to copy a box. It lands when a thread waits for the mbarrier and nobody else can go on."
     thread, barrier = getcurrent(), mbarrier(barrier_address)
     if not barrier.fenced:
-        raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarrier_init")
+        raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarrier_init",
+                             "fence", of="mbarrier")
     matrix, rows = _described(map_address)
     part, inside = _covered(matrix, *_place(row, column), rows)
     values, memory = np.zeros((rows, 64), np.uint16), thread.block.memory
@@ -172,7 +175,8 @@ def load_box(target, map_address, barrier_address, column, row):
     taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
     leaving = memory.leaving and not memory.leaving.isdisjoint(places.tolist())
     if leaving or np.isin(taken, places).any():
-        raise SimulatorError("a box is copied to where a store may still read, or an mbarrier is")
+        raise SimulatorError("a box is copied to where a store may still read, or an mbarrier is",
+                             "race", array=memory.numbers.name, accesses=("store", "copy"))
     memory.numbers.fly(places, thread)
     barrier.copies.append((memory.numbers, places, values.ravel()))
 
@@ -197,7 +201,8 @@ class Products:
         "What each thread's sums grow by: (128, columns / 2)."
         if any(now is not then for now, then in zip(self._written("multiplied still,"), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
-                                 "started: wait for the product, and then release its stage")
+                                 "started: wait for the product, and then release its stage",
+                                 "race", array=self.memory.numbers.name, accesses=("product", "write"))
         k, m, n = np.arange(16)[:, None], np.arange(64)[None], np.arange(self.columns)[None]
         total = 0
         for step in range(self.steps):
@@ -223,7 +228,7 @@ class Products:
 
     def _factors(self, descriptor, row, column):
         "The numbers in some rows of 128 bytes and columns of a tile. Those that threads have stored must be fenced."
-        if descriptor >> 62 != 1: raise SimulatorError("only the 128-byte swizzle is known here")
+        if descriptor >> 62 != 1: raise SimulatorError("only the 128-byte swizzle is known here", "descriptor")
         start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
         at = start + column // 64 * leading + row // 8 * stride + row % 8 * 128 + column % 64 * 2
         numbers, places, thread = self.memory.numbers, _swizzled(at), getcurrent()
@@ -234,7 +239,7 @@ class Products:
         writes = {numbers.elements[number].write for number in numbers.ids[places.ravel()].tolist()}
         if unseen := [write.thread for write in writes if not seen(write)]:
             raise SimulatorError(f"a factor is multiplied that {min(unseen, key=lambda t: t.linear)} has stored, and that "
-                                 "may not be seen yet: fence_proxy_async, and then a barrier")
+                                 "may not be seen yet: fence_proxy_async, and then a barrier", "fence", of="product")
         return from_bf16(factors).astype(float)
 
 
@@ -252,7 +257,7 @@ def start_products(acc, factors, how, pending, frame):
     given = thread.meet(frame, f"wgmma of warpgroup {thread.warp // 4}", 128, factors)
     if "products" not in given:
         if len(set(given.values())) > 1:
-            raise SimulatorError("threads of a warpgroup give different descriptors")
+            raise SimulatorError("threads of a warpgroup give different descriptors", "descriptor")
         given["products"] = Products(*factors, *how)
     if not isinstance(acc, Unfinished): acc = Unfinished(acc)
     thread.products.append((acc, given["products"]))
@@ -280,7 +285,8 @@ def store_pair(address, pair, frame):
     memory = thread.block.memory
     if index in memory.leaving:
         raise SimulatorError(f"{memory.numbers.name}[{index}] is written while a store may still "
-                             "read it: cp_async_bulk_wait_group_read, and a barrier")
+                             "read it: cp_async_bulk_wait_group_read, and a barrier",
+                             "race", array=memory.numbers.name, accesses=("store", "write"))
     memory.numbers.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
     thread.stored += [index, index + 1]
 
@@ -298,13 +304,13 @@ def store_box(map_address, source, column, row):
     row, column = _place(row, column)
     if row < 0 or column < 0:
         raise SimulatorError(f"a box is stored from row {row} and column {column} on: an illegal "
-                             "instruction on a GPU, where only loads may begin before 0")
+                             "instruction on a GPU, where only loads may begin before 0", "bounds", negative=True)
     places = _box(int(source), rows)
     for other in thread.block.threads:
         early = {*other.stored, *(other.fenced if other is not thread else ())}
         if early and not early.isdisjoint(places.flat):
             raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
-                                 "seen yet: fence_proxy_async, and then a barrier")
+                                 "seen yet: fence_proxy_async, and then a barrier", "fence", of="store")
     memory.leaving.update(places.flat)
     thread.sends[-1].append((_covered(matrix, row, column, rows), places))
 
@@ -327,9 +333,10 @@ def cp_async_bulk_wait_group_read(pending, frame):
 def check_end(block):
     "Nothing may be under way when a block ends."
     if any(barrier.copies for barrier in block.memory.mbarriers.values()):
-        raise SimulatorError(f"{block} ends while copies to its shared memory are under way")
+        raise SimulatorError(f"{block} ends while copies to its shared memory are under way", "unfinished", what="copies")
     for thread in block.threads:
-        if thread.products: raise SimulatorError(f"{thread} of {block} has not waited for its products")
+        if thread.products:
+            raise SimulatorError(f"{thread} of {block} has not waited for its products", "unfinished", what="products")
         if any(thread.sends):
             raise SimulatorError(f"{thread} of {block} has returned, and its stores may still read "
-                                 "shared memory: cp_async_bulk_wait_group_read(0)")
+                                 "shared memory: cp_async_bulk_wait_group_read(0)", "unfinished", what="stores")

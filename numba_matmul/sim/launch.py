@@ -394,9 +394,11 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
         try:
             with numba_kernel._push_kernel_context(cuda_here): grid.run(indices, start, end)
-        except SimulatorError as e: grid.races[None] = str(e)
+        except SimulatorError as e: grid.races[None] = SimulatorError(str(e), e.kind, **e.data)  # without its traceback
         finally: gc.set_threshold(*collector)
-        if grid.races: raise SimulatorError("\n".join(filter(None, grid.races.values())))
+        if grid.races:
+            first = next(iter(grid.races.values()))  # what ended the launch comes last
+            raise SimulatorError("\n".join(filter(None, map(str, grid.races.values()))), first.kind, **first.data)
         grid.stores = {array.name: array.watch.stores for array in arrays}
         if not self.blocks and not memory.recorder:
             learned.update(array.name for array in arrays if not array.watch.stores)

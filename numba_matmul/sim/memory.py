@@ -24,7 +24,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKe
 def _refuse_negative(index):
     for i in index if type(index) is tuple else (index,):
         if type(i) is not slice and i is not None and i < 0:
-            raise SimulatorError(f"index {i} is negative, which would count from the array's end")
+            raise SimulatorError(f"index {i} is negative, which would count from the array's end", "bounds", negative=True)
 
 def _refuse_copy(value):
     "What a slice is set to: the compiler would need memory of its own to copy an array."
@@ -52,10 +52,10 @@ def _neighbours(array, index, count):
     size = count * array.dtype.itemsize
     if size > array.promised:
         raise SimulatorError(f"an access of {size} bytes to {array.name}, which is declared for {array.promised}: "
-                             f"cuda.shared.array(…, alignment={size})")
+                             f"cuda.shared.array(…, alignment={size})", "alignment")
     if array.byte(index) % size:
         raise SimulatorError(f"an access of {size} bytes at {array.name}[{_text(index)}], "
-                             f"which is not a multiple of {size} bytes from its start")
+                             f"which is not a multiple of {size} bytes from its start", "alignment")
     if type(index) is not tuple: return range(index, index + count)
     *before, first = index
     return [(*before, first + i) for i in range(count)]
@@ -218,9 +218,11 @@ class SharedArray(Views):
             if element.copying is not None:
                 raise SimulatorError(f"{self.label(index)} is read while an asynchronous copy "
                                      f"into it, started by {element.copying}, is under way: "
-                                     "wait for the copy, then pass a barrier")
+                                     "wait for the copy, then pass a barrier",
+                                     "uninitialized", array=self.name, copying=True, by="thread")
             if element.write is None:
-                raise SimulatorError(f"{self.label(index)} is read before it was written")
+                raise SimulatorError(f"{self.label(index)} is read before it was written",
+                                     "uninitialized", array=self.name, copying=False, by="thread")
             element.note_read(access, self, index)
             if element.owner: self.check_owner(element, index)
 
@@ -229,7 +231,7 @@ class SharedArray(Views):
         for element in self.notes(index):
             if element.copying is not None:
                 raise SimulatorError(f"{self.label(index)} is written while an asynchronous copy "
-                                     "into it is under way")
+                                     "into it is under way", "race", array=self.name, accesses=("copy", "write"))
             element.note_write(access, self, index, value)
             if self.declared: self.keep_owner(element, access, value)
 
@@ -260,7 +262,7 @@ class SharedArray(Views):
         element = self.elements[number]
         if element.copying is not None:
             raise SimulatorError(f"{self.label(at)} is the target of "
-                                 "two asynchronous copies at once")
+                                 "two asynchronous copies at once", "race", array=self.name, accesses=("copy", "copy"))
         element.settled = None
         return element
 
@@ -278,13 +280,17 @@ class SharedArray(Views):
 
     def fetch(self, places, what):
         "What a unit reads that is no thread."
+        race = dict(kind="race", array=self.name, accesses=("product", "copy"))
+        missing = dict(kind="uninitialized", array=self.name, by="store" if what == "sent" else "product")
         for at, number in zip(places.flat, self.ids[places.ravel()].tolist()):
             element = self.elements[number]
             if element.copying is not None:
                 raise SimulatorError(f"{self.label(at)} is {what} while an asynchronous copy into "
-                                     f"it, started by {element.copying}, is under way")
+                                     f"it, started by {element.copying}, is under way",
+                                     **(race if "still" in what else missing | dict(copying=True)))
             if element.write is None:
-                raise SimulatorError(f"{self.label(at)} is {what} before it was written")
+                raise SimulatorError(f"{self.label(at)} is {what} before it was written",
+                                     **(race if "still" in what else missing | dict(copying=False)))
         return self.data[places]
 
     def label(self, index): return f"{self.name}[{_text(index)}]"
@@ -361,7 +367,9 @@ class LocalArray(Views):
         found = self._find(index)
         if isinstance(found, np.ndarray): return self.viewed(index, lambda places: found, _keeps_order(index, self))
         if (place := _indices(self.whole)[found]) in self.numbers: return self.numbers[place]
-        raise SimulatorError(f"{_name(*self.declared)}[{_text(index)}] is read before it was written")
+        name = _name(*self.declared)
+        raise SimulatorError(f"{name}[{_text(index)}] is read before it was written",
+                             "uninitialized", array=name, copying=False, by="thread")
 
     def __setitem__(self, index, value):
         try:

@@ -76,7 +76,8 @@ class Element:
         for thread in self.sent:
             if not thread.dead:
                 raise SimulatorError(f"{array.label(index)} is written while an asynchronous copy from it, started by {thread}, "
-                                     "is under way: wait for the copy first, and pass a barrier if another thread writes")
+                                     "is under way: wait for the copy first, and pass a barrier if another thread writes",
+                                     "race", array=array.name, accesses=("copy", "write"))
         if access.atomic: self.atomics = _noted(self.atomics, access)
         self.write = access
 
@@ -122,6 +123,9 @@ def report(array, index, before, done, now, doing, same=False):
     if lines in grid.races: return
     by, lack = (f"{other}", "no barrier") if other.block is thread.block else (
         f"{other} of {other.block}", "no flag and fences")
-    grid.races[lines] = (f"race: {label} was {done} by {by} at {before.place[1]}, and is {doing} "
-                         f"by {thread} with {lack} between, in {thread} of {thread.block}, {where}")
+    verbs = dict(read="read", written="write")
+    grid.races[lines] = SimulatorError(
+        f"race: {label} was {done} by {by} at {before.place[1]}, and is {doing} "
+        f"by {thread} with {lack} between, in {thread} of {thread.block}, {where}",
+        "race", array=array.name, accesses=(verbs[done], verbs[doing]), same_block=other.block is thread.block)
     if len(grid.races) == MOST_RACES: raise SimulatorError("")

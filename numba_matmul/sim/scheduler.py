@@ -28,8 +28,28 @@ from numba.cuda.simulator import kernelapi
 
 
 class SimulatorError(RuntimeError):
-    "A kernel did what a GPU refuses, leaves undefined, or gets wrong without a word."
+    """A kernel did something that a GPU refuses, leaves undefined, or silently gets wrong. `kind` says what sort of mistake
+    it is, and `data` has the facts behind the message:
+
+    - race: two accesses that nothing orders. `array`; `accesses`: the earlier and the later one, each a thread's "read" or
+      "write", an asynchronous "copy" into shared memory, a "product" of wgmma, or a bulk "store", which read it;
+      `same_block`, where both are threads'
+    - uninitialized: read before it was written. `array`; `copying`: is a copy into it under way?; `by`: "thread", "product"
+      or "store"
+    - barrier: not reached by all, or a mistake with an mbarrier. `at`: "block", "warp", "warpgroup", "named barrier",
+      "mbarrier" or "grid"
+    - deadlock: blocks wait for something that never happens
+    - fence: something that a copy or a product may not see yet. `of`: "mbarrier", "tensor map", "product" or "store"
+    - unfinished: a block ends too early. `what` is still under way: "copies", "products" or "stores"
+    - descriptor: of the factors of a product
+    - alignment: of an access or a box
+    - bounds: an index outside of an array. `negative`
+    - unsupported: everything else; mostly something that the compiler or the hardware doesn't have
+    """
     travels = True  # out of a child process, see `in_child`
+    def __init__(self, message, kind="unsupported", **data):
+        super().__init__(message)
+        self.kind, self.data = kind, data
 
 class Again(Exception):
     "More must be noted from the start of the launch than was: run it once more."
@@ -283,7 +303,10 @@ class Block:
             kind = _failed_array(e) if isinstance(e, (SimulatorError, IndexError)) else f"{type(e).__name__}: "
             where = f"{thread} of {self}, {_last_user_line(e.__traceback__)}"
             text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", f"{kind}{e}").replace("FakeShape", "tuple")
-            raise SimulatorError(f"{text}, in {where}") from None
+            if isinstance(e, SimulatorError): told, data = e.kind, e.data
+            elif isinstance(e, IndexError) and "out of bounds" in str(e): told, data = "bounds", dict(negative=False)
+            else: told, data = "unsupported", {}
+            raise SimulatorError(f"{text}, in {where}", told, **data) from None
 
     def _released_warps(self, alive):
         "Lanes of a warp whose partners are all there; those that have returned are not waited for."
@@ -323,14 +346,15 @@ class Block:
         if len(places) > 1:
             told, what = self._told(places)
             raise SimulatorError(f"lanes of a warp swap values at different {what}, in {self}: {'; '.join(told)}. All lanes that the mask names must come to the "
-                                 "same instruction: name only those of one branch, or leave the branch first")
+                                 "same instruction: name only those of one branch, or leave the branch first", "barrier", at="warp")
 
     def _released_meetings(self, alive):
         for place, threads in {thread.meeting for thread in alive} - {None}:
             group = [t for t in alive if t.meeting and t.meeting[0] == place]
             if any(t.meeting[1] != threads for t in group) or len(group) > threads:
                 raise SimulatorError(f"{len(group)} threads meet at {place}, and not all of them "
-                                     f"for {threads}, in {self}: {group[0].waits_at}")
+                                     f"for {threads}, in {self}: {group[0].waits_at}", "barrier",
+                                     at="named barrier" if place.startswith("named") else "warpgroup")
             if len(group) < threads: continue
             values = {t.linear: t.given for t in group}
             for t in group: t.meeting, t.received = None, values
@@ -383,7 +407,7 @@ class Block:
                    "A GPU does not wait for those; this simulator is stricter, "
                    "because a barrier further on would be taken for this one.")
         else: why = "The lanes that the warp barrier names never all reach it."
-        raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}")
+        raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}", "barrier", at="block")
 
 
 # Blocks run one after another, too. But one may wait for another: its thread asks for a flag, again and
@@ -468,7 +492,7 @@ class Grid:
         if not threads or not all(thread.at_grid for thread in threads): return
         if self.some_ended or any(len(block.alive) < len(block.threads) for block in self.started):
             raise SimulatorError(f"the grid's barrier is not reached by all: {threads[0]} of {threads[0].block} "
-                                 f"waits at {threads[0].waits_at}, and some threads have returned")
+                                 f"waits at {threads[0].waits_at}, and some threads have returned", "barrier", at="grid")
         _share(threads)
         clock = {block: block.threads[0].barriers + 1 for block in self.started}
         for thread in threads:
@@ -485,7 +509,7 @@ class Grid:
         raise SimulatorError("threads wait for what never comes: " + "; ".join(waiting[:4])
                              + ("; …" if len(waiting) > 4 else "")
                              + (f". {len(self.started)} blocks of this size run at once on an H100, and these wait for one that starts "
-                                "when they have ended: launch fewer blocks, with a loop in each" if more else ""))
+                                "when they have ended: launch fewer blocks, with a loop in each" if more else ""), "deadlock")
 
 
 # Warps
@@ -503,7 +527,8 @@ def exchange(
     It is no barrier for memory."""
     given = getcurrent().wait(frame or sys._getframe(1), mask, value, orders=False)
     if len(given) < mask.bit_count():
-        raise SimulatorError(f"this needs all {mask.bit_count()} lanes, and {len(given)} are there: some have returned")
+        raise SimulatorError(f"this needs all {mask.bit_count()} lanes, and {len(given)} are there: some have returned",
+                             "barrier", at="warp")
     return given
 
 def _present(mask):
