@@ -9,9 +9,12 @@ import numpy as np
 from greenlet import getcurrent
 from .draw import COLORS, color_of
 from .process import in_child, kernel_parts
-from .sim import async_copy, memory, scheduler
+from .sim import async_copy, memory
 from .sim.memory import GlobalArray
-from .sim.launch import StrictModule, check_launch, check_size, launch_of
+from .sim.cuda_module import StrictModule
+from .sim.kernel import check_size
+from .sim.launch import check_launch, launch_of
+from .sim.places import instruction
 
 SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes a bank and cycle
 
@@ -130,7 +133,7 @@ def _watch(launch, args, blocks):
     def record(space, operation, array, index, count, frame, source=None):
         thread = getcurrent()
         size, byte = count * array.dtype.itemsize, array.byte(index)
-        at = scheduler.instruction(frame)
+        at = instruction(frame)
         place = frame.f_code, at, space, operation, array.name, size, count, _layout(array)
         n = turn[place, thread]
         turn[place, thread] += 1

@@ -138,7 +138,8 @@ def simulated(table):
 
 
 def _simulated(expression, kinds):
-    from numba_matmul.sim.typing import typed, unboxed_value
+    from numba_matmul.sim.operators import unboxed_value
+    from numba_matmul.sim.typing import typed
     from numba_matmul.sim.scheduler import SimulatorError
     try: f, result = typed(function_of(expression), tuple(kinds))
     except SimulatorError as e: return "refused", str(e)

@@ -30,7 +30,8 @@ from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.process import in_child
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim import memory
-from numba_matmul.sim.launch import StrictKernel, launch_of
+from numba_matmul.sim.kernel import StrictKernel
+from numba_matmul.sim.launch import launch_of
 from numba_matmul.sim.types import INTEGERS
 
 kernels = pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda k: k.name)

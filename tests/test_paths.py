@@ -125,7 +125,7 @@ def observe(numbers):
     from numba_matmul.bench.verify import check_path
     from numba_matmul.registry import KERNELS
     from numba_matmul.sim import memory
-    from numba_matmul.sim.launch import StrictKernel
+    from numba_matmul.sim.kernel import StrictKernel
     launches, call = [], StrictKernel.__call__
     def note(launch, *args):
         if launch.grid_dim is not None: launches.append((launch.__name__, launch.grid_dim))

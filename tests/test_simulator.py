@@ -39,7 +39,8 @@ from numba_matmul.gemm.tiles import BOX
 from numba_matmul.ptx.core import bind, load4, shared_address, store4, to_array
 from numba_matmul.ptx.hopper import mbarrier_arrive, bar_sync, wgmma_wait_group
 from numba_matmul.sim.async_copy import cp_async, cp_async_commit_group, cp_async_wait_group
-from numba_matmul.sim.launch import StrictKernel, _launch_in_several_orders, _on_host, diagnose, launch_of, simulate
+from numba_matmul.sim.kernel import StrictKernel
+from numba_matmul.sim.launch import _launch_in_several_orders, _on_host, diagnose, launch_of, simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 X = np.arange(64, dtype=np.float32)
@@ -1423,7 +1424,7 @@ def test_every_public_name_of_numba_cuda_is_there_or_is_told_apart():
     done = subprocess.run([sys.executable, "-c", REAL_NAMES], env=environment() | {"NUMBA_ENABLE_CUDASIM": "0"}, capture_output=True, text=True)
     names, of_kernel, of_array, *others = json.loads(done.stdout)
     def look():
-        from numba_matmul.sim.launch import StrictModule
+        from numba_matmul.sim.cuda_module import StrictModule
         def told(x, name):
             try: value = getattr(x, name)
             except AttributeError as e: return str(e)
@@ -1583,8 +1584,8 @@ def test_slow_is_told_from_stuck():
 
 
 def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
-    from numba_matmul.sim import launch
-    monkeypatch.setattr(launch.time, "perf_counter", iter(range(0, 10**6, 7)).__next__)  # each look at the clock is 7 s later
+    from numba_matmul.sim import kernel
+    monkeypatch.setattr(kernel.time, "perf_counter", iter(range(0, 10**6, 7)).__next__)  # each look at the clock is 7 s later
     last[40, 1](X.copy())
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("last")]
     assert 2 <= len(lines) <= 6 and re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in all. A smaller shape takes less.", lines[0])

@@ -10,7 +10,8 @@ from numba import cuda, float32
 
 from numba_matmul.arrays import OptIn
 from numba_matmul.process import in_child
-from numba_matmul.sim.launch import interleaved, simulate
+from numba_matmul.sim.kernel import interleaved
+from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 SEEDS = None, 1, 2, 3

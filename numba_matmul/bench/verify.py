@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arrays import dtype_of, rounded, to_d, to_h
 from ..gemm import limits
-from ..sim import launch as simulated
+from ..sim import kernel as simulated
 from ..sim.scheduler import SimulatorError
 from .timing import assert_matmul_correct
 

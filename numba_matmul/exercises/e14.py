@@ -29,7 +29,8 @@ from ..kernels.k14_stream_k import first_k_tile
 from ..process import ChildError, has_compiler, in_child, kernel_parts
 from ..ptx.core import add_outer, load4, store4
 from ..sim import memory
-from ..sim.launch import all_arguments, interleaved
+from ..sim.arguments import all_arguments
+from ..sim.kernel import interleaved
 from ..sim.scheduler import SimulatorError
 from .e13 import borrowed
 from greenlet import getcurrent

@@ -30,7 +30,7 @@ from ..gemm.tiles import ROW
 from ..kernels import k16_tma_wgmma as page
 from ..process import in_child, kernel_parts
 from ..sim import hopper
-from ..sim.launch import StrictModule
+from ..sim.cuda_module import StrictModule
 from ..sim.scheduler import Thread
 from .e11 import indented
 from .e13 import borrowed

@@ -7,7 +7,7 @@ from numba import config
 
 from ..arrays import OptIn, current_gpu
 from ..cards import gpu_card
-from ..sim.memory import DYNAMIC_SHARED_LIMIT
+from ..sim.declared import DYNAMIC_SHARED_LIMIT
 
 MAX_GRID_X = 2**31 - 1  # blocks; the same on every CUDA GPU
 MAX_GRID_Y = 65535

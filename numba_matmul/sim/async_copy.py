@@ -2,17 +2,16 @@
 
 Newer GPUs copy from global to shared memory in the background. Between the start of such a copy and the wait
 for it, the target is neither old nor new. So in the simulator the copy *lands at its wait, not before*, and
-whoever reads earlier gets an error, as does whoever overwrites the source. The three functions are named
-after the instructions of PTX, the GPU's assembly language; they are what those instructions do in the
-simulator.
+whoever reads earlier gets an error, as does whoever overwrites the source. The three functions have the names
+of the PTX instructions (the GPU's assembly language) that they simulate.
 """
 import sys
 
 from greenlet import getcurrent
 from . import memory
-from .memory import _neighbours, _refuse_negative
 from .races import Access
 from .scheduler import SimulatorError
+from .views import neighbours, refuse_negative
 
 
 def cp_async(
@@ -30,14 +29,15 @@ def cp_async(
     if count * target.dtype.itemsize not in (4, 8, 16):
         raise SimulatorError(f"cp_async copies 4, 8 or 16 bytes, not {count} elements of "
                              f"{target.dtype.itemsize}")
-    _refuse_negative(target_index)
-    places = _neighbours(target, target_index, count)
+    # the values are read now, and noted again as read when they land
+    refuse_negative(target_index)
+    places = neighbours(target, target_index, count)
     values, sources = [target.dtype.type(0)] * count, [None] * count
     if inside > 0:
-        _refuse_negative(source_index)
-        starts = _neighbours(source, source_index, count)
+        refuse_negative(source_index)
+        starts = neighbours(source, source_index, count)
         source.note_reads(starts[:inside], frame)
-        values[:inside] = [source.array[start] for start in starts[:inside]]
+        values[:inside] = [source.data[start] for start in starts[:inside]]
         if source.watch.on:  # nothing writes what is not watched
             sources[:inside] = [(source, start) for start in starts[:inside]]
             for start in starts[:inside]: source.note(start).sent += thread,
@@ -45,6 +45,7 @@ def cp_async(
     if memory.recorder:
         came_from = source.byte(source_index) if inside > 0 else None
         memory.recorder("shared", "copy", target, target_index, count, frame, came_from)
+    # the target is neither old nor new from here on
     access = Access(frame)
     for at, value, origin in zip(places, values, sources):
         element = target.free_for_copy(at, target.ids[at])

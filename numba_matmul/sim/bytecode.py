@@ -1,4 +1,9 @@
-"""A syntax tree for a function whose source is not to be had."""
+"""A syntax tree for a function without source.
+
+A kernel that was made by `exec`, or typed at Python's own prompt, has no source that could be read. Numba's
+compiler reads bytecode anyway, and its first step, which needs no types, turns it into blocks of simple
+statements. They become statements of Python, in a loop that goes from block to block.
+"""
 import ast
 import operator
 from functools import cache
@@ -7,12 +12,8 @@ from .operators import NATIVE, assign, binary, call, constant, name
 from .scheduler import SimulatorError
 
 
-# A kernel that was made by `exec`, or typed at Python's own prompt, has no source that could be read.
-# Numba's compiler reads bytecode anyway, and its first step, which needs no types, makes blocks of simple
-# statements of it. From them come statements of Python: a loop that goes from block to block.
-
 def _node(value, inlined):
-    "A syntax tree for what Numba's intermediate representation assigns; `None` if it is no expression."
+    "A syntax tree for a value of Numba's intermediate representation. `None` if it isn't an expression."
     from numba.core import ir
     def var(x): return inlined.get(x.name) or name(x.name)
     if isinstance(value, ir.Var): return var(value)
@@ -21,19 +22,22 @@ def _node(value, inlined):
     if not isinstance(value, ir.Expr): return None
     op = value.op
     if op in ("binop", "inplace_binop"):
-        sign = SIGNS.get(value.immutable_fn if op == "inplace_binop" else value.fn)
-        if sign is None: return ast.Compare(var(value.lhs), [COMPARES[value.fn]()], [var(value.rhs)])
-        if issubclass(sign, ast.cmpop): return ast.Compare(var(value.lhs), [sign()], [var(value.rhs)])
+        function = value.immutable_fn if op == "inplace_binop" else value.fn
+        sign = SIGNS.get(function) or COMPARES[function]
+        if issubclass(sign, ast.cmpop):
+            return ast.Compare(var(value.lhs), [sign()], [var(value.rhs)])
         return binary(var(value.lhs), sign(), var(value.rhs))
     if op == "unary": return ast.UnaryOp(UNARY[value.fn](), var(value.value))
     if op in ("cast", "exhaust_iter"): return var(value.value)
     if op == "getattr": return ast.Attribute(var(value.value), value.attr, ast.Load())
     if op == "getitem": return ast.Subscript(var(value.value), var(value.index), ast.Load())
+    # a pair is what the next step of a loop gives: an item, and whether there was one
     if op in ("static_getitem", "pair_first", "pair_second"):
         at = value.index if op == "static_getitem" else op == "pair_second"
         return ast.Subscript(var(value.value), constant(int(at)), ast.Load())
     if op == "build_tuple": return ast.Tuple([var(x) for x in value.items], ast.Load())
-    if op in ("getiter", "iternext"): return call("iter" if op == "getiter" else "next", var(value.value))
+    if op in ("getiter", "iternext"):
+        return call("iter" if op == "getiter" else "next", var(value.value))
     if op == "call":
         function, args = var(value.func), [var(x) for x in value.args]
         if getattr(function, "id", "") == "slice":
@@ -41,47 +45,62 @@ def _node(value, inlined):
             return ast.Slice(*(None if isinstance(x, ast.Constant) and x.value is None else x for x in args))
         if value.vararg is not None: args.append(ast.Starred(var(value.vararg), ast.Load()))
         return ast.Call(function, args, [ast.keyword(k, var(x)) for k, x in value.kws])
-    return {"build_list": ast.List([], ast.Load()), "build_map": ast.Dict([], []), "build_set": ast.Set([constant(0)])}.get(op)
+    # these are refused later, by name
+    return {"build_list": ast.List([], ast.Load()), "build_map": ast.Dict([], []),
+            "build_set": ast.Set([constant(0)])}.get(op)
 
 SIGNS = {f: getattr(ast, x) for x, f in NATIVE.items() if x not in ("USub", "UAdd", "Invert")}
 COMPARES = {operator.is_: ast.Is, operator.is_not: ast.IsNot, operator.contains: ast.In}
 UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.Invert, operator.not_: ast.Not}
 
 def _inlines(target, node):
-    "Does a name of the compiler's own stand for what is written where it is used?"
+    "Is this a name of the compiler's own whose value can be written in its place?"
     kinds = ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.Slice
-    return target.startswith("$") and (isinstance(node, kinds) or getattr(getattr(node, "func", 0), "id", "") == "range")
+    return target.startswith("$") and (isinstance(node, kinds)
+                                       or getattr(getattr(node, "func", 0), "id", "") == "range")
+
+def _interpreted(fn):
+    "Numba's intermediate representation of a function."
+    from numba.core import bytecode, interpreter
+    identity = bytecode.FunctionIdentity.from_function(fn)
+    return interpreter.Interpreter(identity).interpret(bytecode.ByteCode(func_id=identity))
 
 @cache
 def loses_a_value(fn):
-    "Does Numba read a variable from a function's bytecode that it never sets? It does so after some `:=`."
-    from numba.core import bytecode, errors, interpreter, ir
-    identity = bytecode.FunctionIdentity.from_function(fn)
-    try: blocks = interpreter.Interpreter(identity).interpret(bytecode.ByteCode(func_id=identity)).blocks
-    except errors.NumbaError: return True
+    "Does Numba's reading of the bytecode use a variable that it never sets? That happens after some `:=`."
+    from numba.core import errors, ir
+    try:
+        blocks = _interpreted(fn).blocks
+    except errors.NumbaError:
+        return True
     statements = [x for block in blocks.values() for x in block.body]
     set_ = {x.target.name for x in statements if isinstance(x, ir.Assign)}
     return any(v.name not in set_ for x in statements if not isinstance(x, ir.Del) for v in x.list_vars())
 
 
 def bytecode_tree(fn):
-    "Statements that do what a function's bytecode does, and the names of its variables: Numba reads it."
-    from numba.core import bytecode, errors, interpreter, ir
+    "Statements that do what a function's bytecode does, and the names of its variables."
+    from numba.core import errors, ir
     from numba.core.ssa import reconstruct_ssa
-    try: blocks = reconstruct_ssa(interpreter.Interpreter(identity := bytecode.FunctionIdentity.from_function(fn)).interpret(
-        bytecode.ByteCode(func_id=identity))).blocks
-    except errors.NumbaError as e: raise SimulatorError(f"the compiler refuses {fn.__name__}: {str(e).splitlines()[0]}") from None
+    try:
+        blocks = reconstruct_ssa(_interpreted(fn)).blocks
+    except errors.NumbaError as e:
+        raise SimulatorError(f"the compiler refuses {fn.__name__}: {str(e).splitlines()[0]}") from None
+    # values written in place of their name; statements by block; variables that depend on the block before
     inlined, made, phis = {}, {}, {}
     for label, block in blocks.items():
         out = made[label] = []
         for x in block.body:
             before = len(out)
             if isinstance(x, ir.Assign):
+                # a phi takes its value at the end of the blocks before
                 if isinstance(x.value, ir.Expr) and x.value.op == "phi":
                     for at, old in zip(x.value.incoming_blocks, x.value.incoming_values):
-                        if old is not ir.UNDEFINED and old.name != x.target.name: phis.setdefault(at, []).append((x.target.name, old.name))
+                        if old is not ir.UNDEFINED and old.name != x.target.name:
+                            phis.setdefault(at, []).append((x.target.name, old.name))
                 elif isinstance(x.value, ir.Arg): pass
-                elif (node := _node(x.value, inlined)) is None: raise SimulatorError(f"{x.value} in a kernel: the compiler has none there")
+                elif (node := _node(x.value, inlined)) is None:
+                    raise SimulatorError(f"{x.value} in a kernel: the compiler has none there")
                 elif _inlines(x.target.name, node): inlined[x.target.name] = node
                 else: out.append(assign(x.target.name, node))
             elif isinstance(x, ir.SetItem):
@@ -90,19 +109,29 @@ def bytecode_tree(fn):
             elif isinstance(x, ir.Return): out.append(ast.Return(_node(x.value, inlined)))
             elif isinstance(x, ir.Jump): out.append(assign("block.", constant(x.target)))
             elif isinstance(x, ir.Branch):
-                out.append(assign("block.", ast.IfExp(_node(x.cond, inlined), constant(x.truebr), constant(x.falsebr))))
-            elif isinstance(x, (ir.Raise, ir.StaticRaise)): out.append(ast.Raise(name("RuntimeError")))
-            elif not isinstance(x, ir.Del): raise SimulatorError(f"{x} in a kernel: the compiler has none there")
+                out.append(assign("block.",
+                                  ast.IfExp(_node(x.cond, inlined), constant(x.truebr), constant(x.falsebr))))
+            elif isinstance(x, (ir.Raise, ir.StaticRaise)):
+                out.append(ast.Raise(name("RuntimeError")))
+            elif not isinstance(x, ir.Del):
+                raise SimulatorError(f"{x} in a kernel: the compiler has none there")
+            # messages name the line that the bytecode came from
             for node in out[before:]:
                 node.lineno = node.end_lineno = x.loc.line
                 node.col_offset = node.end_col_offset = 0
     for label, pairs in phis.items():
-        targets, olds = ([ast.Name(x, c()) if c is ast.Store else inlined.get(x) or name(x) for x in row] for row, c in zip(zip(*pairs), (ast.Store, ast.Load)))
-        made[label].insert(-1, ast.copy_location(ast.Assign([ast.Tuple(targets, ast.Store())], ast.Tuple(olds, ast.Load())), made[label][-1]))
+        # all at once, before the jump at the end of the block
+        targets = ast.Tuple([ast.Name(x, ast.Store()) for x, _ in pairs], ast.Store())
+        olds = ast.Tuple([inlined.get(x) or name(x) for _, x in pairs], ast.Load())
+        made[label].insert(-1, ast.copy_location(ast.Assign([targets], olds), made[label][-1]))
+    # the name `block.` tells which block is next
     variables = {x.target.name for block in blocks.values() for x in block.body if isinstance(x, ir.Assign)}
     if len(made) == 1: return next(iter(made.values())), variables
+    # several blocks: a loop goes from one to the next until a statement returns
     first = fn.__code__.co_firstlineno
-    body = [ast.If(ast.Compare(name("block."), [ast.Eq()], [constant(label)]), out, []) for label, out in made.items()]
+    body = [ast.If(ast.Compare(name("block."), [ast.Eq()], [constant(label)]), out, [])
+            for label, out in made.items()]
     tree = [assign("block.", constant(next(iter(made)))), ast.While(constant(True), body, [])]
-    for node in tree: ast.fix_missing_locations(ast.copy_location(node, ast.Pass(lineno=first, end_lineno=first, col_offset=0, end_col_offset=0)))
+    place = ast.Pass(lineno=first, end_lineno=first, col_offset=0, end_col_offset=0)
+    for node in tree: ast.fix_missing_locations(ast.copy_location(node, place))
     return tree, variables | {"block."}

@@ -1,14 +1,12 @@
-"""What works on its own does so as late as it may, so that a missing wait shows.
+"""Hopper's copies of whole tiles by the TMA, and its products by `wgmma`: they happen as late as possible.
 
-Copies of whole tiles
-
-The instructions of lesson 16 and lesson 17 work on their own, too: copies by the TMA, products by `wgmma`.
-The rule is the same. What works on its own does so *as late as it may*, so that a missing wait shows.
+Both run on their own, beside the threads. In the simulator whatever runs on its own takes effect *as late as
+it may*, so that a missing wait shows.
 
 Copies of the TMA report to an mbarrier. A phase ends when all arrivals are there, and all bytes that were
-announced. The copies that it waits for land only when a thread waits for that phase, and nobody else can go
-on. Fences are asked for as well: an mbarrier must be fenced before a copy is told of it, and the block must
-have passed a barrier before another thread uses it.
+announced. The copies that it waits for land only when a thread waits for that phase and no thread can go on
+without it. Fences are checked as well: an mbarrier must be fenced before a copy may report to it, and the
+block must have passed a barrier before another thread uses it.
 """
 import ctypes
 import os
@@ -22,12 +20,12 @@ from .scheduler import SimulatorError, joined
 
 
 class Landed:
-    "In the place of the `Access` that wrote: a copy did, and somebody has waited for it."
+    "Takes the place of the `Access` that wrote, where a copy did and somebody has waited for it."
     def races_with(self, new): return False
     def is_past(self, thread): return True
 
 class Late:
-    "What happens as late as it may: `land` comes when nobody else can go on."
+    "Something that happens as late as it may: `land` is called when nobody can go on without it."
     def __init__(self): self.now = False
     def land(self): self.now = True
     def missing(self): return "nothing is missing"
@@ -42,15 +40,15 @@ class MBarrier:
     def __init__(self, count):
         self.count, self.maker, self.made = count, getcurrent(), getcurrent().barriers
         self.arrived = self.expected = self.phase = 0
-        self.clock = self.ordered = None  # of those who arrive; of the phase that has ended last
+        self.clock = self.ordered = None  # of those who arrive; of the phase that ended last
         self.copies, self.fenced = [], False  # copies: array, places, values
 
     def arrive(self, size=0):
         self.arrived, self.expected = self.arrived + 1, self.expected + size
         self.clock = joined(self.clock, getcurrent().clock())
         if self.arrived > self.count:
-            raise SimulatorError(f"more than {self.count} arrival{'' if self.count == 1 else 's'} at an mbarrier in one phase",
-                                 "barrier", at="mbarrier")
+            raise SimulatorError(f"more than {self.count} arrival{'' if self.count == 1 else 's'} at an "
+                                 "mbarrier in one phase", "barrier", at="mbarrier")
         if not self.expected: self.land()
 
     def land(self):
@@ -67,11 +65,12 @@ class MBarrier:
     def _coming(self): return sum(values.nbytes for _, _, values in self.copies)
 
 def mbarrier_init(address, count):
-    "Make an mbarrier, by the running thread."
+    "The running thread makes an mbarrier."
     memory, at = getcurrent().block.memory, int(address)
     if at % 8 or not 0 <= at <= 2 * memory.numbers.size - 8 or count < 1 or at in memory.mbarriers:
         raise SimulatorError(f"no mbarrier of {count} arrivals at {at}: it needs 8 bytes of shared "
-                             "memory at a multiple of 8, is made once, and waits for 1 or more", "barrier", at="mbarrier")
+                             "memory at a multiple of 8, is made once, and waits for 1 or more",
+                             "barrier", at="mbarrier")
     memory.mbarriers[at] = MBarrier(count)
 
 def fence_mbarrier_init():
@@ -79,12 +78,12 @@ def fence_mbarrier_init():
     for barrier in getcurrent().block.memory.mbarriers.values():
         if barrier.maker is getcurrent(): barrier.fenced = True
 
-
 def mbarrier(address) -> MBarrier:
     "The mbarrier at an address, if the running thread can know of it."
     thread = getcurrent()
     found = thread.block.memory.mbarriers.get(int(address))
-    if found is None: raise SimulatorError(f"there is no mbarrier at {int(address)}", "barrier", at="mbarrier")
+    if found is None:
+        raise SimulatorError(f"there is no mbarrier at {int(address)}", "barrier", at="mbarrier")
     if found.maker is not thread and thread.barriers == found.made:
         raise SimulatorError(f"the mbarrier that {found.maker} has made is used, "
                              "with no barrier of the block between", "barrier", at="mbarrier")
@@ -97,16 +96,16 @@ def mbarrier_try_wait(address, parity, frame):
     getcurrent().learn(barrier.ordered)
 
 
-# A tensor map is 128 bytes that only the hardware understands. Here it says where the matrix lies, its
+# A tensor map is 128 bytes that only the hardware understands. Here it has the address of the matrix, its
 # shape, and the rows of a box. A thread that uses it must have fenced it, unless it is among the kernel's
-# parameters. The swizzle goes by address, as on the GPU.
+# parameters. The swizzle depends on the address, as on the GPU.
 
 def tensor_map(
     address,     # of a row-major matrix of 16-bit numbers
     rows, columns,
     box_rows,    # of a box, 64 columns wide
 ) -> np.ndarray: # (128,) uint8
-    "What stands for a tensor map here: of memory of this process, and good only in it."
+    "A stand-in for a tensor map. The matrix is in this process's memory, so the map holds only here."
     if address % 16 or columns % 8 or not 1 <= box_rows <= 256:
         raise SimulatorError(f"no tensor map for {columns} columns at {address}, boxes of {box_rows} "
                              "rows: the first two must be multiples of 16 bytes, and 256 is the most")
@@ -117,7 +116,7 @@ def tensor_map(
 _PARAMETERS = {}  # words → the same in memory
 
 def parameter_map(words):
-    "The address of a tensor map that has come among the parameters, where a launch has put it for all to see."
+    "The address of a tensor map that came among the parameters. Such a map needs no fence."
     words = tuple(map(int, words))
     if words not in _PARAMETERS: _PARAMETERS[words] = np.array(words, np.uint64)
     address = _PARAMETERS[words].ctypes.data
@@ -130,24 +129,24 @@ def _described(address):
         raise SimulatorError("a tensor map is used by a thread that has not fenced it: fence_proxy_tensormap",
                              "fence", of="tensor map")
     described = np.frombuffer(ctypes.string_at(int(address), 40), np.uint64).tolist()
-    start, *shape, box_rows, process = described
+    start, rows, columns, box_rows, process = described
     if process != os.getpid():
         raise SimulatorError("a tensor map of another process: have the host function called in "
                              "the child, with in_child, and not the kernel alone")
-    numbers = (ctypes.c_uint16 * (shape[0] * shape[1])).from_address(start)
-    return np.ctypeslib.as_array(numbers).reshape(shape), box_rows
+    numbers = (ctypes.c_uint16 * (rows * columns)).from_address(start)
+    return np.ctypeslib.as_array(numbers).reshape(rows, columns), box_rows
 
 def _swizzled(addresses):
-    "Numbers of the 16-bit numbers at `addresses`, after the 128-byte swizzle."
+    "Where the 16-bit numbers at `addresses` are after the 128-byte swizzle, counted in numbers."
     return (addresses ^ (addresses >> 7 & 7) << 4) // 2
 
 def _box(address, rows):
-    "Where the numbers of a box lie, row by row."
+    "Where the numbers of a box are in shared memory, row by row."
     if address % 128:
         raise SimulatorError(f"a box begins at byte {address}, which is not a multiple of 128", "alignment")
     return _swizzled(address + np.arange(rows * 128).reshape(rows, 64, 2)[:, :, 0])
 
-def _place(*numbers):
+def _signed(*numbers):
     "A box's row and column: they come as uint32, and may be negative."
     return np.array([int(x) & 0xFFFFFFFF for x in numbers], np.uint32).view(np.int32).tolist()
 
@@ -168,10 +167,11 @@ def load_box(target, map_address, barrier_address, column, row):
         raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarrier_init",
                              "fence", of="mbarrier")
     matrix, rows = _described(map_address)
-    part, inside = _covered(matrix, *_place(row, column), rows)
+    part, inside = _covered(matrix, *_signed(row, column), rows)
     values, memory = np.zeros((rows, 64), np.uint16), thread.block.memory
     values[inside] = part
     places = _box(int(target), rows).ravel()
+    # nothing else may use the target
     taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
     leaving = memory.leaving and not memory.leaving.isdisjoint(places.tolist())
     if leaving or np.isin(taken, places).any():
@@ -181,28 +181,31 @@ def load_box(target, map_address, barrier_address, column, row):
     barrier.copies.append((memory.numbers, places, values.ravel()))
 
 
-# `wgmma` is given by the 128 threads of a warpgroup together, and reads its factors at any time between
-# its start and the wait for it. Here it reads them at the wait, and only when all others have run as far
-# as they can. Have the factors been overwritten meanwhile? Then a stage of the ring was released too
-# early. Did threads store a factor themselves, through the generic proxy? Then each has to fence its
-# stores, and the warpgroup to come after them, by a barrier. And until the wait the sums are NaN.
+# `wgmma` is issued by the 128 threads of a warpgroup together, and reads its factors at any time between its
+# start and the wait for it. Here it reads them at the wait, when all others have run as far as they can. Have
+# the factors been overwritten meanwhile? Then a stage of the ring was released too early. Did threads store a
+# factor themselves, through the generic proxy? Then each has to fence its stores, and a barrier must come
+# between that and the product. And until the wait the sums are NaN.
 
 class Products:
-    "Products of a warpgroup's factors in shared memory; read when they have to be."
+    "Products of a warpgroup's factors in shared memory, which are read as late as possible."
     def __init__(self, a, b, step_a, step_b, steps, transpose, columns):
         self.memory = getcurrent().block.memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
-        self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))  # numbers of both factors
-        self.written, self.waited = self._written(), set()  # who has written them; the warps that have waited
+        # number of each factor
+        self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))
+        self.written = self._written("multiplied")
+        self.waited = set()  # warps
 
     @cached_property
     def sums(self):
         "What each thread's sums grow by: (128, columns / 2)."
-        if any(now is not then for now, then in zip(self._written("multiplied still,"), self.written)):
+        if any(now is not then for now, then in zip(self._still_written(), self.written)):
             raise SimulatorError("a factor is multiplied that was overwritten after the product was "
                                  "started: wait for the product, and then release its stage",
                                  "race", array=self.memory.numbers.name, accesses=("product", "write"))
+        # 16 columns of A and rows of B at a time
         k, m, n = np.arange(16)[:, None], np.arange(64)[None], np.arange(self.columns)[None]
         total = 0
         for step in range(self.steps):
@@ -212,48 +215,60 @@ class Products:
         parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
         return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
 
-    def _written(self, what="multiplied"):
-        "Who has written the first number of both factors; refused while a copy to it is under way."
+    def _written(self, what, **mistake):
+        "Who has written the first number of both factors. Refused while a copy to it is under way."
         numbers = self.memory.numbers
-        numbers.fetch(self.first, what)
+        numbers.fetch(self.first, what, **mistake or dict(by="product"))
         return [numbers.elements[number].write for number in numbers.ids[self.first].tolist()]
 
+    def _still_written(self):
+        return self._written("multiplied still,", kind="race", accesses=("product", "copy"))
+
     def note_read(self, frame):
-        "A warp has waited: a read by its first thread. A store to a factor then needs a barrier with the other warps."
+        """A warp has waited, which counts as a read by its first thread. Whoever stores to a factor then
+        needs a barrier with the other warps."""
         warp = getcurrent().warp
         if warp in self.waited: return
         self.waited.add(warp)
-        self.memory.numbers.fetch(self.first, "multiplied still,")
+        self._still_written()
         for place in self.first.tolist(): self.memory.numbers.note_read(place, Access(frame))
 
     def _factors(self, descriptor, row, column):
-        "The numbers in some rows of 128 bytes and columns of a tile. Those that threads have stored must be fenced."
-        if descriptor >> 62 != 1: raise SimulatorError("only the 128-byte swizzle is known here", "descriptor")
+        """The numbers in some rows of 128 bytes and columns of a tile. Those that threads have stored must be
+        fenced."""
+        if descriptor >> 62 != 1:
+            raise SimulatorError("only the 128-byte swizzle is known here", "descriptor")
+        # a descriptor has addresses in units of 16 bytes; tiles of 8 rows are `stride` bytes apart
         start, leading, stride = ((descriptor >> bit & 0x3FFF) << 4 for bit in (0, 16, 32))
         at = start + column // 64 * leading + row // 8 * stride + row % 8 * 128 + column % 64 * 2
         numbers, places, thread = self.memory.numbers, _swizzled(at), getcurrent()
-        factors = numbers.fetch(places, "multiplied")
+        factors = numbers.fetch(places, "multiplied", by="product")
+        # a copy's writes are seen by wgmma as they are, a thread's after a fence
         def seen(write):
-            return isinstance(write, Landed) or (write.thread.fenced_at > write.time
-                                                 and (write.thread is thread or thread.ordered_after(write)))
+            if isinstance(write, Landed): return True
+            fenced = write.thread.fenced_at > write.time
+            return fenced and (write.thread is thread or thread.ordered_after(write))
         writes = {numbers.elements[number].write for number in numbers.ids[places.ravel()].tolist()}
         if unseen := [write.thread for write in writes if not seen(write)]:
-            raise SimulatorError(f"a factor is multiplied that {min(unseen, key=lambda t: t.linear)} has stored, and that "
-                                 "may not be seen yet: fence_proxy_async, and then a barrier", "fence", of="product")
+            raise SimulatorError(f"a factor is multiplied that {min(unseen, key=lambda t: t.linear)} has "
+                                 "stored, and that may not be seen yet: fence_proxy_async, and then a "
+                                 "barrier",
+                                 "fence", of="product")
         return from_bf16(factors).astype(float)
 
 
 class Unfinished(tuple):
-    "Sums that products are still at work on: NaN, for whoever looks at them too early."
+    "Sums to which products are still being added: NaN, for whoever looks at them too early."
     def __new__(cls, values):
         self = super().__new__(cls, [np.float32(np.nan)] * len(values))
         self.values = np.array(values, np.float32)
         return self
 
 def start_products(acc, factors, how, pending, frame):
-    """Add products to `acc`, by the 128 threads of a warpgroup together. Those of all but the
-    latest `pending` calls are computed on return. factors: two descriptors; how: see `Products`."""
+    """Add products to `acc`, by the 128 threads of a warpgroup together. Those of all but the latest
+    `pending` calls are computed on return. factors: two descriptors; how: see `Products`."""
     thread = getcurrent()
+    # the first thread makes the products, and all share them
     given = thread.meet(frame, f"wgmma of warpgroup {thread.warp // 4}", 128, factors)
     if "products" not in given:
         if len(set(given.values())) > 1:
@@ -264,10 +279,10 @@ def start_products(acc, factors, how, pending, frame):
     finish_products(pending, frame)
     return acc
 
-
 def finish_products(pending, frame):
     "Wait for all products of the running thread but the latest `pending`."
     thread = getcurrent()
+    # others go first, so that a factor that is released too early is overwritten by now
     if len(thread.products) > pending: let_others_run(frame)
     while len(thread.products) > pending:
         acc, products = thread.products.pop(0)
@@ -275,16 +290,16 @@ def finish_products(pending, frame):
         products.note_read(frame)
 
 
-# Results leave in the same way. What threads have written must be fenced, and then pass a barrier, before
-# a store may read it. The store reads as late as possible: at the wait for that, when all others have run
-# as far as they can. And when a block ends, nothing may be under way.
+# Results leave in the same way. What threads have written must be fenced, and then pass a barrier, before a
+# store may read it. The store reads as late as possible: at the wait for that, when all others have run as
+# far as they can. And when a block ends, nothing may be under way.
 
 def store_pair(address, pair, frame):
     "Write two numbers that a `store_box` is going to read."
     thread, index = getcurrent(), int(address) // 2
     memory = thread.block.memory
     if index in memory.leaving:
-        raise SimulatorError(f"{memory.numbers.name}[{index}] is written while a store may still "
+        raise SimulatorError(f"{memory.numbers.label(index)} is written while a store may still "
                              "read it: cp_async_bulk_wait_group_read, and a barrier",
                              "race", array=memory.numbers.name, accesses=("store", "write"))
     memory.numbers.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
@@ -299,21 +314,21 @@ def fence_proxy_async():
 
 def store_box(map_address, source, column, row):
     "Start to copy a box to a matrix. It is read as late as possible: when a thread waits for that."
-    thread, memory = getcurrent(), getcurrent().block.memory
+    thread = getcurrent()
     matrix, rows = _described(map_address)
-    row, column = _place(row, column)
+    row, column = _signed(row, column)
     if row < 0 or column < 0:
-        raise SimulatorError(f"a box is stored from row {row} and column {column} on: an illegal "
-                             "instruction on a GPU, where only loads may begin before 0", "bounds", negative=True)
+        raise SimulatorError(f"a box is stored from row {row} and column {column} on: an illegal instruction "
+                             "on a GPU, where only loads may begin before 0", "bounds", negative=True)
     places = _box(int(source), rows)
     for other in thread.block.threads:
+        # a thread's own stores need a fence, those of others a barrier after it
         early = {*other.stored, *(other.fenced if other is not thread else ())}
         if early and not early.isdisjoint(places.flat):
             raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
                                  "seen yet: fence_proxy_async, and then a barrier", "fence", of="store")
-    memory.leaving.update(places.flat)
+    thread.block.memory.leaving.update(places.flat)
     thread.sends[-1].append((_covered(matrix, row, column, rows), places))
-
 
 def cp_async_bulk_commit_group():
     "Close the running thread's open group of stores."
@@ -327,16 +342,18 @@ def cp_async_bulk_wait_group_read(pending, frame):
     groups, thread.sends = thread.sends[:done], thread.sends[done:]
     memory = thread.block.memory
     for (part, inside), places in (send for group in groups for send in group):
-        part[...] = memory.numbers.fetch(places, "sent")[inside]
+        part[...] = memory.numbers.fetch(places, "sent", by="store")[inside]
         memory.leaving.difference_update(places.flat)
 
 def check_end(block):
     "Nothing may be under way when a block ends."
     if any(barrier.copies for barrier in block.memory.mbarriers.values()):
-        raise SimulatorError(f"{block} ends while copies to its shared memory are under way", "unfinished", what="copies")
+        raise SimulatorError(f"{block} ends while copies to its shared memory are under way",
+                             "unfinished", what="copies")
     for thread in block.threads:
         if thread.products:
-            raise SimulatorError(f"{thread} of {block} has not waited for its products", "unfinished", what="products")
+            raise SimulatorError(f"{thread} of {block} has not waited for its products",
+                                 "unfinished", what="products")
         if any(thread.sends):
-            raise SimulatorError(f"{thread} of {block} has returned, and its stores may still read "
-                                 "shared memory: cp_async_bulk_wait_group_read(0)", "unfinished", what="stores")
+            raise SimulatorError(f"{thread} of {block} has returned, and its stores may still read shared "
+                                 "memory: cp_async_bulk_wait_group_read(0)", "unfinished", what="stores")

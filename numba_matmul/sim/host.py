@@ -1,4 +1,10 @@
-"""Device arrays, streams, events and devices as a GPU's, and a plain answer for each name that isn't there."""
+"""The host's side of `numba.cuda`: device arrays, streams, events and devices that behave like a GPU's.
+
+A program around a kernel allocates, copies, waits and measures. Numba's simulator knows some of these
+functions, and differs from a GPU in others: its arrays add up like numpy's, a new one happens to be full of
+zeros, and its device answers only one question. Here they do what a GPU's do, with the limits of an H100. A
+name that isn't there gets a plain answer.
+"""
 import time
 import warnings
 from collections import namedtuple
@@ -9,24 +15,20 @@ from numbers import Integral
 
 import numpy as np
 from ..arrays import placed
-from .memory import DYNAMIC_SHARED_LIMIT
+from .declared import DYNAMIC_SHARED_LIMIT
 from numba import cuda
 from numba.cuda.simulator import api, kernel as numba_kernel
 from numba.cuda.simulator.cudadrv import devicearray, devices
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 
-# A program around a kernel allocates, copies, waits and measures. Numba's simulator knows some of these
-# functions, and differs from a GPU in others: its arrays add up like numpy's, a new one is full of zeros
-# by luck, and its device answers only one question. Here they do what a GPU's do, with the limits of an
-# H100.
-#
 # A new device array holds whatever was there before. Here every byte is 0xFF, which is NaN in a float, so
 # that a gap shows.
 
 class HostArray(np.ndarray):
-    "What `cuda.mapped_array` and `cuda.managed_array` return: an array of the host that kernels work on in place."
-    def copy_to_host(self, ary=None, stream=0): return FakeCUDAArray(self.view(np.ndarray)).copy_to_host(ary)
+    "An array of the host that kernels work on in place: `cuda.mapped_array` and `cuda.managed_array`."
+    def copy_to_host(self, ary=None, stream=0):
+        return FakeCUDAArray(self.view(np.ndarray)).copy_to_host(ary)
     def copy_to_device(self, ary, stream=0): self[...] = ary
     def is_c_contiguous(self): return self.flags.c_contiguous
     def is_f_contiguous(self): return self.flags.f_contiguous
@@ -34,6 +36,7 @@ class HostArray(np.ndarray):
 def pinned_array(shape, dtype=np.float64, strides=None, order="C"):
     "A new array of the host, every byte 0xFF."
     shape, dtype = (shape,) if isinstance(shape, Integral) else tuple(shape), np.dtype(dtype)
+    # with strides of its own an array may be longer than its elements
     if strides is None: strides = np.empty(shape, dtype, order).strides
     ends = sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize if 0 not in shape else 0
     return np.ndarray(shape, dtype, np.full(ends, 0xFF, np.uint8), 0, strides)
@@ -47,16 +50,16 @@ def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, por
     return pinned_array(shape, dtype, strides, order).view(HostArray)
 
 def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True):
-    "The same."
+    "A new array that host and kernels share, every byte 0xFF."
     return mapped_array(shape, dtype, strides, order)
 
 def mapped_array_like(ary, stream=0, portable=False, wc=False):
-    "A new array, of the shape, type and order of another one, that host and kernels share."
+    "A new array that host and kernels share, with the shape, type and order of another one."
     return devicearray.pinned_array_like(ary).view(HostArray)
 
 @contextmanager
 def mapped(*arrays, stream=0):
-    "Device arrays that lie in the memory of these arrays."
+    "Device arrays in the memory of these arrays."
     found = [*map(FakeCUDAArray, arrays)]
     yield found[0] if len(found) == 1 else found
 
@@ -74,19 +77,22 @@ def is_cuda_array(obj):
 def as_cuda_array(obj, sync=True):
     "A device array as it is. `TypeError` for what lies on the host."
     if is_cuda_array(obj): return obj
-    raise TypeError(f"as_cuda_array got a {type(obj).__name__}, which doesn't lie on the device: copy it there, to_d(x)")
+    raise TypeError(f"as_cuda_array got a {type(obj).__name__}, which doesn't lie on the device: copy it "
+                    "there, to_d(x)")
 
 
-# A device array has few of numpy's methods, and no arithmetic. Its transpose is a copy. What numpy would
-# copy in silence, `reshape` for one, is refused.
+# A device array has few of numpy's methods, and no arithmetic. Its transpose is a copy. Whatever numpy would
+# silently copy, as in some cases of `reshape`, is refused.
 
 _FORWARDED = {"dtype", "strides", "size", "ndim", "flags"}
 _LACKS = {"gpu_data", "as_cuda_arg", "device_ctypes_pointer", "get_ipc_handle", "__cuda_array_interface__"}
 
 def _attribute(array, name):
-    "What a device array has by a name that is none of its methods."
-    if "_ary" in vars(array) and (name in _FORWARDED or numba_kernel._get_kernel_context()): return getattr(array._ary, name)
-    if name in _LACKS: raise AttributeError(f"the simulator has no {name}: its device arrays lie in the host's memory")
+    "An attribute of a device array that isn't one of its methods."
+    if "_ary" in vars(array) and (name in _FORWARDED or numba_kernel._get_kernel_context()):
+        return getattr(array._ary, name)
+    if name in _LACKS:
+        raise AttributeError(f"the simulator has no {name}: its device arrays lie in the host's memory")
     if name.startswith("__"): raise AttributeError(name)
     if hasattr(np.ndarray, name):
         raise AttributeError(f"a device array has no {name}: copy it to the host first, as in to_h(x).{name}")
@@ -94,24 +100,28 @@ def _attribute(array, name):
 
 def _refused(symbol):
     def refuse(array, other):
-        raise TypeError(f"a device array has no {symbol}: write a kernel, or copy it to the host first, to_h(x)")
+        raise TypeError(f"a device array has no {symbol}: write a kernel, or copy it to the host first, "
+                        "to_h(x)")
     return refuse
 
 def _in_place(array, made):
     "A view of a device array; refused if numpy had to copy for it."
-    if made.size and not np.shares_memory(made, array._ary): raise NotImplementedError("operation requires copying")
+    if made.size and not np.shares_memory(made, array._ary):
+        raise NotImplementedError("operation requires copying")
     return FakeCUDAArray(made, array.stream)
 
 def _transposed(array, axes=None):
     if axes and tuple(axes) == tuple(range(array.ndim)): return array
-    if array.ndim != 2: raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
+    if array.ndim != 2:
+        raise NotImplementedError("transposing a non-2D DeviceNDArray isn't supported")
     return FakeCUDAArray(array._ary.T.copy("C"), array.stream)
 
 
 def _getitem(array, index, stream=0):
     for i in index if isinstance(index, tuple) else (index,):
         if not isinstance(i, (slice, str)) and not hasattr(i, "__index__") or getattr(i, "ndim", 0):
-            raise TypeError(f"a device array takes integers and slices, not {i!r}: copy it to the host first, to_h(x)")
+            raise TypeError(f"a device array takes integers and slices, not {i!r}: copy it to the host "
+                            "first, to_h(x)")
     return _FORMER["__getitem__"](array, index)
 
 def _copy_to_host(array, ary=None, stream=0):
@@ -124,7 +134,7 @@ def _to_numpy(array, dtype=None, copy=None):
     return np.array(array._ary, dtype)
 
 def _reduced(array):
-    "How a device array is copied or pickled: with all its memory, which others may share."
+    "How a device array is copied or pickled: with all of its memory, which others may share."
     view = memory = array._ary
     if not isinstance(view, np.ndarray): return FakeCUDAArray, (view,)  # a record
     while isinstance(memory.base, np.ndarray): memory = memory.base
@@ -132,7 +142,8 @@ def _reduced(array):
     offset = view.__array_interface__["data"][0] - memory.__array_interface__["data"][0] if view.size else 0
     return placed, (memory, offset, view.shape, view.strides, view.dtype)
 
-_SYMBOLS = dict(add="+", sub="-", mul="*", floordiv="//", truediv="/", mod="%", pow="**", lt="<", le="<=", gt=">", ge=">=")
+_SYMBOLS = dict(add="+", sub="-", mul="*", floordiv="//", truediv="/", mod="%", pow="**", lt="<", le="<=",
+                gt=">", ge=">=")
 _METHODS = dict(
     __getattr__=_attribute, __array__=_to_numpy, __reduce__=_reduced, __getitem__=_getitem, getitem=_getitem,
     copy_to_host=_copy_to_host, transpose=_transposed, T=property(_transposed),
@@ -145,22 +156,21 @@ _METHODS = dict(
 _FORMER = {name: getattr(FakeCUDAArray, name) for name in ("__getitem__", "copy_to_host")}
 
 
-# Programs ask the device for its limits. These are an H100's, the GPU whose limits the simulator checks.
+# Programs query the device's limits. These are an H100's, the GPU whose limits the simulator checks.
 
 DEVICE = dict(
     WARP_SIZE=32, MULTIPROCESSOR_COUNT=132, COMPUTE_CAPABILITY_MAJOR=9, COMPUTE_CAPABILITY_MINOR=0,
     MAX_THREADS_PER_BLOCK=1024, MAX_BLOCK_DIM_X=1024, MAX_BLOCK_DIM_Y=1024, MAX_BLOCK_DIM_Z=64,
-    MAX_GRID_DIM_X=2**31 - 1, MAX_GRID_DIM_Y=65535, MAX_GRID_DIM_Z=65535,
-    MAX_THREADS_PER_MULTIPROCESSOR=2048, MAX_BLOCKS_PER_MULTIPROCESSOR=32,
-    MAX_REGISTERS_PER_BLOCK=65536, MAX_REGISTERS_PER_MULTIPROCESSOR=65536,
+    MAX_GRID_DIM_X=2**31 - 1, MAX_GRID_DIM_Y=65535, MAX_GRID_DIM_Z=65535, MAX_THREADS_PER_MULTIPROCESSOR=2048,
+    MAX_BLOCKS_PER_MULTIPROCESSOR=32, MAX_REGISTERS_PER_BLOCK=65536, MAX_REGISTERS_PER_MULTIPROCESSOR=65536,
     MAX_SHARED_MEMORY_PER_BLOCK=48 * 1024, MAX_SHARED_MEMORY_PER_BLOCK_OPTIN=DYNAMIC_SHARED_LIMIT,
     MAX_SHARED_MEMORY_PER_MULTIPROCESSOR=228 * 1024, RESERVED_SHARED_MEMORY_PER_BLOCK=1024,
     TOTAL_CONSTANT_MEMORY=65536, L2_CACHE_SIZE=50 * 2**20, CLOCK_RATE=1980000, MEMORY_CLOCK_RATE=2619000,
-    GLOBAL_MEMORY_BUS_WIDTH=5120, SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO=2, ASYNC_ENGINE_COUNT=3, MAX_PITCH=2**31 - 1,
-    TEXTURE_ALIGNMENT=512, GPU_OVERLAP=1, KERNEL_EXEC_TIMEOUT=0, INTEGRATED=0, CAN_MAP_HOST_MEMORY=1, COMPUTE_MODE=0,
-    CONCURRENT_KERNELS=1, ECC_ENABLED=1, TCC_DRIVER=0, UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1,
-    CONCURRENT_MANAGED_ACCESS=1, COOPERATIVE_LAUNCH=1, STREAM_PRIORITIES_SUPPORTED=1, MULTI_GPU_BOARD=0,
-    PCI_BUS_ID=0, PCI_DEVICE_ID=0, PCI_DOMAIN_ID=0)
+    GLOBAL_MEMORY_BUS_WIDTH=5120, SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO=2, ASYNC_ENGINE_COUNT=3,
+    MAX_PITCH=2**31 - 1, TEXTURE_ALIGNMENT=512, GPU_OVERLAP=1, KERNEL_EXEC_TIMEOUT=0, INTEGRATED=0,
+    CAN_MAP_HOST_MEMORY=1, COMPUTE_MODE=0, CONCURRENT_KERNELS=1, ECC_ENABLED=1, TCC_DRIVER=0,
+    UNIFIED_ADDRESSING=1, MANAGED_MEMORY=1, CONCURRENT_MANAGED_ACCESS=1, COOPERATIVE_LAUNCH=1,
+    STREAM_PRIORITIES_SUPPORTED=1, MULTI_GPU_BOARD=0, PCI_BUS_ID=0, PCI_DEVICE_ID=0, PCI_DOMAIN_ID=0)
 
 class Device(devices.FakeCUDADevice):
     "The one device of the simulator."
@@ -168,8 +178,8 @@ class Device(devices.FakeCUDADevice):
     supports_float16, supports_bfloat16, supports_fp8 = True, False, False
     def get_device_identity(self): return dict(pci_domain_id=0, pci_bus_id=0, pci_device_id=0)
     def get_primary_context(self): return devices.gpus[0]
-    def release_primary_context(self): pass
     def reset(self): pass
+    release_primary_context = reset
     def __repr__(self): return f"<CUDA device 0 '{self.name}'>"
     def __getattr__(self, name):
         if name in DEVICE: return DEVICE[name]
@@ -185,8 +195,7 @@ class Context(devices.FakeCUDAContext):
         self._device = Device()
     def get_memory_info(self): return MemoryInfo(80 * 2**30, 80 * 2**30)
     def synchronize(self): pass
-    def push(self): pass
-    pop = prepare_for_use = push
+    push = pop = prepare_for_use = synchronize
     def defer_cleanup(self): return api.defer_cleanup()
     def create_stream(self): return Stream()
     get_default_stream = get_legacy_default_stream = get_per_thread_default_stream = create_stream
@@ -194,7 +203,8 @@ class Context(devices.FakeCUDAContext):
     def __getattr__(self, name):
         if name == "_device": raise AttributeError(name)
         if hasattr(self._device, name): return getattr(self._device, name)
-        raise AttributeError(f"the simulator's context has no {name}{_nearest(name, [*dir(Context), *DEVICE, *dir(Device)])}")
+        near = _nearest(name, [*dir(Context), *DEVICE, *dir(Device)])
+        raise AttributeError(f"the simulator's context has no {name}{near}")
 
 def current_context(devnum=0):
     "The context of a device."
@@ -203,11 +213,12 @@ def current_context(devnum=0):
 
 def select_device(device_id=0):
     "The device with this number, which must be 0."
-    if device_id: raise ValueError(f"there is no device {device_id}: the simulator has one, with the number 0")
+    if device_id:
+        raise ValueError(f"there is no device {device_id}: the simulator has one, with the number 0")
     return devices.gpus[0].device
 
 def detect():
-    "Print what there is. Is it supported?"
+    "Print the devices. Returns whether one is supported."
     device = devices.gpus[0].device
     print(f"Found 1 CUDA devices\nid 0    {device.name}    [SUPPORTED]\n"
           f"{'Compute Capability':>40}: {device.compute_capability[0]}.{device.compute_capability[1]}\n"
@@ -216,8 +227,7 @@ def detect():
 
 
 # Everything happens at once here, so a stream has nothing to wait for. An event notes when it was reached.
-# The time between two events is that of the simulator; who asks for it is told that it says nothing about
-# a GPU.
+# The time between two events is the simulator's, and comes with a warning that it says nothing about a GPU.
 
 class Stream(api.stream):
     "A stream: what is put into it has already happened."
@@ -229,7 +239,7 @@ class Stream(api.stream):
     async def async_done(self): return self
 
 class Event:
-    "A moment of the host."
+    "A moment in the host's program."
     def __init__(self, timing=True): self.timing, self.at = timing, None
     def record(self, stream=0): self.at = time.perf_counter()
     def query(self): return True
@@ -240,8 +250,10 @@ class Event:
 def event_elapsed_time(evtstart, evtend):
     "The simulator's time between two events, in ms."
     for event in evtstart, evtend:
-        if event.at is None: raise RuntimeError("an event has no time before it is recorded: call event.record() first")
-        if not event.timing: raise RuntimeError("an event that was made by cuda.event(timing=False) has no time")
+        if event.at is None:
+            raise RuntimeError("an event has no time before it is recorded: call event.record() first")
+        if not event.timing:
+            raise RuntimeError("an event that was made by cuda.event(timing=False) has no time")
     warnings.warn("this is the time that the simulator took, which says nothing about a GPU", stacklevel=2)
     return 1000 * (evtend.at - evtstart.at)
 
@@ -250,7 +262,7 @@ profile_stop = profile_start
 
 @contextmanager
 def profiling():
-    "The same."
+    "Nothing is profiled."
     yield
 
 class Reduce:
@@ -264,32 +276,39 @@ class Reduce:
         res[0] = result
 
 
-# And the names. Some exist only inside a kernel, some the simulator lacks, and all others are typos.
+# Names that `cuda` lacks: some exist only inside a kernel, some the simulator doesn't have, the rest are
+# typos.
 
-_COMPILES = ("the simulator compiles nothing, and so has no {}: machine_code(kernel, signature), in numba_matmul.compiler, "
-             "compiles in a process of its own; it knows registers and spills, and its .ptx and .sass show the code")
+_COMPILES = ("the simulator compiles nothing, and so has no {}: machine_code(kernel, signature), in "
+             "numba_matmul.compiler, compiles in a process of its own; it knows registers and spills, and "
+             "its .ptx and .sass show the code")
 _NO_MEMORY = "the simulator has no {}: there is no device memory to manage, or to share with other libraries"
 _INSIDE = "the simulator has no cuda.{}: it is a part of Numba's compiler, or of its way to the driver"
-_IN_KERNEL = "cuda.{} exists only inside a running kernel: decorate its function with @cuda.jit, and launch it"
+_IN_KERNEL = ("cuda.{} exists only inside a running kernel: decorate its function with @cuda.jit, and launch "
+              "it")
 _ABSENT = {  # names of the real module → what to say of them
-    **dict.fromkeys("compile compile_all compile_for_current_device compile_ptx compile_ptx_for_current_device".split(),
+    **dict.fromkeys("compile compile_all compile_for_current_device compile_ptx "
+                    "compile_ptx_for_current_device".split(),
                     _COMPILES.replace("{}", "cuda.{}")),
-    **dict.fromkeys("""BaseCUDAMemoryManager GetIpcHandleMixin HostOnlyCUDAMemoryManager IpcHandle MappedMemory MemoryInfo
-        MemoryPointer PinnedMemory set_memory_manager open_ipc_array from_cuda_array_interface""".split(),
+    **dict.fromkeys("""BaseCUDAMemoryManager GetIpcHandleMixin HostOnlyCUDAMemoryManager IpcHandle
+        MappedMemory MemoryInfo MemoryPointer PinnedMemory set_memory_manager open_ipc_array
+        from_cuda_array_interface""".split(),
                     _NO_MEMORY.replace("{}", "cuda.{}")),
-    **dict.fromkeys("""CudaSupportError KernelRuntimeError api_util cache_hints cloudpickle codegen contextlib cpython cuda_paths
-        decorators descriptor device_init devices driver extending flags initialize intrinsics itanium_mangler kernels
-        launchconfig locks lowering mathimpl misc models nvvm nvvmutils os prepare_shape_strides_dtype serialize target
-        ufuncs""".split(), _INSIDE),
-    "declare_device": "the simulator can't link foreign code, and so has no cuda.{}: write the function in Python",
-    **dict.fromkeys("""activemask eq_sync libdevice literal literal_unroll ldca ldcg ldcs ldcv ldlu stcg stcs stwb
-        stwt""".split(), _IN_KERNEL)}
-_OF_DISPATCHER = """doc func_code specializations targetctx typingctx add_overload call compile compile_device disable_compile dump enable_caching fold_argument_types
-    get_annotation_info get_call_template get_compile_result get_const_mem_size get_function_type get_local_mem_per_thread
-    get_max_threads_per_block get_metadata get_overload get_regs_per_thread get_shared_mem_per_block inspect_asm inspect_cfg
-    inspect_disasm_cfg inspect_llvm inspect_lto_ptx inspect_sass inspect_sass_cfg inspect_types is_compiling
-    mark_launch_config_sensitive nopython_signatures recompile signatures specialized stats targetdescr targetoptions
-    typeof_pyval""".split()
+    **dict.fromkeys("""CudaSupportError KernelRuntimeError api_util cache_hints cloudpickle codegen
+        contextlib cpython cuda_paths decorators descriptor device_init devices driver extending flags
+        initialize intrinsics itanium_mangler kernels launchconfig locks lowering mathimpl misc models
+        nvvm nvvmutils os prepare_shape_strides_dtype serialize target ufuncs""".split(), _INSIDE),
+    "declare_device": "the simulator can't link foreign code, and so has no cuda.{}: write the function in "
+                      "Python",
+    **dict.fromkeys("""activemask eq_sync libdevice literal literal_unroll ldca ldcg ldcs ldcv ldlu stcg
+        stcs stwb stwt""".split(), _IN_KERNEL)}
+_OF_DISPATCHER = """doc func_code specializations targetctx typingctx add_overload call compile
+    compile_device disable_compile dump enable_caching fold_argument_types get_annotation_info
+    get_call_template get_compile_result get_const_mem_size get_function_type get_local_mem_per_thread
+    get_max_threads_per_block get_metadata get_overload get_regs_per_thread get_shared_mem_per_block
+    inspect_asm inspect_cfg inspect_disasm_cfg inspect_llvm inspect_lto_ptx inspect_sass inspect_sass_cfg
+    inspect_types is_compiling mark_launch_config_sensitive nopython_signatures recompile signatures
+    specialized stats targetdescr targetoptions typeof_pyval""".split()
 
 def _nearest(name, names):
     "A suggestion for a name with a typo, or nothing."
@@ -311,29 +330,37 @@ def no_name_of_kernel(
     name,
 ) -> str:
     "Why a kernel has no such attribute here, and what to do."
-    if name in _OF_DISPATCHER: return _COMPILES.format(name).replace("(kernel", f"({kernel.__name__}")
-    return f"{kernel.__name__} is a kernel, and has no {name}{_nearest(name, [*dir(kernel), *_OF_DISPATCHER])}"
+    if name in _OF_DISPATCHER:
+        return _COMPILES.format(name).replace("(kernel", f"({kernel.__name__}")
+    near = _nearest(name, [*dir(kernel), *_OF_DISPATCHER])
+    return f"{kernel.__name__} is a kernel, and has no {name}{near}"
 
 def _no_ufunc(self, *args, **options):
-    raise NotImplementedError("the simulator has no target='cuda' for vectorize and guvectorize: write a kernel with "
-                              "@cuda.jit, or take numba.vectorize without a target, which compiles for the CPU")
+    raise NotImplementedError("the simulator has no target='cuda' for vectorize and guvectorize: write a "
+                              "kernel with @cuda.jit, or take numba.vectorize without a target, which "
+                              "compiles for the CPU")
 
 
 def install():
-    "Let the host's side of `numba.cuda` be what this page says."
+    "Put all of this into `numba.cuda`."
     for name, method in _METHODS.items(): setattr(FakeCUDAArray, name, method)
     devices.gpus.lst = (Context(),)
     devices.get_context = current_context
     api.stream, api.event = Stream, Event
-    for name in "device_array", "pinned_array", "mapped_array": setattr(devicearray, name, globals()[name])
-    ours = (device_array, pinned_array, mapped_array, managed_array, mapped_array_like, mapped, to_device, is_cuda_array,
-            as_cuda_array, current_context, select_device, detect, event_elapsed_time, profile_start, profiling)
+    for name in "device_array", "pinned_array", "mapped_array":
+        setattr(devicearray, name, globals()[name])
+    ours = (device_array, pinned_array, mapped_array, managed_array, mapped_array_like, mapped, to_device,
+            is_cuda_array, as_cuda_array, current_context, select_device, detect, event_elapsed_time,
+            profile_start, profiling)
     for function in ours: setattr(cuda, function.__name__, function)
     cuda.profile_stop, cuda.event, cuda.reduce, cuda.Reduce = profile_stop, Event, Reduce, Reduce
-    for name in "stream", "default_stream", "legacy_default_stream", "per_thread_default_stream": setattr(cuda, name, Stream)
+    for name in "stream", "default_stream", "legacy_default_stream", "per_thread_default_stream":
+        setattr(cuda, name, Stream)
+    # the simulator has names that the real module lacks, or has nothing but None for
     gone = {name for name, value in vars(cuda).items() if value is None and not name.startswith("_")}
     for name in gone | {"Event", "auto_device", "reset", "declare_device", "is_signature", "contextmanager"}:
-        if hasattr(cuda, name): delattr(cuda, name)  # not in the real module, or nothing but None
+        if hasattr(cuda, name): delattr(cuda, name)
     from numba.cuda import vectorizers
     vectorizers.CUDAVectorize.__init__ = vectorizers.CUDAGUFuncVectorize.__init__ = _no_ufunc
-    warnings.filterwarnings("ignore", module=r".*numba.cuda.random$")  # it overflows on purpose, and is compiled nowhere
+    # it overflows on purpose, and is compiled nowhere
+    warnings.filterwarnings("ignore", module=r".*numba.cuda.random$")

@@ -1,4 +1,4 @@
-"""Numba gives kernels the functions of NVIDIA's libdevice, as `numba.cuda.libdevice`. The simulator computes them here."""
+"""The functions of NVIDIA's libdevice, which kernels use as `numba.cuda.libdevice`, computed in Python."""
 import ctypes
 import ctypes.util
 import math
@@ -10,6 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 from .operators import HELPERS
+from .types import INTEGERS
 from numba.cuda import libdevice, libdevicefuncs
 
 
@@ -22,28 +23,34 @@ def in_direction(
     how,    # rn: to nearest, ties to even; rz: towards 0; rd, ru: down, up
 ):
     "An exact number, rounded once."
-    try: near = kind(float(exact))
-    except OverflowError: near = kind(math.inf if exact > 0 else -math.inf)
+    try:
+        near = kind(float(exact))
+    except OverflowError:
+        near = kind(math.inf if exact > 0 else -math.inf)
     around = [float(x) for x in (np.nextafter(near, kind(-np.inf)), near, np.nextafter(near, kind(np.inf)))]
     if how == "rn":
-        def distance(x): return (abs(Fraction(x) - exact) if math.isfinite(x) else math.inf, int(kind(x).view(f"u{near.nbytes}")) % 2)
+        def distance(x):
+            return (abs(Fraction(x) - exact) if math.isfinite(x) else math.inf,
+                    int(kind(x).view(f"u{near.nbytes}")) % 2)
         return near if np.isinf(near) else kind(min(around, key=distance))
     below, above = max(x for x in around if x <= exact), min(x for x in around if x >= exact)
     return kind(above if how == "ru" or how == "rz" and exact < 0 else below)
 
 def _exactly(compute, plain):
-    """An operation on floats that is rounded once, in a direction: `compute` on fractions; `plain` on floats where one
-    is infinite or NaN, or the result 0."""
+    """An operation on floats that is rounded once, in a direction: `compute` on fractions; `plain` on floats
+    where one is infinite or NaN, or the result 0."""
     def run(*values, how="rn"):
         kind = type(values[0])
         with np.errstate(all="ignore"): rough = plain(*values)
-        if np.isnan(rough) or not all(map(math.isfinite, values)) or any(v == 0 for v in values) and np.isinf(rough): return kind(rough)
+        if np.isnan(rough) or not all(map(math.isfinite, values)): return kind(rough)
+        if np.isinf(rough) and 0 in values: return kind(rough)  # a division by 0
         exact = compute(*(Fraction(float(v)) for v in values))
         return in_direction(exact, kind, how) if exact else kind(rough)
     return run
 
 def _root(x):
-    "A square root to 100 bits more than a float has; what is not exact stays above what is cut off."
+    """A square root to 100 bits more than a float has. An inexact one gets a last bit, so that it rounds
+    right."""
     if x <= 0: return Fraction(0)
     scaled = x * 4**700
     root = math.isqrt(scaled.numerator // scaled.denominator)
@@ -51,8 +58,9 @@ def _root(x):
 
 fused = _exactly(lambda a, b, c: a * b + c, lambda a, b, c: a * b + c)
 DIRECTED = dict(add=_exactly(operator.add, operator.add), sub=_exactly(operator.sub, operator.sub),
-                mul=_exactly(operator.mul, operator.mul), div=_exactly(operator.truediv, np.divide), fma=fused,
-                rcp=_exactly(lambda a: 1 / a, lambda a: np.divide(type(a)(1), a)), sqrt=_exactly(_root, np.sqrt),
+                mul=_exactly(operator.mul, operator.mul), div=_exactly(operator.truediv, np.divide),
+                fma=fused, rcp=_exactly(lambda a: 1 / a, lambda a: np.divide(type(a)(1), a)),
+                sqrt=_exactly(_root, np.sqrt),
                 rsqrt=_exactly(lambda a: 1 / _root(a), lambda a: np.divide(type(a)(1), np.sqrt(a))))
 
 
@@ -61,18 +69,23 @@ DIRECTED = dict(add=_exactly(operator.add, operator.add), sub=_exactly(operator.
 # arrive as ones with a sign, since Numba declares them so.
 
 def _of_floats(function):
-    "A function of Python's floats for numpy's: NaN outside of its domain."
+    "A function of Python's floats, for numpy's: NaN outside of its domain."
     def run(*values):
+        # the result has the type of the argument that is a float
         kind = type(values[0]) if isinstance(values[0], np.floating) else type(values[-1])
-        try: result = function(*(float(v) if isinstance(v, np.floating) else v for v in values))
-        except (ValueError, ZeroDivisionError): return kind(np.nan)
-        except OverflowError: return kind(np.inf)
-        with np.errstate(all="ignore"): return tuple(map(kind, result)) if isinstance(result, tuple) else kind(result)
+        try:
+            result = function(*(float(v) if isinstance(v, np.floating) else v for v in values))
+        except (ValueError, ZeroDivisionError):
+            return kind(np.nan)
+        except OverflowError:
+            return kind(np.inf)
+        with np.errstate(all="ignore"):
+            return tuple(map(kind, result)) if isinstance(result, tuple) else kind(result)
     return run
 
 @cache
 def _of_c(name, *kinds):
-    "A function of the C library: Bessel's have no namesake in Python."
+    "A function of the C library. Python has no Bessel functions."
     function = getattr(ctypes.CDLL(ctypes.util.find_library("m") or "msvcrt"), name)
     function.argtypes, function.restype = kinds, ctypes.c_double
     return function
@@ -82,11 +95,10 @@ def _away(x):
     whole = math.trunc(x) if math.isfinite(x) else x
     return whole + math.copysign(abs(x - whole) >= 0.5, x) if math.isfinite(x) else x
 
-def _even(x): return np.rint(x)
 def _clipped(x, bits): return int(max(-2**(bits - 1), min(2**(bits - 1) - 1, x))) if x == x else 0
 
 def _inverse(p):
-    "Where the normal distribution reaches p, in (0, 1): Newton's step makes up for what is cut off."
+    "The inverse of the normal distribution at p, in (0, 1). Newton's step makes it exact to the last bits."
     if p in (0, 1): return math.copysign(math.inf, p - 0.5)
     x = NormalDist().inv_cdf(p)
     slope = math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
@@ -103,9 +115,16 @@ def _remainder(a, b):
     n = 0 if math.isinf(b) else round(Fraction(a) / Fraction(b))
     return math.remainder(a, b), (abs(n) & 7) * (1 if n > 0 else -1)
 
-def _with_sign(x, value): return math.copysign(value, x)
+def _lgamma(x):
+    if x <= 0 and x in (-math.inf, np.trunc(x)): return math.inf
+    return math.lgamma(x) if math.isfinite(x) else abs(x)
+
+def _ilogb(x):
+    if x and math.isfinite(x): return math.frexp(x)[1] - 1
+    return 2**31 - 1 if abs(x) == math.inf else -2**31
+
 def _turns(function):
-    "A function of so many half turns."
+    "A function of an angle in half turns, as sinpi is."
     def run(x):
         if not math.isfinite(x): return math.nan
         x = math.fmod(x, 2)
@@ -120,72 +139,88 @@ SINPI, COSPI = _turns(math.sin), _turns(math.cos)
 
 # Of floats: `sqrt` stands for sqrt of float64 and sqrtf of float32.
 FLOAT = {x: getattr(np, y) for x, y in dict(
-    acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan", atan2="arctan2", atanh="arctanh", cbrt="cbrt",
-    ceil="ceil", copysign="copysign", cos="cos", cosh="cosh", exp="exp", exp2="exp2", expm1="expm1", fabs="fabs", floor="floor",
-    fmax="fmax", fmin="fmin", fmod="fmod", hypot="hypot", log="log", log10="log10", log1p="log1p", log2="log2", nearbyint="rint",
-    nextafter="nextafter", pow="power", rint="rint", sin="sin", sinh="sinh", sqrt="sqrt", tan="tan", tanh="tanh", trunc="trunc").items()}
+    acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan", atan2="arctan2",
+    atanh="arctanh", cbrt="cbrt", ceil="ceil", copysign="copysign", cos="cos", cosh="cosh", exp="exp",
+    exp2="exp2", expm1="expm1", fabs="fabs", floor="floor", fmax="fmax", fmin="fmin", fmod="fmod",
+    hypot="hypot", log="log", log10="log10", log1p="log1p", log2="log2", nearbyint="rint",
+    nextafter="nextafter", pow="power", rint="rint", sin="sin", sinh="sinh", sqrt="sqrt", tan="tan",
+    tanh="tanh", trunc="trunc").items()}
 FLOAT |= {x: _of_floats(f) for x, f in dict(
-    cospi=COSPI, sinpi=SINPI, sincospi=lambda x: (SINPI(x), COSPI(x)), sincos=lambda x: (np.sin(x), np.cos(x)),
-    erf=math.erf, erfc=math.erfc, erfcx=_erfcx, erfinv=lambda x: _with_sign(x, _inverse((1 + abs(x)) / 2) / math.sqrt(2)),
-    erfcinv=lambda x: -_inverse(x / 2) / math.sqrt(2), normcdf=lambda x: math.erfc(-x / math.sqrt(2)) / 2, normcdfinv=_inverse,
-    exp10=lambda x: 10.0**x, fdim=lambda a, b: a - b if not a <= b else 0.0, fdividef=lambda a, b: np.divide(a, b),
-    fma=lambda a, b, c: a, ldexp=np.ldexp, scalbn=np.ldexp,
-    lgamma=lambda x: math.inf if x <= 0 and x in (-math.inf, np.trunc(x)) else math.lgamma(x) if math.isfinite(x) else abs(x),
+    cospi=COSPI, sinpi=SINPI, sincospi=lambda x: (SINPI(x), COSPI(x)),
+    sincos=lambda x: (np.sin(x), np.cos(x)), erf=math.erf, erfc=math.erfc, erfcx=_erfcx,
+    erfinv=lambda x: math.copysign(_inverse((1 + abs(x)) / 2) / math.sqrt(2), x),
+    erfcinv=lambda x: -_inverse(x / 2) / math.sqrt(2), normcdf=lambda x: math.erfc(-x / math.sqrt(2)) / 2,
+    normcdfinv=_inverse, exp10=lambda x: 10.0**x, fdim=lambda a, b: a - b if not a <= b else 0.0,
+    fdividef=lambda a, b: np.divide(a, b), fma=lambda a, b, c: a, ldexp=np.ldexp, scalbn=np.ldexp,
+    lgamma=_lgamma,
     tgamma=lambda x: math.gamma(x) if x else math.copysign(math.inf, x),
     logb=lambda x: float(math.frexp(x)[1] - 1) if x and math.isfinite(x) else -math.inf if not x else abs(x),
-    powi=lambda x, n: np.power(np.float64(x), n), rcbrt=lambda x: np.divide(1.0, np.cbrt(x)), rsqrt=lambda x: np.divide(1.0, np.sqrt(x)),
-    remainder=lambda a, b: _remainder(a, b)[0], round=_away, modf=math.modf,
-    saturate=lambda x: min(max(x, 0.0), 1.0) if x == x else 0.0,
+    powi=lambda x, n: np.power(np.float64(x), n), rcbrt=lambda x: np.divide(1.0, np.cbrt(x)),
+    rsqrt=lambda x: np.divide(1.0, np.sqrt(x)), remainder=lambda a, b: _remainder(a, b)[0], round=_away,
+    modf=math.modf, saturate=lambda x: min(max(x, 0.0), 1.0) if x == x else 0.0,
     **{x: lambda v, x=x: _of_c(x, ctypes.c_double)(v) for x in ("j0", "j1", "y0", "y1")},
-    **{x: lambda n, v, x=x: _of_c(x, ctypes.c_int, ctypes.c_double)(n, v) if n >= 0 else math.nan for x in ("jn", "yn")}).items()}
+    **{x: lambda n, v, x=x: _of_c(x, ctypes.c_int, ctypes.c_double)(n, v) if n >= 0 else math.nan
+       for x in ("jn", "yn")}).items()}
 FLOAT |= dict(
-    fma=fused, ilogb=lambda x: math.frexp(x)[1] - 1 if x and math.isfinite(x) else -2**31 if not x or x != x else 2**31 - 1,
-    llrint=lambda x: _clipped(_even(x), 64), llround=lambda x: _clipped(_away(float(x)), 64),
+    fma=fused,
+    ilogb=_ilogb,
+    llrint=lambda x: _clipped(np.rint(x), 64), llround=lambda x: _clipped(_away(float(x)), 64),
     frexp=lambda x: (type(x)(math.frexp(x)[0]), math.frexp(x)[1]),
     remquo=lambda a, b: (type(a)(_remainder(float(a), float(b))[0]), _remainder(float(a), float(b))[1]),
-    isnan=lambda x: int(np.isnan(x)), isinf=lambda x: int(np.isinf(x)), isfinite=lambda x: int(np.isfinite(x)),
-    finite=lambda x: int(np.isfinite(x)), signbit=lambda x: int(np.signbit(x)))
+    isnan=lambda x: int(np.isnan(x)), isinf=lambda x: int(np.isinf(x)),
+    isfinite=lambda x: int(np.isfinite(x)), finite=lambda x: int(np.isfinite(x)),
+    signbit=lambda x: int(np.signbit(x)))
 
 
 def _unsigned(function, bits):
-    "Of numbers without a sign, which Numba gives as ones with a sign."
+    "A function of unsigned numbers, which Numba passes as signed ones."
     return lambda *values: function(*(v & (2**bits - 1) for v in values))
 
 def _low24(x): return (x & 0xFFFFFF) - ((x & 0x800000) << 1)
 def _bytes(x, y, s):
-    "Four bytes of eight, by the last bits of each hexadecimal digit of s."
+    "Four of eight bytes, chosen by the last three bits of each hexadecimal digit of s."
     data = (x & 0xFFFFFFFF | (y & 0xFFFFFFFF) << 32).to_bytes(8, "little")
     return int.from_bytes(bytes(data[s >> 4 * i & 7] for i in range(4)), "little")
 
-def _reversed(x, bits): return int(f"{x & (2**bits - 1):0{bits}b}"[::-1], 2)
+def reversed_bits(x, bits): return int(f"{x & (2**bits - 1):0{bits}b}"[::-1], 2)
 
 WHOLE = {
-    "abs": abs, "llabs": abs, "max": max, "min": min, "llmax": max, "llmin": min, "umax": _unsigned(max, 32), "umin": _unsigned(min, 32),
-    "ullmax": _unsigned(max, 64), "ullmin": _unsigned(min, 64), "hadd": lambda a, b: a + b >> 1, "rhadd": lambda a, b: a + b + 1 >> 1,
+    "abs": abs, "llabs": abs, "max": max, "min": min, "llmax": max, "llmin": min, "umax": _unsigned(max, 32),
+    "umin": _unsigned(min, 32), "ullmax": _unsigned(max, 64), "ullmin": _unsigned(min, 64),
+    "hadd": lambda a, b: a + b >> 1, "rhadd": lambda a, b: a + b + 1 >> 1,
     "uhadd": _unsigned(lambda a, b: a + b >> 1, 32), "urhadd": _unsigned(lambda a, b: a + b + 1 >> 1, 32),
     "mul24": lambda a, b: _low24(a) * _low24(b), "umul24": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF),
-    "mulhi": lambda a, b: a * b >> 32, "mul64hi": lambda a, b: a * b >> 64, "umulhi": _unsigned(lambda a, b: a * b >> 32, 32),
-    "umul64hi": _unsigned(lambda a, b: a * b >> 64, 64), "sad": lambda a, b, c: abs(a - b) + c,
-    "usad": _unsigned(lambda a, b, c: abs(a - b) + c, 32), "byte_perm": _bytes, "brev": lambda x: _reversed(x, 32),
-    "brevll": lambda x: _reversed(x, 64), "clz": lambda x: 32 - (x & 2**32 - 1).bit_length(), "clzll": lambda x: 64 - (x & 2**64 - 1).bit_length(),
-    "ffs": lambda x: (x & -x).bit_length(), "ffsll": lambda x: (x & -x).bit_length(), "popc": lambda x: (x & 2**32 - 1).bit_count(),
-    "popcll": lambda x: (x & 2**64 - 1).bit_count(), "float_as_int": lambda x: int(x.view(np.int32)), "int_as_float": lambda x: np.int32(x).view(np.float32),
-    "double_as_longlong": lambda x: int(x.view(np.int64)), "longlong_as_double": lambda x: np.int64(x).view(np.float64),
+    "mulhi": lambda a, b: a * b >> 32, "mul64hi": lambda a, b: a * b >> 64,
+    "umulhi": _unsigned(lambda a, b: a * b >> 32, 32), "umul64hi": _unsigned(lambda a, b: a * b >> 64, 64),
+    "sad": lambda a, b, c: abs(a - b) + c, "usad": _unsigned(lambda a, b, c: abs(a - b) + c, 32),
+    "byte_perm": _bytes, "brev": lambda x: reversed_bits(x, 32), "brevll": lambda x: reversed_bits(x, 64),
+    "clz": lambda x: 32 - (x & 2**32 - 1).bit_length(), "clzll": lambda x: 64 - (x & 2**64 - 1).bit_length(),
+    "ffs": lambda x: (x & -x).bit_length(), "ffsll": lambda x: (x & -x).bit_length(),
+    "popc": lambda x: (x & 2**32 - 1).bit_count(), "popcll": lambda x: (x & 2**64 - 1).bit_count(),
+    "float_as_int": lambda x: int(x.view(np.int32)), "int_as_float": lambda x: np.int32(x).view(np.float32),
+    "double_as_longlong": lambda x: int(x.view(np.int64)),
+    "longlong_as_double": lambda x: np.int64(x).view(np.float64),
     "double2hiint": lambda x: int(x.view(np.int64)) >> 32, "double2loint": lambda x: int(x.view(np.int64)),
     "hiloint2double": lambda high, low: np.int64((high << 32) | (low & 2**32 - 1)).view(np.float64),
-    "half2float": lambda x: np.float32(np.int16(x).view(np.float16)), "float2half_rn": lambda x: int(np.float16(x).view(np.int16))}
+    "half2float": lambda x: np.float32(np.int16(x).view(np.float16)),
+    "float2half_rn": lambda x: int(np.float16(x).view(np.int16))}
 
 
 # Numba's table of signatures says which types each function takes and returns.
 
 def _conversion(given, wanted, how):
-    "Of one type of number to another, rounded in a direction."
+    "A conversion from one type of number to another, rounded in a direction."
     unsigned = wanted[0] == "u"
     bits = {"int": 32, "uint": 32, "ll": 64, "ull": 64}
+    # to an integer: out of range becomes the nearest one, NaN becomes 0
     if wanted in bits:
-        whole = dict(rn=_even, rz=np.trunc, rd=np.floor, ru=np.ceil)[how]
-        low, high = (0, 2**bits[wanted] - 1) if unsigned else (-2**(bits[wanted] - 1), 2**(bits[wanted] - 1) - 1)
-        return lambda x: int(min(max(int(whole(x)) if np.isfinite(x) else math.copysign(2**70, x), low), high)) if x == x else 0
+        whole = dict(rn=np.rint, rz=np.trunc, rd=np.floor, ru=np.ceil)[how]
+        low, high = INTEGERS[f"{'u' * unsigned}int{bits[wanted]}"]
+        def to_integer(x):
+            if x != x: return 0
+            return int(min(max(int(whole(x)) if np.isfinite(x) else math.copysign(2**70, x), low), high))
+        return to_integer
+    # to a float
     kind = np.float32 if wanted == "float" else np.float64
     def run(x):
         if given[0] == "u": x &= 2**bits[given] - 1
@@ -196,7 +231,8 @@ def _conversion(given, wanted, how):
 def _body(text):
     "The function in Python for a name of libdevice."
     if text in WHOLE: return WHOLE[text]
-    if found := re.fullmatch(r"(double|float|int|uint|ll|ull)2(double|float|int|uint|ll|ull)_(r.)", text): return _conversion(*found.groups())
+    if found := re.fullmatch(r"(double|float|int|uint|ll|ull)2(double|float|int|uint|ll|ull)_(r.)", text):
+        return _conversion(*found.groups())
     if found := re.fullmatch(r"([df]?)(add|sub|mul|div|rcp|sqrt|rsqrt|fma)f?_(r[nzud])", text):
         operation, how = DIRECTED[found[2]], found[3]
         return lambda *values: operation(*values, how=how)
@@ -204,7 +240,7 @@ def _body(text):
     return FLOAT.get(text) or FLOAT[text[:-1]]
 
 def _typed(body, results):
-    "A body whose results have the types that Numba gives them."
+    "A function whose results have the types of Numba's table."
     def one(value, kind):
         if kind[0] == "f": return getattr(np, kind)(value)
         bits = int(kind[3:])

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 from .scheduler import SimulatorError
-from .types import (COMPLEX, FLOATS, INTEGERS, common, is_integer, is_number, is_scalar,
-                                    is_unsigned, operated, type_of)
+from .types import (COMPLEX, FLOATS, INTEGERS, common, is_integer, is_number, is_scalar, is_unsigned,
+                    operated, type_of)
 
 
 # A kernel's syntax tree becomes another one. Integers of known type are plain integers of Python there,
@@ -38,13 +38,18 @@ class Value:
 
 def constant(value): return ast.Constant(value)
 def name(text): return ast.Name(text, ast.Load())
-def call(helper, *args): return ast.Call(name(f"<{helper}>"), list(args), [])  # no variable has such a name
+def call(helper, *args):
+    return ast.Call(name(f"<{helper}>"), list(args), [])  # no variable has such a name
 def binary(left, operator, right): return ast.BinOp(left, operator, right)
 def assign(target, node): return ast.Assign([ast.Name(target, ast.Store())], node)
+def subscript(array, index, near, context=None):
+    "`array[index]`, at the line of the node `near`."
+    return ast.copy_location(ast.Subscript(array, index, context or ast.Load()), near)
 
 
 SMALL_STEP = 2**34  # an int64 variable that counts up is wrapped only if it may be so far past its end
-NARROW = "int8", "int16", "uint8", "uint16", "uint32", "uint64"  # a Python integer does not tell that it is one
+# a Python integer does not tell that it is one
+NARROW = "int8", "int16", "uint8", "uint16", "uint32", "uint64"
 
 def fits(value, kind, slack=0):
     "Does an integer keep its value in this type?"
@@ -52,23 +57,28 @@ def fits(value, kind, slack=0):
     return low - slack <= value.bounds[0] and value.bounds[1] <= high + slack
 
 def wrapped(node, kind):
-    "An integer's last bits, as one of this type."
+    "The node of an integer cut to the bits of this type, as on overflow."
     low, high = INTEGERS[kind]
     if low == 0: return binary(node, ast.BitAnd(), constant(high))
     last = binary(binary(node, ast.Add(), constant(-low)), ast.BitAnd(), constant(high - low))
     return binary(last, ast.Sub(), constant(-low))
 
+def within(value, kind):
+    "An integer's value, wrapped if it may be out of this type."
+    return value if fits(value, kind) else Value(wrapped(value.node, kind), kind)
+
 def fitted(value, slack=0):
-    "The node of a value, wrapped where an integer may have grown out of its type."
+    "The node of a value. An integer that may have grown out of its type is wrapped."
     grown = value.type in INTEGERS and not fits(value, value.type, slack)
     return wrapped(value.node, value.type) if grown else value.node
 
 def boxed(value):
-    "The node of a value that tells its type itself, as elements of arrays and tuples do."
+    """The node of a value whose type can be seen when the kernel runs, as that of elements of arrays and
+    tuples."""
     return call(f"{value.type}", fitted(value)) if value.type in NARROW else fitted(value)
 
 def unboxed(node, kind):
-    "The value that such a node gives: integers of known type are Python's."
+    "The value of a boxed node: integers of known type become Python's."
     return Value(call("int", node) if kind in INTEGERS else node, kind)
 
 def converted(value, kind):
@@ -85,7 +95,7 @@ def converted(value, kind):
 
 
 # Constants of the new code that are floats become numpy's `float64`: Python's own would take the type of a
-# `float32` that they meet. Where a type is not known before the kernel runs, `_operation` looks at the
+# `float32` that they meet. Where a type is not known before the kernel runs, `apply_operator` looks at the
 # operands when they are there.
 
 NATIVE = {"Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
@@ -101,14 +111,17 @@ def function(name, parameters, body, namespace, code=None):
     tree = ast.FunctionDef(name, arguments, body, [])
     tree.type_params, tree.lineno, tree.col_offset = [], code.co_firstlineno if code else 1, 0
     tree.end_lineno, tree.end_col_offset = tree.lineno, 0
-    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), code.co_filename if code else "typed", "exec")
+    module = compile(ast.fix_missing_locations(ast.Module([tree], [])), code.co_filename if code else "typed",
+                     "exec")
     made = next(x for x in module.co_consts if inspect.iscode(x))
-    made = made.replace(co_consts=_float64(made.co_consts), **(dict(co_qualname=code.co_qualname) if code else {}))
+    made = made.replace(co_consts=_float64(made.co_consts),
+                        **(dict(co_qualname=code.co_qualname) if code else {}))
     return FunctionType(made, namespace, name)
 
 def _float64(constants):
-    "A code's constants: floats that are numpy's do not become float32 where they meet one."
-    return tuple(_float64(x) if type(x) is tuple else np.float64(x) if type(x) is float else x for x in constants)
+    "A code's constants, with floats as numpy's: Python's would become float32 where they meet one."
+    return tuple(_float64(x) if type(x) is tuple else
+                 np.float64(x) if type(x) is float else x for x in constants)
 
 @cache
 def _operation_for(operator, kinds):
@@ -117,14 +130,15 @@ def _operation_for(operator, kinds):
     result = operation(operator, *operands)
     return function("operation", "ab"[:len(kinds)], [ast.Return(boxed(result))], HELPERS)
 
-def _operation(operator, *values):
+def apply_operator(operator, *values):
     "An operator on boxed values, whose types are known only when the kernel runs."
     kinds = tuple(map(type_of, values))
     return (_operation_for(operator, kinds) if all(map(is_number, kinds)) else NATIVE[operator])(*values)
 
 @cache
 def _conversion_for(given, kind):
-    return function("conversion", "a", [ast.Return(converted(Value(call("unboxed", name("a")), given), kind))], HELPERS)
+    operand = Value(call("unboxed", name("a")), given)
+    return function("conversion", "a", [ast.Return(converted(operand, kind))], HELPERS)
 
 def _converted(value, kind):
     "A boxed value as one of known type."
@@ -139,20 +153,23 @@ def _truncated(number, kind):
     raise SimulatorError(f"{number} does not fit into {kind}, and what a GPU makes of it is undefined")
 
 def _shift(count):
-    "By how many bits a number is shifted."
+    "The number of bits of a shift. Refuses what a GPU leaves undefined."
     if 0 <= count < 64: return count
     raise SimulatorError(f"a shift by {count} bits, and what a GPU makes of it is undefined")
 
 
 def _power(base, exponent):
-    "Of integers: the compiler computes it in float64, and cuts off what follows the point."
-    try: result = int(float(base) ** float(exponent))
-    except ArithmeticError: result = 2**53
+    "A power of integers. The compiler computes it in float64, and drops the fraction."
+    try:
+        result = int(float(base) ** float(exponent))
+    except ArithmeticError:
+        result = 2**53
     if abs(result) < 2**53: return result
-    raise SimulatorError(f"{base} ** {exponent}: the compiler computes it in float64, where it is not exact; multiply")
+    raise SimulatorError(f"{base} ** {exponent}: the compiler computes it in float64, where it is not exact; "
+                         "multiply")
 
 class RecordAt(NamedTuple):
-    "An element with fields: where it lies."
+    "An element with fields, as a place in an array."
     array: object
     index: object
 
@@ -165,12 +182,13 @@ def _copied(array, index, record):
             to[here if len(here) > 1 else here[0]] = given[there if len(there) > 1 else there[0]]
 
 def plain_tuple(value):
-    "A tuple whose integers of 32 and of 64 bits are Python's."
-    items = [plain_tuple(x) if isinstance(x, tuple) else int(x) if isinstance(x, (np.int32, np.int64)) else x for x in value]
+    "A tuple with its integers of 32 and 64 bits as Python's."
+    items = [plain_tuple(x) if isinstance(x, tuple) else
+             int(x) if isinstance(x, (np.int32, np.int64)) else x for x in value]
     return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 def unboxed_value(value):
-    "A number as it is in typed code: integers and truth values are Python's."
+    "A number as typed code has it: integers and truth values are Python's."
     if isinstance(value, tuple): return plain_tuple(value)
     if isinstance(value, np.bool_): return bool(value)
     return int(value) if isinstance(value, np.integer) else value
@@ -179,8 +197,9 @@ def unboxed_value(value):
 HELPERS = {kind: getattr(np, kind) for kind in (*INTEGERS, *FLOATS, *COMPLEX)}
 
 HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_power, unboxed=unboxed_value,
-                converted=_converted, operation=_operation, record=RecordAt, field=lambda array, name: array.field(name),
-                truth=np.bool_, copy=_copied, records=lambda array: (RecordAt(array, i) for i in range(len(array))))
+                converted=_converted, operation=apply_operator, record=RecordAt,
+                field=lambda array, name: array.field(name), truth=np.bool_, copy=_copied,
+                records=lambda array: (RecordAt(array, i) for i in range(len(array))))
 
 HELPERS = {f"<{name}>": helper for name, helper in HELPERS.items()}
 
@@ -190,13 +209,14 @@ HELPERS = {f"<{name}>": helper for name, helper in HELPERS.items()}
 GROWS = {"Add": lambda a, b: (a[0] + b[0], a[1] + b[1]), "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0])}
 
 def _bounds(operator, a, b):
-    "Between which an operator's result lies, of integers between these; `None`: anywhere in its type."
+    "The bounds of an operator's result, given those of its operands. `None`: anywhere in its type."
     if operator in GROWS: return GROWS[operator](a, b)
     if operator == "Mult":
         products = [x * y for x in a for y in b]
         return min(products), max(products)
     if operator == "LShift" and b[1] < 64: return min(a[0], a[0] << b[1]), max(a[1], a[1] << b[1])
-    if operator == "FloorDiv" and b[0] > 0: return min(a[0] // x for x in b), max(a[1] // x for x in b)
+    if operator == "FloorDiv" and b[0] > 0:
+        return min(a[0] // x for x in b), max(a[1] // x for x in b)
     if operator == "Mod" and b[0] > 0: return 0, min(b[1] - 1, a[1]) if a[0] >= 0 else b[1] - 1
     if operator == "RShift" and a[0] >= 0: return 0, a[1]
     if operator == "BitAnd" and (a[0] >= 0 or b[0] >= 0):
@@ -210,56 +230,64 @@ def operation(operator, a, b=None):
     if b is None: return _unary(operator, sign, a)
     if operator in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"):
         if a.type in COMPLEX or b.type in COMPLEX:
-            if operator not in ("Eq", "NotEq"): raise TypeError(f"{operator} of {a.type} and {b.type}")
+            if operator not in ("Eq", "NotEq"):
+                raise TypeError(f"{operator} of {a.type} and {b.type}")
             return Value(ast.Compare(fitted(a), [sign], [fitted(b)]), "bool")
         return Value(ast.Compare(compared(a, b), [sign], [compared(b, a)]), "bool")
     kind = operated(operator, a.type, b.type)
     if kind in COMPLEX: return Value(binary(converted(a, kind), sign, converted(b, kind)), kind)
     if kind is None: raise TypeError(f"{operator} of {a.type} and {b.type}")
-    if not is_integer(kind): return Value(binary(_as_float(a, kind, operator), sign, _as_float(b, kind, operator, a)), kind)
+    if not is_integer(kind):
+        return Value(binary(_as_float(a, kind, operator), sign, _as_float(b, kind, operator, a)), kind)
     if kind == "bool": return Value(binary(a.node, sign, b.node), kind)
+    # integers: a bool counts as 0 or 1, and what a GPU leaves undefined is refused when the kernel runs
     a, b = (Value(call("int", x.node), x.type, x.bounds) if x.type == "bool" else x for x in (a, b))
-    if operator == "Pow": return Value(wrapped(call("power", converted(a, kind), fitted(b)), kind), kind)
+    if operator == "Pow":
+        return Value(wrapped(call("power", converted(a, kind), fitted(b)), kind), kind)
     if operator in ("LShift", "RShift") and not (0 <= b.bounds[0] and b.bounds[1] < 64):
         b = Value(call("shift", fitted(b)), "int64", (0, 63))
+    # these look at all bits of their operands, which must be in range before
     bounds = _bounds(operator, a.bounds, b.bounds)
     if operator in ("FloorDiv", "Mod", "RShift") or operator.startswith("Bit") and bounds is None:
-        a, b = (x if fits(x, kind) else Value(wrapped(x.node, kind), kind) for x in (a, b))
+        a, b = within(a, kind), within(b, kind)
         bounds = _bounds(operator, a.bounds, b.bounds)
     result = Value(binary(a.node, sign, b.node), kind, bounds)
-    exact = kind == "int64" and operator in ("Add", "Sub")  # these may grow: they are wrapped where it matters
-    return result if exact or fits(result, kind) else Value(wrapped(result.node, kind), kind)
+    # these may grow: they are wrapped where it matters
+    exact = kind == "int64" and operator in ("Add", "Sub")
+    return result if exact else within(result, kind)
 
 
 def _unary(operator, sign, a):
     if operator == "Not": return Value(ast.UnaryOp(sign, fitted(a)), "bool")
-    if a.type == "bool" and operator == "Invert": return Value(ast.UnaryOp(ast.Not(), a.node), "bool")
+    if a.type == "bool" and operator == "Invert":
+        return Value(ast.UnaryOp(ast.Not(), a.node), "bool")
     if not is_integer(a.type):
         if operator == "Invert": raise TypeError(f"~ of {a.type}")
         return Value(ast.UnaryOp(sign, a.node), a.type)
     kind, (low, high) = "uint64" if is_unsigned(a.type) else "int64", a.bounds
     node = call("int", a.node) if a.type == "bool" else a.node
     bounds = {"UAdd": (low, high), "USub": (-high, -low), "Invert": (~high, ~low)}[operator]
+    # a sign is changed in the number's own type
     if operator != "UAdd" and a.type != "bool":  # in its own type, before it becomes one of 64 bits
         result = Value(ast.UnaryOp(sign, node), a.type, bounds)
-        if a.type != "int64" and not fits(result, a.type):
-            result = Value(wrapped(result.node, a.type), a.type)
-        return replace(result, type=kind)
+        return replace(result if a.type == "int64" else within(result, a.type), type=kind)
     result = Value(ast.UnaryOp(sign, node), kind, bounds)
-    return result if kind == "int64" or fits(result, kind) else Value(wrapped(result.node, kind), kind)
+    return result if kind == "int64" else within(result, kind)
 
 def _as_float(value, kind, operator, other=None):
-    "The node of an operand, where the result is a float of this type."
+    "The node of an operand of an operator whose result is a float of this type."
     if operator == "Pow" and other is not None and is_integer(value.type) and not is_integer(other.type):
         return fitted(value)  # a float to the power of an integer
-    if is_integer(value.type) or kind == "float32" and value.type == "float16": return converted(value, kind)
+    if is_integer(value.type) or kind == "float32" and value.type == "float16":
+        return converted(value, kind)
     return value.node  # numpy widens floats as the compiler does
 
 def compared(value, other):
-    "The node of a value that is compared with another: both as floats, if the compiler does that."
+    "The node of a value that is compared with another one: as a float where the compiler compares floats."
     kind = common(value.type, other.type)
     if is_integer(kind) or not is_integer(value.type): return fitted(value, SMALL_STEP)
     exact = 2**24 if "float32" in (value.type, other.type) else 2**53  # up to here integers are floats
     small = [is_integer(x.type) and max(map(abs, x.bounds)) < exact for x in (value, other)]
-    if small[0] and other.type != "float16" or is_integer(other.type) and small[1]: return fitted(value)
+    if small[0] and other.type != "float16" or is_integer(other.type) and small[1]:
+        return fitted(value)
     return converted(value, kind)

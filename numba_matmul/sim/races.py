@@ -1,8 +1,12 @@
-"""Two threads touch one element, one of them writes, and nothing says which comes first. The simulator finds it from notes, whichever thread runs first."""
+"""Two threads touch one element, one of them writes, and nothing says which comes first.
+
+The simulator finds that from notes, whichever thread runs first.
+"""
 from copy import copy
 
 from greenlet import getcurrent
-from .scheduler import SimulatorError, _place, joined
+from .places import place_of
+from .scheduler import SimulatorError, joined
 
 
 class Access:
@@ -10,30 +14,32 @@ class Access:
     __slots__ = "thread", "place", "barriers", "time", "atomic"
     def __init__(self, frame, atomic=False):
         self.thread = thread = getcurrent()
-        self.place, self.atomic = _place(frame), atomic
+        self.place, self.atomic = place_of(frame), atomic
         self.barriers, self.time = thread.barriers, thread.time
 
     def races_with(self, new):
         "Could a GPU run this access and the `new` one in either order?"
         thread, other = new.thread, self.thread
-        if thread is other or (self.barriers < new.barriers and thread.block is other.block): return False
+        if thread is other or (self.barriers < new.barriers and thread.block is other.block):
+            return False
         return not (new.atomic and self.atomic or thread.ordered_after(self))
 
     def is_past(self, thread):
-        "Has a barrier put it before all that the threads of a thread's block do now?"
+        "Has a barrier put it before everything the threads of `thread`'s block do now?"
         return self.thread.block is thread.block and self.barriers < thread.barriers
 
 def _noted(accesses, new):
-    "`accesses` with `new`, unless those that are kept would give away every race that it would."
+    "`accesses` with `new`, unless the ones already kept reveal every race that it would."
     thread = new.thread
     block, barriers = thread.block, new.barriers
     kept = [a for a in accesses if a.thread is not thread
             and not (a.barriers < barriers and a.thread.block is block or thread.ordered_after(a))]
     if len(kept) < 2 or block.grid.masked: return [*kept, new]
+    # two blocks, or two warps, reveal more than two threads of one
     one, other = (a.thread for a in kept)
-    if one.block is not other.block or (block is one.block and (one.warp != other.warp
-                                                                or thread.warp == one.warp)): return kept
-    return [kept[0], new]  # two blocks, or two warps, give away more than two threads of one
+    if one.block is not other.block: return kept
+    if block is one.block and (one.warp != other.warp or thread.warp == one.warp): return kept
+    return [kept[0], new]
 
 
 class Element:
@@ -41,7 +47,7 @@ class Element:
     __slots__ = "write", "reads", "atomics", "copying", "flag", "settled", "sent", "owner", "lost"
     def __init__(self):
         self.write = self.copying = None
-        self.settled = None  # for threads with this `moment` or `near` another read finds nothing, and changes nothing
+        self.settled = None  # threads with this `moment` or `near` find nothing new by reading it again
         self.reads = self.atomics = self.sent = ()  # sent: threads whose asynchronous copies read it
         self.owner = self.lost = None  # of dynamic shared memory, see `SharedArray.keep_owner`
         self.flag = None  # the clocks that it carries, those for its block, the block
@@ -49,35 +55,41 @@ class Element:
     def note_read(self, access, array, index):
         "Check a read against what is known of `array[index]`, and note it."
         write = self.write
-        if write is not None and write.races_with(access): report(array, index, write, "written", access, "read")
+        if write is not None and write.races_with(access):
+            _report(array, index, write, "write", access, "read")
         if access.atomic: return  # noted as a write
         for other in self.atomics:
-            if other.races_with(access): report(array, index, other, "written", access, "read")
+            if other.races_with(access): _report(array, index, other, "write", access, "read")
         self.reads = _noted(self.reads, access) if self.reads else [access]
         if len(self.reads) > 1 and not self.atomics: self._settle(access.thread)
 
     def _settle(self, thread):
-        "After a read by a thread: for whom do the two that are noted stand?"
+        "After a read by `thread`: which other readers do the two noted ones stand for?"
         block, (one, other) = thread.block, (read.thread for read in self.reads[:2])
-        if block.grid.masked or self.lost or self.write is not None and not self.write.is_past(thread): return
-        if one.block is not other.block or one.block is block and one.warp != other.warp: self.settled = thread.moment
+        if block.grid.masked or self.lost or self.write is not None and not self.write.is_past(thread):
+            return
+        if one.block is not other.block or one.block is block and one.warp != other.warp:
+            self.settled = thread.moment
         elif one.block is block and one.warp == thread.warp: self.settled = thread.near
 
     def note_write(self, access, array, index, value=None):
-        "Check a write of a value against what is known, and note it. None: it counts as a new one."
+        "Check a write of a value against what is known, and note it. None counts as a new value."
         write, self.settled = self.write, None
         if write is not None and write.races_with(access):
             same = value is not None and not write.atomic and array.holds(index, value)
-            report(array, index, write, "written", access, "written", same)
+            _report(array, index, write, "write", access, "write", same)
         for read in self.reads:
-            if read.races_with(access): report(array, index, read, "read", access, "written")
+            if read.races_with(access): _report(array, index, read, "read", access, "write")
         for other in self.atomics:
-            if other.races_with(access): report(array, index, other, "written", access, "written")
+            if other.races_with(access): _report(array, index, other, "write", access, "write")
+        # a copy reads its source at any time until it lands
         for thread in self.sent:
             if not thread.dead:
-                raise SimulatorError(f"{array.label(index)} is written while an asynchronous copy from it, started by {thread}, "
-                                     "is under way: wait for the copy first, and pass a barrier if another thread writes",
-                                     "race", array=array.name, accesses=("copy", "write"))
+                raise SimulatorError(
+                    f"{array.label(index)} is written while an asynchronous copy from it, started by "
+                    f"{thread}, is under way: wait for the copy first, and pass a barrier if another thread "
+                    "writes",
+                    "race", array=array.name, accesses=("copy", "write"))
         if access.atomic: self.atomics = _noted(self.atomics, access)
         self.write = access
 
@@ -102,7 +114,7 @@ class Elements(dict):
         return made
 
     def divide(self, size):
-        "From now on elements of that many numbers are known apart, if larger ones were."
+        "From now on, elements of that many numbers are told apart, if they were larger."
         if not self.grain or size < self.grain:
             for number, element in list(self.items()):
                 element.settled = None  # from now on arrays ask for the notes on its parts
@@ -111,21 +123,22 @@ class Elements(dict):
 
 
 MOST_RACES = 8  # pairs of lines; then the launch is ended
+_DONE = dict(read="read", write="written")
 
-def report(array, index, before, done, now, doing, same=False):
-    "Two accesses race: keep that for the end of the launch."
+def _report(array, index, before, done, now, doing, same=False):
+    "Two accesses race: keep that for the end of the launch. same: do both write the same value?"
     thread, other, label = now.thread, before.thread, array.label(index)
-    grid, where = thread.block.grid, now.place[1]
+    grid, (here, where, _), (there, earlier, _) = thread.block.grid, now.place, before.place
+    # a GPU ends with the same value either way, so that is only a remark
     if same:
-        grid.remarks.setdefault(now.place[0][0], f"several threads write the same value to {label}, at {where}")
+        grid.remarks.setdefault(here, f"several threads write the same value to {label}, at {where}")
         return
-    lines = frozenset((before.place[0][0], now.place[0][0]))
+    # one race for each pair of lines is enough
+    lines, same_block = frozenset((there, here)), other.block is thread.block
     if lines in grid.races: return
-    by, lack = (f"{other}", "no barrier") if other.block is thread.block else (
-        f"{other} of {other.block}", "no flag and fences")
-    verbs = dict(read="read", written="write")
+    by, lack = (other, "no barrier") if same_block else (f"{other} of {other.block}", "no flag and fences")
     grid.races[lines] = SimulatorError(
-        f"race: {label} was {done} by {by} at {before.place[1]}, and is {doing} "
-        f"by {thread} with {lack} between, in {thread} of {thread.block}, {where}",
-        "race", array=array.name, accesses=(verbs[done], verbs[doing]), same_block=other.block is thread.block)
+        f"race: {label} was {_DONE[done]} by {by} at {earlier}, and is {_DONE[doing]} by {thread} with "
+        f"{lack} between, in {thread} of {thread.block}, {where}",
+        "race", array=array.name, accesses=(done, doing), same_block=same_block)
     if len(grid.races) == MOST_RACES: raise SimulatorError("")

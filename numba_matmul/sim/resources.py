@@ -1,12 +1,13 @@
-"""How many registers did the compiler give a kernel, and does a block of its threads fit a multiprocessor?"""
+"""How many registers did the compiler give a kernel, and does a block of its threads fit a multiprocessor?
+
+The simulator runs a kernel without compiling it, so it can't know its registers. A child with the compiler
+builds what a launch would build, and the number is in the machine code itself.
+"""
 import struct
 from types import SimpleNamespace
 
 from numba import config
 
-
-# The simulator runs a kernel without compiling it, so it can't know its registers. A child with the
-# compiler builds what a launch would build, and the number stands in the machine code itself.
 
 def full_capability(capability): return (*capability, "a" if capability >= (9, 0) else "")
 
@@ -15,7 +16,7 @@ def library_of(
     types,       # of its arguments
     capability,  # major and minor number
 ):
-    "In a child in real mode: a kernel compiled as a launch would, up to the machine code."
+    "In a child in real mode: a kernel compiled to machine code, as a launch would do it."
     from numba.cuda import codegen, dispatcher
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: cc or full_capability(capability)
@@ -27,23 +28,27 @@ def library_of(
 def registers_of(
     cubin,  # bytes, an ELF file with one kernel
 ) -> int:
-    "Registers per thread, as the section `.nv.info` has them: EIATTR_REGCOUNT, 8 bytes, for which function, how many."
+    """Registers per thread. The section `.nv.info` has them: EIATTR_REGCOUNT, 8 bytes, the function, the
+    number."""
     start, = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
     sections = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
-    def name(section): return cubin[(first := sections[names][4] + section[0]):cubin.index(b"\0", first)]
+    def name(section):
+        first = sections[names][4] + section[0]
+        return cubin[first:cubin.index(b"\0", first)]
     *_, first, length = next(section for section in sections if name(section) == b".nv.info")
-    _, registers = struct.unpack_from("<II", cubin, cubin.index(b"\x04\x2f\x08\x00", first, first + length) + 4)
+    entry = cubin.index(b"\x04\x2f\x08\x00", first, first + length)
+    _, registers = struct.unpack_from("<II", cubin, entry + 4)
     return registers
 
 
-# Registers are handed out by the four quarters of a multiprocessor, warp by warp, in pieces of 256. Each
-# quarter has 16,384.
+# Each quarter of a multiprocessor has 16,384 registers, and gives them to its warps in pieces of 256.
 
 REGISTERS = 65536  # of a multiprocessor
 
 def warps_that_fit(registers):
-    "For how many warps the registers of a multiprocessor suffice, with so many for each thread, at least one."
+    """For how many warps the registers of a multiprocessor suffice, with this many for each thread, at least
+    one."""
     a_warp = -(-registers * 32 // 256) * 256
     return REGISTERS // 4 // a_warp * 4
 
@@ -55,5 +60,6 @@ def misfit(
     def fits(n): return not n or warps_that_fit(n) >= -(-threads // 32)
     if fits(registers): return None
     most = next(n for n in range(registers, -1, -1) if fits(n))
-    return (f"{registers} registers × {threads} threads, and a multiprocessor has {REGISTERS:,} registers: a block of "
-            f"{threads} threads may have {most} for each. Fewer threads, less work for each, or cuda.jit(max_registers={most})")
+    return (f"{registers} registers × {threads} threads, and a multiprocessor has {REGISTERS:,} registers: a "
+            f"block of {threads} threads may have {most} for each. Fewer threads, less work for each, or "
+            f"cuda.jit(max_registers={most})")

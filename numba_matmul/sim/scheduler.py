@@ -1,45 +1,35 @@
-"""A CUDA thread is a function call that can pause. A block runs its threads one after the other, from barrier to barrier.
-
-The strict simulator shows what it catches. How it does so is on this page and on those about races, memory,
-asynchronous copies, tiles and warpgroups, and children. It stands on the classes of Numba's simulator, and
-replaces its threads, its shared memory and its kernels.
-
-A thread is a greenlet
+"""A CUDA thread is a function call that can pause. A block runs its threads from barrier to barrier.
 
 Numba's simulator starts an operating-system thread for each CUDA thread and polls them. Ours makes each CUDA
-thread a greenlet (https://greenlet.readthedocs.io): a function call that can be paused and resumed. The block
+thread a greenlet (https://greenlet.readthedocs.io), a function call that can be paused and resumed. The block
 runs thread 0 until it reaches a barrier, then thread 1, and so on. When all wait at the same barrier, all may
-pass. So the order is always the same, and a barrier costs a function call and not a poll.
+pass. So the order is always the same, and a barrier costs a function call instead of polling.
 """
-import dis
-import linecache
 import re
 import sys
-from bisect import bisect_right
-from collections import Counter, defaultdict
-from functools import cache
-from random import Random
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
 from greenlet import getcurrent, greenlet
-import numba_matmul  # first: it chooses between the GPU and the simulator
+from .places import last_user_line, place_of, position
 from numba.cuda.simulator import kernelapi
 
 
 class SimulatorError(RuntimeError):
-    """A kernel did something that a GPU refuses, leaves undefined, or silently gets wrong. `kind` says what sort of mistake
-    it is, and `data` has the facts behind the message:
+    """A kernel did something that a GPU refuses, leaves undefined, or silently gets wrong. `kind` says what
+    sort of mistake it is, and `data` has the facts behind the message:
 
-    - race: two accesses that nothing orders. `array`; `accesses`: the earlier and the later one, each a thread's "read" or
-      "write", an asynchronous "copy" into shared memory, a "product" of wgmma, or a bulk "store", which read it;
-      `same_block`, where both are threads'
-    - uninitialized: read before it was written. `array`; `copying`: is a copy into it under way?; `by`: "thread", "product"
-      or "store"
-    - barrier: not reached by all, or a mistake with an mbarrier. `at`: "block", "warp", "warpgroup", "named barrier",
-      "mbarrier" or "grid"
+    - race: two accesses that nothing orders. `array`; `accesses`: the earlier and the later one, each a
+      thread's "read" or "write", an asynchronous "copy" into shared memory, a "product" of wgmma, or a bulk
+      "store", which read it; `same_block`, where both are threads'
+    - uninitialized: read before it was written. `array`; `copying`: is a copy into it under way?; `by`:
+      "thread", "product" or "store"
+    - barrier: not reached by all, or a mistake with an mbarrier. `at`: "block", "warp", "warpgroup", "named
+      barrier", "mbarrier" or "grid"
     - deadlock: blocks wait for something that never happens
-    - fence: something that a copy or a product may not see yet. `of`: "mbarrier", "tensor map", "product" or "store"
+    - fence: something that a copy or a product may not see yet. `of`: "mbarrier", "tensor map", "product" or
+      "store"
     - unfinished: a block ends too early. `what` is still under way: "copies", "products" or "stores"
     - descriptor: of the factors of a product
     - alignment: of an access or a box
@@ -55,88 +45,42 @@ class Again(Exception):
     "More must be noted from the start of the launch than was: run it once more."
 
 
-# Messages name the line and the threads. A line is known by the frame that runs it: the innermost one that
-# belongs neither to Numba nor to the simulator.
-
-_lines = {}
-
-def _line(code, number):
-    "How messages name line `number` of the function with this `code`."
-    place = id(code), number  # the code is kept, so that no other one takes its id
-    if place not in _lines:
-        text = linecache.getline(code.co_filename, number).strip()
-        _lines[place] = code, f"line {number} of {code.co_name}" + (f": {text}" if text else "")
-    return _lines[place][1]
-
-_INSIDE = "numba_matmul.sim.", "numba_matmul.ptx."  # modules of the simulator
-
-_places = {}
-
-def _place(frame):
-    "Code and line of a kernel's function; as text, with the lines that called it; the column in each of these lines."
-    key, at = [id(frame.f_code), frame.f_lasti], frame
-    while at := at.f_back: key += id(at.f_code), at.f_lasti
-    if (key := tuple(key)) not in _places:
-        frames, at = [frame], frame
-        while at := at.f_back:
-            if not (at.f_globals.get("__name__") or "").startswith(_INSIDE): frames.append(at)
-        calls = [(at.f_code, at.f_lineno) for at in frames]
-        columns = tuple([*at.f_code.co_positions()][at.f_lasti // 2][2] or 0 for at in frames)
-        _places[key] = calls, ", called at ".join(_line(*call) for call in calls), columns  # `_line` keeps the code of these
-    return _places[key]
-
-def _failed_array(error):
-    "The name of the array on whose index numpy raised an error, and a colon."
-    traceback = error.__traceback__
-    while traceback.tb_next: traceback = traceback.tb_next
-    name = getattr(traceback.tb_frame.f_locals.get("self"), "name", None)
-    return f"{name}: " if isinstance(error, IndexError) and isinstance(name, str) else ""
-
-def _last_user_line(traceback):
-    """The line of the kernel, or of a device function it calls, at which `traceback` ends; after one of this package's,
-    also the line of the reader's that called it."""
-    last = own = None
-    while traceback:
-        module = traceback.tb_frame.f_globals.get("__name__", "")
-        if not module.startswith(_INSIDE) and module.split(".")[0] not in ("numba", "numpy", "functools"):
-            last = _line(traceback.tb_frame.f_code, traceback.tb_lineno)
-            if not module.startswith("numba_matmul."): own = last
-        traceback = traceback.tb_next
-    return last if own in (None, last) else f"{last}, called at {own}"
-
-@cache
-def _starts(code): return [instruction.offset for instruction in dis.get_instructions(code)]
-
-def instruction(frame):
-    "Which instruction of its code a frame runs. (`f_lasti` may also point behind it.)"
-    starts = _starts(frame.f_code)
-    return starts[bisect_right(starts, frame.f_lasti) - 1]
-
-def _index(dim3, dims):
-    "An index as text, without the trailing dimensions in which there is only one: `(3)`, `(3, 0)`."
-    values, used = tuple(dim3), max([i + 1 for i, n in enumerate(dims) if n > 1], default=1)
-    return "(" + ", ".join(str(v) for v in values[:used]) + ")"
+def _located(error, thread):
+    "What a running thread raised, as a `SimulatorError` that says where."
+    text, kind, data = str(error), "unsupported", {}
+    if isinstance(error, SimulatorError): kind, data = error.kind, error.data
+    elif isinstance(error, IndexError):
+        if "out of bounds" in text: kind, data = "bounds", dict(negative=False)
+        # numpy doesn't name the array, but its caller knows the name
+        traceback = error.__traceback__
+        while traceback.tb_next: traceback = traceback.tb_next
+        array = getattr(traceback.tb_frame.f_locals.get("self"), "name", None)
+        if isinstance(array, str): text = f"{array}: {text}"
+    else: text = f"{type(error).__name__}: {text}"
+    text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", text).replace("FakeShape", "tuple")
+    where = f"{thread} of {thread.block}, {last_user_line(error.__traceback__)}"
+    return SimulatorError(f"{text}, in {where}" if text else "", kind, **data)
 
 
-# Who knows of whom
+# What is in order after what?
 #
-# What is in order after what? A barrier of the block orders all that its threads did before it. A barrier
-# of a warp orders the lanes of its mask, and only them. Between blocks it takes a flag and two fences: one
-# thread writes, passes a fence, and sets the flag by an atomic operation; another one sees the flag,
-# passes a fence, and reads. Without the first fence the flag may be seen before what was written, without
-# the second one the reader may have read too early.
+# A barrier of the block orders everything its threads did before it. A barrier of a warp orders the lanes of
+# its mask, and only them. Between blocks it takes a flag and two fences: one thread writes, passes a fence,
+# and sets the flag by an atomic operation; another one sees the flag, passes a fence, and reads. Without the
+# first fence the flag may be seen before what was written. Without the second one the reader may have read
+# too early.
 #
-# So each thread keeps *clocks*: for some blocks, how many barriers; for some threads, how many moments.
-# What another thread did before that is in order before all that this one does now. A fence stamps a
-# thread's clock on the flags it sets from then on. Whoever sees the flag has the clock, and may rely on it
-# after a fence of its own. Threads at a barrier put their clocks together.
+# So each thread keeps *clocks*: for some blocks, a number of barriers; for some threads, a number of moments.
+# What another thread did up to then is in order before everything this one does now. A fence stamps a
+# thread's clock on the flags it sets from then on. Whoever sees the flag has that clock, and may rely on it
+# after a fence of its own. Threads at a barrier merge their clocks.
 
 class Knowledge(NamedTuple):
-    "What a thread knows of others, as clocks. Near: for threads of the same block only."
-    known: dict = None      # what is in order before all that it does now
-    sent: dict = None       # what the flags that it sets tell: all before its last fence
+    "What a thread knows of others, as clocks. Those called `near` hold for threads of the same block only."
+    known: dict = None      # what is in order before everything it does now
+    sent: dict = None       # what the flags it sets say: everything before its last fence
     sent_near: dict = None
-    seen: dict = None       # what flags have told it; it counts after its next fence
+    seen: dict = None       # what flags have told it; this counts after its next fence
     seen_near: dict = None
 
 NOBODY, NOTHING = (0,) * 32, Knowledge()
@@ -146,13 +90,14 @@ def joined(one, other):
     "What two clocks know together: dicts of counts, None if empty. A clock never changes."
     if one is other or not other: return one
     if not one: return other
-    if _last_joined[0] is one and _last_joined[1] is other: return _last_joined[2]  # by many threads
+    if _last_joined[0] is one and _last_joined[1] is other:
+        return _last_joined[2]  # many threads join the same two
     newer = {who: when for who, when in other.items() if one.get(who, -1) < when}
     _last_joined[:] = one, other, one | newer if newer else one
     return _last_joined[2]
 
-def _share(threads):
-    "At a barrier: from now on each knows what any has known."
+def share(threads):
+    "At a barrier: from now on each thread knows what any of them knew."
     if all(t.knowledge is NOTHING for t in threads): return
     together = NOTHING
     for thread in threads: together = Knowledge(*map(joined, together, thread.knowledge))
@@ -177,50 +122,48 @@ class Thread(greenlet):
         self.products, self.sends, self.stored, self.fenced, self.maps = [], [[]], [], [], set()
         self.fenced_at = -1  # moment of its last fence between the proxies
 
-    def __str__(self): return f"thread {_index(self.threadIdx, self.block.dims)}"
+    def __str__(self): return f"thread {position(self.threadIdx, self.block.dims)}"
 
-    def stop(self, frame): _, self.waits_at, self.columns = _place(frame)
+    def pause(self, frame):
+        "Let the others run until the block lets this thread go on. Returns what the others gave it."
+        _, self.waits_at, self.columns = place_of(frame)
+        self.parent.switch()
+        return self.received
 
     def wait(self, frame, mask=None, value=None, orders=True):
         """Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values.
-        `orders`: is memory then in order, too?"""
-        self.stop(frame)
+        `orders`: does that order memory, too?"""
         self.mask, self.given = mask, value
         self.orders = orders
-        self.parent.switch()
-        return self.received
+        return self.pause(frame)
 
     def wait_until(self, frame, ready, awaited):
-        "Pause until the function `ready` says so: it depends on `awaited`, an `MBarrier` or `Late`."
+        "Pause until the function `ready` returns true. That depends on `awaited`, an `MBarrier` or `Late`."
         if ready(): return
-        self.stop(frame)
         self.ready, self.awaited = ready, awaited
-        self.parent.switch()
+        self.pause(frame)
 
     def meet(self, frame, place, threads, value=None):
-        "Pause until so many threads are at a place, and see what each gave: one dict for all."
-        self.stop(frame)
+        "Pause until that many threads have come to a place, and see what each gave: one dict for all."
         self.meeting, self.given = (place, threads), value
-        self.parent.switch()
-        return self.received
+        return self.pause(frame)
 
     def let_others_go_on(self, frame):
-        "Pause, and go on when all others had their turn."
-        self.stop(frame)
+        "Pause until all others have had their turn."
         self.paused, self.questions = True, 0
-        self.parent.switch()
+        self.pause(frame)
 
     def wait_for_grid(self, frame):
         "Pause until all threads of all blocks are here."
-        self.stop(frame)
         self.at_grid = True
-        self.parent.switch()
+        self.pause(frame)
 
     def ordered_after(self, access):
-        "Does something order what this thread does now after an `access` of another one?"
+        "Does something order what this thread does now after another thread's `access`?"
         other = access.thread
-        if other.block is self.block and (self.barriers > access.barriers or other.warp == self.warp
-                                          and self.saw[other.lane] > access.time): return True
+        if other.block is self.block:
+            if self.barriers > access.barriers: return True
+            if other.warp == self.warp and self.saw[other.lane] > access.time: return True
         known = self.knowledge.known
         return known is not None and (known.get(other.block, 0) > access.barriers
                                       or known.get(other, 0) > access.time)
@@ -232,14 +175,15 @@ class Thread(greenlet):
         return self.time
 
     def clock(self):
-        "All that is in order before this moment: block → barriers, thread → moments."
+        "Everything that is in order before this moment: block → barriers, thread → moments."
         self.tick()
         threads, first = self.block.threads, 32 * self.warp
         now = {threads[first + lane]: time for lane, time in enumerate(self.saw) if time}
         return joined(self.knowledge.known, now | {self.block: self.barriers, self: self.time})
 
     def fence(self, whole_gpu):
-        "What it has seen of others' flags counts from now on; the flags it sets tell all that was before."
+        """What others' flags have told it counts from now on. The flags it sets tell everything before this
+        fence."""
         known, sent, sent_near, seen, seen_near = self.knowledge
         self.knowledge = Knowledge(joined(known, joined(seen_near, seen if whole_gpu else None)))
         now = self.clock()
@@ -247,16 +191,15 @@ class Thread(greenlet):
                                    None if whole_gpu else seen)
 
     def learn(self, clock):
-        "What an mbarrier or a named barrier tells it."
+        "Take over the clock of an mbarrier or a named barrier."
         if clock:
             self.tick()
             self.knowledge = self.knowledge._replace(known=joined(self.knowledge.known, clock))
 
 
-# `Block.run` is the scheduler. All that can run, run. Then whoever waits is looked at: a warp whose lanes
-# are all at a warp barrier goes on; so do threads at a barrier with a number, and at an mbarrier whose
-# phase has ended; a block whose threads are all at the same `syncthreads` goes on; anything else is a
-# mistake.
+# `Block.run` is the scheduler. Everything that can run, runs. Then it looks at who waits: a warp whose lanes
+# are all at a warp barrier goes on; so do threads at a named barrier, and at an mbarrier whose phase has
+# ended; a block whose threads are all at the same `syncthreads` goes on; anything else is a mistake.
 
 class Block:
     "One block of a launch: its threads, run one after another from barrier to barrier."
@@ -270,17 +213,18 @@ class Block:
         self.begin_moment()
 
     def begin_moment(self):
-        """Of all threads: the same accesses of others are in order before what each of those does now that have the
-        same `moment` and, in a warp, the same `near`."""
+        """A new moment for all threads. Threads with the same `moment`, and lanes of a warp with the same
+        `near`, have the same accesses of others in order before what they do now."""
         moment, nears = object(), [object() for _ in self.threads[::32]]
         for thread in self.threads: thread.moment, thread.near = moment, nears[thread.warp]
 
-    def __str__(self): return f"block {_index(self.index, self.grid_dims)}"
+    def __str__(self): return f"block {position(self.index, self.grid_dims)}"
 
     def run(self):
         "Run all threads to their end, or until those that are left wait for other blocks."
         while self.runnable:
             for thread in self.runnable: self._resume(thread)
+            # who waits, and who of them may go on
             alive = [thread for thread in self.alive if not thread.dead]
             paused = [thread for thread in alive if thread.paused]
             wait_here = not paused and not any(thread.at_grid for thread in alive)
@@ -288,6 +232,7 @@ class Block:
                         or self._released_ready(alive) or (wait_here and self._released_block(alive) or []))
             if released or len(alive) < len(self.alive): self.grid.moves += 1
             self.alive, self.runnable = alive, released + paused
+            # those that only let others go first continue when other blocks have had their turn
             if paused and (self.grid.random or not released): return
 
     def unwind(self):
@@ -297,22 +242,19 @@ class Block:
 
     def _resume(self, thread):
         thread.paused = False
-        try: thread.switch()
-        except Again: raise
+        try:
+            thread.switch()
+        except Again:
+            raise
         except Exception as e:
-            kind = _failed_array(e) if isinstance(e, (SimulatorError, IndexError)) else f"{type(e).__name__}: "
-            where = f"{thread} of {self}, {_last_user_line(e.__traceback__)}"
-            text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", f"{kind}{e}").replace("FakeShape", "tuple")
-            if isinstance(e, SimulatorError): told, data = e.kind, e.data
-            elif isinstance(e, IndexError) and "out of bounds" in str(e): told, data = "bounds", dict(negative=False)
-            else: told, data = "unsupported", {}
-            raise SimulatorError(f"{text}, in {where}", told, **data) from None
+            raise _located(e, thread) from None
 
     def _released_warps(self, alive):
-        "Lanes of a warp whose partners are all there; those that have returned are not waited for."
+        "Lanes of a warp whose partners are all there. Those that have returned are not waited for."
         released = []
         for thread in alive:
             if thread.mask is None: continue
+            # the lanes of its mask, which must all wait with the same one
             group = [t for t in self.threads[32 * thread.warp:32 * thread.warp + 32]
                      if thread.mask >> t.lane & 1 and not t.dead]
             if any(t.mask != thread.mask for t in group): continue
@@ -324,42 +266,50 @@ class Block:
         return released
 
     def _order_warp(self, lanes):
+        "Each lane knows from now on what the others did."
+        # most often all know the same already
         saw = lanes[0].saw
         if any(t.saw is not saw for t in lanes): saw = tuple(map(max, *(t.saw for t in lanes), saw))
         saw = list(saw)
-        for t in lanes:
-            saw[t.lane] = t.tick()
+        for t in lanes: saw[t.lane] = t.tick()
         saw, moment = tuple(saw), object()
         for t in lanes: t.saw, t.moment, t.near = saw, moment, moment
-        _share(lanes)
+        share(lanes)
 
     @staticmethod
     def _told(places):
-        "Places as text, with their columns if that is the text of several; in what they differ."
+        "Places as text, with their columns where several have the same text; what they differ in."
         texts = Counter(text for text, _ in places)
-        def told(text, columns): return f"{text} (column {', called at column '.join(str(i + 1) for i in columns)})" if texts[text] > 1 else text
+        def told(text, columns):
+            numbers = ", called at column ".join(str(i + 1) for i in columns)
+            return f"{text} (column {numbers})" if texts[text] > 1 else text
         return [told(*place) for place in places], "lines" if len(texts) > 1 else "columns of one line"
 
     def _refuse_places(self, lanes):
-        "Lanes swap values at one place."
+        "Lanes must swap values at one place."
         places = sorted({(t.waits_at, t.columns) for t in lanes})
-        if len(places) > 1:
-            told, what = self._told(places)
-            raise SimulatorError(f"lanes of a warp swap values at different {what}, in {self}: {'; '.join(told)}. All lanes that the mask names must come to the "
-                                 "same instruction: name only those of one branch, or leave the branch first", "barrier", at="warp")
+        if len(places) == 1: return
+        told, what = self._told(places)
+        raise SimulatorError(
+            f"lanes of a warp swap values at different {what}, in {self}: {'; '.join(told)}. All lanes that "
+            "the mask names must come to the same instruction: name only those of one branch, or leave the "
+            "branch first",
+            "barrier", at="warp")
 
     def _released_meetings(self, alive):
+        "Threads at a named barrier, or at a product of their warpgroup, to which all have come."
         for place, threads in {thread.meeting for thread in alive} - {None}:
+            named = place.startswith("named")
             group = [t for t in alive if t.meeting and t.meeting[0] == place]
             if any(t.meeting[1] != threads for t in group) or len(group) > threads:
-                raise SimulatorError(f"{len(group)} threads meet at {place}, and not all of them "
-                                     f"for {threads}, in {self}: {group[0].waits_at}", "barrier",
-                                     at="named barrier" if place.startswith("named") else "warpgroup")
+                raise SimulatorError(
+                    f"{len(group)} threads meet at {place}, and not all of them for {threads}, in {self}: "
+                    f"{group[0].waits_at}", "barrier", at="named barrier" if named else "warpgroup")
             if len(group) < threads: continue
             values = {t.linear: t.given for t in group}
             for t in group: t.meeting, t.received = None, values
-            if place.startswith("named"):
-                _share(group)
+            if named:  # the only one of these that orders memory
+                share(group)
                 clock = {t: t.tick() for t in group}
                 for t in group:
                     t.fenced = []
@@ -376,24 +326,27 @@ class Block:
         return released
 
     def _released_block(self, alive):
+        "All threads, if all are at the same `syncthreads`."
         places = {(thread.waits_at, thread.columns) for thread in alive}
         some_returned = len(alive) < len(self.threads)
         elsewhere = any(t.mask is not None or t.ready or t.meeting for t in alive)
         if alive and (some_returned or len(places) > 1 or elsewhere):
             self._refuse_barrier(alive, sorted(places))
+        # a barrier passes fences of tensor maps on, and ends what stores still had to be fenced for
         maps = set().union(*(thread.maps for thread in alive))
         for thread in alive:
             thread.barriers += 1
             thread.fenced, thread.maps = [], maps
-        _share(alive)
+        share(alive)
         self.begin_moment()
         return alive
 
     def _refuse_barrier(self, alive, places):
+        "Say who waits where, and why that never ends."
         counts = [sum((t.waits_at, t.columns) == place for t in alive) for place in places]
         total, (told, what) = len(self.threads), self._told(places)
-        waiting = "; ".join(f"{n} of {total} threads wait at {place}"
-                            for n, place in zip(counts, told))
+        waiting = "; ".join(f"{n} of {total} threads wait at {place}" for n, place in zip(counts, told))
+        # the likeliest reason
         done = [t for t in self.threads if t.dead]
         if missing := {t.awaited.missing() for t in alive if t.ready}:
             why = f"At an mbarrier {'; '.join(sorted(missing))}."
@@ -407,113 +360,10 @@ class Block:
                    "A GPU does not wait for those; this simulator is stricter, "
                    "because a barrier further on would be taken for this one.")
         else: why = "The lanes that the warp barrier names never all reach it."
-        raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}", "barrier", at="block")
+        raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}",
+                             "barrier", at="block")
 
 
-# Blocks run one after another, too. But one may wait for another: its thread asks for a flag, again and
-# again. When an atomic operation gives a thread the same answer twice, the others have their turn, and
-# further blocks start. If a thousand rounds change nothing, what they wait for never comes. No more blocks
-# start than an H100 has room for, so a block that waits for one that can't start is found. By a seed
-# blocks can also be mixed at random, at each fence and atomic operation.
-
-PATIENCE = 1000  # rounds in which all blocks ask, and nothing changes
-FULL_PATIENCE = 50  # the same where the GPU has no room for more blocks, and there are many
-MULTIPROCESSORS = 132  # of an H100
-MOST_BLOCKS, MOST_THREADS, MOST_SHARED = 32, 2048, 228 * 1024  # of a multiprocessor at once; bytes
-
-
-class Grid:
-    "A launch under way, and what is found out about it."
-    def __init__(self, launch, elements, seed=None):
-        self.elements = elements  # notes on global memory, by address
-        self.fn, self.grid_dim, self.block_dim = launch.fn, launch.grid_dim, launch.block_dim
-        self.random = None if seed is None else Random(seed)
-        self.moves = 0                      # so often something has happened that others may wait for
-        self.races, self.remarks = {}, {}   # pair of lines → text
-        self.talks = self.masked = False    # do blocks talk to each other? do some lanes meet without others?
-        self.started, self.some_ended = [], False
-        self.stores, self.barriers = {}, 0  # of the launch: argument → elements stored; barriers that a thread passed
-
-    def run(self, indices, start, ended):
-        """Run the blocks with these indices. One waits for another: then the others have their turn.
-        start: function of an index that makes the block; ended: what to do with one that has ended."""
-        indices, more, idle = iter(indices), True, 0
-        try:
-            while more or self.started:
-                moves, newcomers = self.moves, self._newcomers() if more else 0
-                for _ in range(newcomers):
-                    index = next(indices, None)
-                    more = index is not None
-                    if more: self.started.append(start(index))
-                    else: break
-                for block in self._turn():
-                    block.run()
-                    if not block.alive:
-                        self.started.remove(block)
-                        self.some_ended = True
-                        self.barriers = max(self.barriers, block.threads[0].barriers)
-                        ended(block)
-                if not more: self._release_grid()
-                idle = 0 if newcomers or self.moves > moves else idle + 1
-                if idle > (FULL_PATIENCE if more else PATIENCE): self._refuse_to_wait(more)
-        finally:
-            for block in self.started: block.unwind()
-
-    def room(self):
-        "How many blocks like the first that runs an H100 has at once, if their registers suffice."
-        if not self.started: return MULTIPROCESSORS
-        memory, threads = self.started[0].memory, -(-len(self.started[0].threads) // 32) * 32
-        shared = memory.static_bytes + memory.dynamic.size + 1024  # the last is the system's
-        return MULTIPROCESSORS * min(MOST_BLOCKS, MOST_THREADS // threads, MOST_SHARED // shared)
-
-    def _newcomers(self):
-        "How many blocks start now."
-        several = 1 if not self.random else int(self.random.expovariate(0.25)) if self.started else 4
-        return min(several, self.room() - len(self.started))
-
-    def _turn(self):
-        "The blocks that run now, in order."
-        if not self.random: return list(self.started)
-        return self.random.sample(self.started, len(self.started))
-
-    def mix(self, thread, frame):
-        "Before a fence or an atomic operation: perhaps others run first."
-        if self.random and self.random.random() < 0.5: thread.let_others_go_on(frame)
-
-    def take_turns(self, thread, frame, asked):
-        "After an atomic operation: a thread that waits for others lets them run."
-        thread.questions += 1
-        waits, thread.asked = asked == thread.asked or thread.questions > 100, asked
-        if waits: thread.let_others_go_on(frame)
-
-    def _release_grid(self):
-        "Threads that wait for the whole grid go on when all of it is there."
-        threads = [thread for block in self.started for thread in block.alive]
-        if not threads or not all(thread.at_grid for thread in threads): return
-        if self.some_ended or any(len(block.alive) < len(block.threads) for block in self.started):
-            raise SimulatorError(f"the grid's barrier is not reached by all: {threads[0]} of {threads[0].block} "
-                                 f"waits at {threads[0].waits_at}, and some threads have returned", "barrier", at="grid")
-        _share(threads)
-        clock = {block: block.threads[0].barriers + 1 for block in self.started}
-        for thread in threads:
-            thread.at_grid, thread.barriers = False, thread.barriers + 1
-            thread.learn(clock)
-        for block in self.started:
-            block.runnable = block.alive
-            block.begin_moment()
-        self.moves += 1
-
-    def _refuse_to_wait(self, more):
-        waiting = sorted({f"{thread} of {block} at {thread.waits_at}"
-                          for block in self.started for thread in block.alive if thread.paused or thread.at_grid})
-        raise SimulatorError("threads wait for what never comes: " + "; ".join(waiting[:4])
-                             + ("; …" if len(waiting) > 4 else "")
-                             + (f". {len(self.started)} blocks of this size run at once on an H100, and these wait for one that starts "
-                                "when they have ended: launch fewer blocks, with a loop in each" if more else ""), "deadlock")
-
-
-# Warps
-#
 # The lanes of a warp meet as well: each hands in a value, pauses, and gets everyone's.
 
 FULL_WARP = 0xFFFFFFFF
@@ -524,23 +374,21 @@ def exchange(
     mask=FULL_WARP,  # the lanes that take part
 ) -> dict:           # lane → value
     """Wait until all lanes of the mask are here, and see what each gave. All get the same dict.
-    It is no barrier for memory."""
+    It isn't a barrier for memory."""
     given = getcurrent().wait(frame or sys._getframe(1), mask, value, orders=False)
     if len(given) < mask.bit_count():
-        raise SimulatorError(f"this needs all {mask.bit_count()} lanes, and {len(given)} are there: some have returned",
-                             "barrier", at="warp")
+        raise SimulatorError(
+            f"this needs all {mask.bit_count()} lanes, and {len(given)} are there: some have returned",
+            "barrier", at="warp")
     return given
 
-def _present(mask):
+def present_lanes(mask):
     "The lanes of `mask` that the running thread's warp has."
     thread = getcurrent()
     lanes = min(32, len(thread.block.threads) - 32 * thread.warp)
     present = int(mask) & ((1 << lanes) - 1)
     if not present >> thread.lane & 1:
         raise SimulatorError(f"lane {thread.lane} is not in the mask {int(mask):#x} that it gives")
-    if present != (1 << lanes) - 1: _some_lanes_meet(thread.block.grid)
+    # where some lanes meet without others, two readers of an element don't stand for all: note every one
+    if present != (1 << lanes) - 1 and not thread.block.grid.masked: raise Again("masked")
     return present
-
-def _some_lanes_meet(grid):
-    "Then two readers of an element do not stand for all others, and all are to be noted."
-    if not grid.masked: raise Again("masked")

@@ -5,17 +5,16 @@ import numpy as np
 from numba import types
 
 
-# Python's integers have no end, and a float of Python that meets a `float32` of numpy leaves it a
-# `float32`. On a GPU, integers have 32 or 64 bits, and a constant such as `1.0` is a `float64`. A
-# simulator that computes as Python does gives other results, without a word. So the simulator looks at a
-# kernel's types before it runs, as the compiler does. This page has the types, and the rules by which
-# operators combine them:
+# Python's integers have no end, and a float of Python that meets a `float32` of numpy leaves it a `float32`.
+# On a GPU, integers have 32 or 64 bits, and a constant such as `1.0` is a `float64`. A simulator that
+# computes as Python does would silently give other results. So the simulator looks at a kernel's types before
+# it runs, as the compiler does. The rules for operators:
 #
 # - An operator on two integers computes in 64 bits, whatever their sizes: `int32 * int32` is an `int64`,
 #   `uint32 - uint32` a `uint64`. One signed operand makes it signed.
-# - An integer and a `float32` give what numpy's promotion says: `float64`, but for small integers.
+# - An integer and a `float32` give what numpy's promotion says: `float64`, except for small integers.
 # - `/` of integers is a `float64`. `//` and `%` stay integers.
-# - A variable that is an integer on one way and a float on another is a float on both.
+# - A variable that is an integer on one path and a float on another is a float on both.
 
 class Array(NamedTuple):
     "Type of an array, or of a part of one."
@@ -29,7 +28,7 @@ class Tuple(NamedTuple):
     cls: type = tuple    # or a class of named tuples
 
 class Known(NamedTuple):
-    "Type of what is no number: the object itself, known when the kernel is compiled."
+    "Type of anything but a number: the object itself, known when the kernel is compiled."
     value: object
 
 class Record(NamedTuple):
@@ -51,13 +50,13 @@ def is_scalar(kind): return isinstance(kind, str) and kind in SCALARS
 def is_number(kind): return is_scalar(kind) or kind in COMPLEX
 
 def of_dtype(dtype):
-    "The type of an array's elements, of numpy's `dtype`."
+    "Our type for numpy's `dtype`, of an array's elements."
     dtype = np.dtype(dtype)
     return Record(dtype) if dtype.names else dtype.name
 
 
 def unified(a, b):
-    "Type of a variable, or of `x if c else y`, that is one or the other; `None` if there is none."
+    "The one type of a variable, or of `x if c else y`, that may be either. `None` if there is none."
     if a == b: return a
     if is_number(a) and is_number(b): return np.promote_types(a, b).name
     if NONE in (a, b) and is_number(a if b == NONE else b): return OPTIONAL
@@ -65,21 +64,24 @@ def unified(a, b):
         return Tuple(tuple(map(unified, a.items, b.items)), a.cls)
 
 def common(a, b):
-    "Type in which an operator's two numbers are compared, or computed if one of them is a float."
-    narrow = {a, b} in ({"uint16", "float16"}, {"uint16", "float32"})  # 16 bits fit, and Numba does not see it
+    "The type in which two numbers are compared, or computed with if one of them is a float."
+    # 16 bits fit, and Numba does not see it
+    narrow = {a, b} in ({"uint16", "float16"}, {"uint16", "float32"})
     if {a, b} == {"uint8", "float16"}: return "float32"
     return "float64" if narrow else np.promote_types(a, b).name
 
 def operated(operator, a, b):
-    "Type of the result of an arithmetic operator, by its name in the syntax tree; `None` if refused."
+    "The type of an operator's result, by its name in the syntax tree. `None` if the compiler refuses it."
     if a in COMPLEX or b in COMPLEX:
         return np.promote_types(a, b).name if operator in ("Add", "Sub", "Mult", "Div", "Pow") else None
+    # two integers give one of 64 bits
     whole = is_integer(a) and is_integer(b)
     both = "uint64" if is_unsigned(a) and is_unsigned(b) else "int64"
     if operator in ("LShift", "RShift"):
         return ("uint64" if is_unsigned(a) else "int64") if whole else None
     if operator in ("BitAnd", "BitOr", "BitXor"):
         return None if not whole else "bool" if a == b == "bool" else both
+    # division gives a float, and a float's power of an integer keeps its type
     if operator == "Div" and whole: return "float64"
     if operator == "Pow" and not is_integer(a) and is_integer(b):
         return "float32" if a == "float16" else a
@@ -98,10 +100,11 @@ def type_of(value):
     if isinstance(value, complex): return "complex128"
     if isinstance(value, tuple): return Tuple(tuple(map(type_of, value)), type(value))
     if value is None: return NONE
-    if hasattr(value, "dtype") and hasattr(value, "ndim"): return Array(of_dtype(value.dtype), value.ndim)
+    if hasattr(value, "dtype") and hasattr(value, "ndim"):
+        return Array(of_dtype(value.dtype), value.ndim)
 
 def named(kind):
-    "A type's name here: of Numba's `float32`, of numpy's, of Python's `float`; `None` if it is no number's."
+    "Our name for a number's type of Numba, numpy or Python. `None` for any other type."
     if isinstance(kind, types.Boolean) or kind in (bool, np.bool_): return "bool"
     if isinstance(kind, (types.Integer, types.Float, types.Complex)): return kind.name
     if isinstance(kind, np.dtype) and is_number(kind.name): return kind.name

@@ -1,0 +1,121 @@
+"""What a kernel sees as `cuda` while it runs."""
+import sys
+from math import prod
+
+from greenlet import getcurrent
+from .declared import LocalMemory
+from .races import Access
+from .scheduler import FULL_WARP, SimulatorError, present_lanes
+from .views import refuse_negative
+from numba.cuda.simulator import kernelapi
+
+
+class StrictModule(kernelapi.FakeCUDAModule):
+    "`cuda` inside a kernel."
+    def __init__(self, grid_dim, block_dim):
+        super().__init__(grid_dim, block_dim, 0)
+        self._local, self._atomic, self._cg = LocalMemory(), Atomics(), CooperativeGroups()
+
+    threadIdx = property(lambda self: getcurrent().threadIdx)
+    blockIdx = property(lambda self: getcurrent().blockIdx)
+    laneid = property(lambda self: getcurrent().lane)
+    shared = property(lambda self: getcurrent().block.memory)
+
+    def syncthreads(self): getcurrent().wait(sys._getframe(1))
+    def threadfence(self): self._fence(True, sys._getframe(1))
+    threadfence_system = threadfence
+    def threadfence_block(self): self._fence(False, sys._getframe(1))
+    def _fence(self, whole_gpu, frame):
+        thread = getcurrent()
+        thread.block.grid.mix(thread, frame)
+        thread.fence(whole_gpu)
+    def nanosleep(self, ns): getcurrent().let_others_go_on(sys._getframe(1))
+
+    def _count_in_block(self, value, frame):
+        thread = getcurrent()
+        thread.wait(frame, value=bool(value))
+        count = sum(t.given for t in thread.block.threads)
+        thread.wait(frame, value=bool(value))  # nobody votes again before all have counted
+        return count
+    def syncthreads_count(self, value): return self._count_in_block(value, sys._getframe(1))
+    def syncthreads_and(self, value):
+        return int(self._count_in_block(value, sys._getframe(1)) == len(getcurrent().block.threads))
+    def syncthreads_or(self, value): return int(self._count_in_block(value, sys._getframe(1)) > 0)
+
+    # Lanes of a warp swap values, vote and wait for each other
+
+    def syncwarp(self, mask=FULL_WARP): getcurrent().wait(sys._getframe(1), present_lanes(mask))
+    def shfl_sync(self, mask, value, lane):
+        return self._shuffle(mask, value, int(lane) % 32, sys._getframe(1))
+    def shfl_up_sync(self, mask, value, delta):
+        return self._shuffle(mask, value, getcurrent().lane - delta, sys._getframe(1))
+    def shfl_down_sync(self, mask, value, delta):
+        return self._shuffle(mask, value, getcurrent().lane + delta, sys._getframe(1))
+    def shfl_xor_sync(self, mask, value, lanes):
+        return self._shuffle(mask, value, getcurrent().lane ^ lanes, sys._getframe(1))
+    def all_sync(self, mask, value): return all(self._votes(mask, value, sys._getframe(1)).values())
+    def any_sync(self, mask, value): return any(self._votes(mask, value, sys._getframe(1)).values())
+    def ballot_sync(self, mask, value):
+        votes = self._votes(mask, value, sys._getframe(1))
+        return sum(1 << lane for lane, vote in votes.items() if vote)
+
+    def match_any_sync(self, mask, value):
+        votes = self._votes(mask, value, sys._getframe(1))
+        return sum(1 << lane for lane, other in votes.items() if other == value)
+    def match_all_sync(self, mask, value):
+        votes = self._votes(mask, value, sys._getframe(1))
+        same = all(other == value for other in votes.values())
+        return (sum(1 << lane for lane in votes) if same else 0), same
+    def lanemask_lt(self): return (1 << getcurrent().lane) - 1
+
+    # a vote orders no memory
+
+    def _votes(self, mask, value, frame):
+        return getcurrent().wait(frame, present_lanes(mask), value, orders=False)
+    def _shuffle(self, mask, value, lane, frame):
+        given = self._votes(mask, value, frame)
+        if not 0 <= lane < 32: return value  # shifted out of the warp: each keeps its own
+        if lane not in given:
+            why = "has returned" if int(mask) >> lane & 1 else f"is not in the mask {int(mask):#x}"
+            raise SimulatorError(f"a shuffle takes the value of lane {lane}, which {why}")
+        return given[lane]
+
+
+class CooperativeGroups:
+    "`cuda.cg` inside a kernel: the one group that Numba knows, all threads of the grid."
+    def this_grid(self): return self
+    def sync(self):
+        thread = getcurrent()
+        blocks, room = prod(thread.block.grid.grid_dim), thread.block.grid.room()
+        if blocks > room:
+            raise SimulatorError(f"a barrier of the grid needs all {blocks} blocks at once, and an H100 runs "
+                                 f"at most {room} with so many threads and so much shared memory: launch "
+                                 "fewer blocks, with a loop in each")
+        thread.wait_for_grid(sys._getframe(1))
+        return 0
+
+
+class Atomics(kernelapi.FakeCUDAAtomic):
+    "Atomic operations. They are noted as such, and then work on the bare data."
+    def __getattribute__(self, name):
+        operation = super().__getattribute__(name)
+        if name.startswith("_"): return operation
+        def atomic(array, *args):
+            thread, frame = getcurrent(), sys._getframe(1)
+            grid, data = thread.block.grid, array.data
+            index, *values = args if name != "compare_and_swap" else ((0,) * array.ndim, *args)
+            refuse_negative(index)
+            data[index]  # numpy finds an index past the end before anything is noted
+            grid.talks = True
+            grid.mix(thread, frame)  # others may come first
+            element = array.note_atomic(index, Access(frame, atomic=True))
+            before = data[index]
+            answer = operation(data, *args)  # the recorder need not see this
+            # a swap that fails writes nothing, so it passes nothing on
+            failed = name in ("cas", "compare_and_swap") and answer != values[0]
+            element.carry(reads=True, writes=not failed)
+            # one that changes nothing may be a thread that waits
+            grid.moves += bool(data[index] != before)
+            grid.take_turns(thread, frame, (name, args, answer))
+            return answer
+        return atomic

@@ -1,0 +1,166 @@
+"""Arrays that a kernel declares: `cuda.shared.array` and `cuda.local.array`.
+
+A shared array is known by the instruction that makes it, not by its line as in Numba's own simulator, so two
+on a line are two arrays. Each block starts with fresh memory, every byte set: NaN in a float, -1 in an
+integer.
+"""
+import linecache
+import re
+import sys
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from .memory import SharedArray
+from .places import instruction
+from .races import Elements
+from .scheduler import SimulatorError
+from .views import (Views, all_indices, index_text, keeps_order, numbered, of_numpy, refuse_copy,
+                    refuse_negative, sub_array)
+from numba import types
+
+STATIC_SHARED_LIMIT = 48 * 1024    # bytes per block, on every target
+DYNAMIC_SHARED_LIMIT = 227 * 1024  # with dynamic shared memory, on an H100
+
+
+def _poisoned(shape, dtype):
+    "An array of numpy's dtype for Numba's `dtype`, every byte 0xFF."
+    data = np.empty(shape, of_numpy(dtype))
+    data.reshape(-1).view(np.uint8)[:] = 0xFF
+    return data
+
+def _name(code, line, made=0):
+    "The variable that a line assigns its array to. Of several, the one after those that are `made`."
+    text = linecache.getline(code.co_filename, line)
+    names = [name.strip() for part in text.split(";") if re.search(r"(shared|local)\.array", part)
+             and "=" in part for name in part.partition("=")[0].split(",")]
+    return names[made] if made < len(names) else "the array"
+
+
+class LocalArray(Views):
+    """A thread's own array, or a view of one. The numbers are in a dict under the index that a kernel gives:
+    no other way finds them faster, and kernels do hardly anything else."""
+    def __init__(self, numbers, dtype, places, whole, declared):
+        self.numbers, self.dtype, self.cast = numbers, dtype, dtype.type
+        self.places, self.whole = places, whole  # number of each element in the whole array; shape of that
+        self.declared = declared  # code and line
+        self.shape, self.ndim, self.size = places.shape, places.ndim, places.size
+        self.at_once = numbers if places is numbered(whole) else {}  # a view has other indices
+
+    other_types, instead = False, "libdevice.float_as_int and its kin convert one number"
+    @property
+    def strides(self):
+        return tuple(step // self.places.itemsize * self.itemsize for step in self.places.strides)
+
+    def viewed(self, key, change, in_order):
+        part = LocalArray(self.numbers, self.dtype, change(self.places), self.whole, self.declared)
+        part.in_order = in_order
+        return part
+
+    def fill(self, value): self[(slice(None),) * self.ndim] = value
+    def __len__(self): return len(self.places)
+    def __iter__(self): return (self[i] for i in range(len(self)))
+    def __array__(self, dtype=None, copy=None):
+        elements = [self[i] for i in np.ndindex(self.shape)]
+        return np.array(elements, dtype or self.dtype).reshape(self.shape)
+
+    def field(self, name):
+        "One field of all elements."
+        dtype, shape = sub_array(self.dtype, name)
+        places = self.places[(..., *(None,) * len(shape))] * prod(shape) + numbered(shape)
+        return LocalArray(self.numbers[name], dtype, places, self.whole + shape, self.declared)
+
+    def __getitem__(self, index):
+        try:
+            return self.at_once[index]
+        except (KeyError, TypeError):
+            pass  # TypeError: a slice has no hash
+        refuse_negative(index)
+        found = self.places[index]
+        if isinstance(found, np.ndarray):
+            return self.viewed(index, lambda places: found, keeps_order(index, self))
+        if (place := all_indices(self.whole)[found]) in self.numbers: return self.numbers[place]
+        name = _name(*self.declared)
+        raise SimulatorError(f"{name}[{index_text(index)}] is read before it was written",
+                             "uninitialized", array=name, copying=False, by="thread")
+
+    def __setitem__(self, index, value):
+        # most often one number of the right type is written to one element
+        try:
+            if index in self.at_once and (type(value) is self.cast or type(value) is int):
+                self.at_once[index] = value if type(value) is self.cast else self.cast(value)
+                return
+        except TypeError:
+            pass
+        refuse_negative(index)
+        found, indices = self.places[index], all_indices(self.whole)
+        if isinstance(found, np.ndarray):
+            refuse_copy(value)
+            for number in found.flat: self.numbers[indices[number]] = self.cast(value)
+        elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
+        else: self.numbers[indices[found]] = self.cast(value)
+
+
+class LocalMemory:
+    "`cuda.local` in a kernel."
+    def array(self, shape, dtype, alignment=None):
+        shape, frame = shape if type(shape) is tuple else (shape,), sys._getframe(1)
+        dtype = of_numpy(dtype)
+        numbers = {name: {} for name in dtype.names or ()}  # of a record, those of each field
+        return LocalArray(numbers, dtype, numbered(shape), shape, (frame.f_code, frame.f_lineno))
+
+
+class SharedMemory:
+    "The shared memory of one block."
+    def __init__(self, dynamic_bytes):
+        self.arrays, self.static_bytes = {}, 0
+        self.dynamic = _poisoned(dynamic_bytes, np.uint8)
+        self.dynamic_elements = Elements()  # by first byte
+        self.mbarriers, self.leaving = {}, set()  # by address; places that stores still read
+
+    @cached_property
+    def numbers(self):
+        "As numbers of 16 bits: the dynamic memory, or the one array that is declared."
+        declared = [x for x in self.arrays.values() if x.elements is not self.dynamic_elements]
+        if len(declared) + bool(self.dynamic.size) != 1:
+            raise SimulatorError("addresses of the TMA, of mbarriers and of wgmma are known here "
+                                 "where a block has one shared array, or dynamic memory alone")
+        return self._dynamic(types.uint16) if self.dynamic.size else declared[0]
+
+    def array(self, shape, dtype, alignment=None):
+        if alignment is not None and (alignment < 1 or alignment & alignment - 1):
+            raise SimulatorError(f"an alignment of {alignment}: it must be a power of two")
+        frame = sys._getframe(1)
+        # all threads that run this instruction get the same array
+        key = frame.f_code, instruction(frame), frame.f_lineno
+        if key not in self.arrays:
+            made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
+            name = _name(frame.f_code, frame.f_lineno, made)
+            self.arrays[key] = (self._dynamic(dtype, (*key, name)) if shape == 0
+                                else self._static(name, shape, dtype, alignment))
+        return self.arrays[key]
+
+    def _static(self, name, shape, dtype, alignment):
+        # arrays follow one another, each at a multiple of 16 bytes
+        data, base = _poisoned(shape, dtype), -(-self.static_bytes // 16) * 16
+        self.static_bytes = base + data.nbytes
+        if self.static_bytes > STATIC_SHARED_LIMIT:
+            raise SimulatorError(f"a block declares {self.static_bytes} bytes of shared memory, "
+                                 f"and may declare {STATIC_SHARED_LIMIT} (more only as dynamic "
+                                 "shared memory, the fourth launch parameter)")
+        if (both := self.static_bytes + self.dynamic.size) > DYNAMIC_SHARED_LIMIT:
+            raise SimulatorError(f"{both} bytes of shared memory, static and dynamic together, "
+                                 f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
+        unit = 1 if data.dtype.names else data.itemsize  # fields are told apart by their bytes
+        elements = Elements()
+        elements.divide(1)
+        return SharedArray(name, data, numbered(data.shape) * (data.itemsize // unit), elements, base, unit,
+                           alignment or data.itemsize)
+
+    def _dynamic(self, dtype, declared=None):
+        "All dynamic arrays share one piece of memory; an element is known by its first byte."
+        size = of_numpy(dtype).itemsize
+        self.dynamic_elements.divide(size)
+        data = self.dynamic[:len(self.dynamic) // size * size].view(of_numpy(dtype))
+        return SharedArray("dynamic shared memory", data, np.arange(data.size) * size, self.dynamic_elements,
+                           0, 1, 16, declared)

@@ -1,0 +1,379 @@
+"""`cuda.jit` of the strict simulator: kernels, and what a launch of one does."""
+import ast
+import copy
+import gc
+import inspect
+import sys
+import time
+import warnings
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
+from functools import cache
+from math import prod
+from numbers import Integral
+from threading import RLock
+
+import numpy as np
+from greenlet import getcurrent
+from ..arrays import OptIn
+from ..cells import shell
+from ..process import recursion
+from . import host, memory
+from .arguments import all_arguments, argument, arrays_in, as_declared, check_parameters, declared
+from .cuda_module import StrictModule
+from .declared import DYNAMIC_SHARED_LIMIT, STATIC_SHARED_LIMIT, SharedMemory
+from .functions import ours
+from .grid import Grid
+from .hopper import check_end
+from .operators import unboxed_value
+from .places import INSIDE, line_text
+from .races import Elements
+from .scheduler import Again, Block, SimulatorError, Thread
+from .types import NONE, type_of
+from .typing import changed, nodes_of, run_typed, typed
+from numba import config, cuda, types
+from numba.cuda.simulator import kernel as numba_kernel
+
+
+# Limits of a launch
+
+MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535)
+MAX_SIMULATED = 10**6  # threads of a launch: at 0.1 ms each, nearly two minutes
+
+def check_size(
+    blocks,   # how many are to be simulated
+    threads,  # in each
+):
+    "Refuse a launch that would take too long here."
+    if (size := int(blocks) * int(threads)) > MAX_SIMULATED:
+        raise SimulatorError(f"{blocks:,} blocks of {threads:,} threads would take the simulator "
+                             f"about {size / 600_000:,.0f} minutes, and {MAX_SIMULATED:,} threads "
+                             "are its limit: choose a smaller shape (or, with the microscope, some "
+                             "of the blocks: blocks=[(0, 0, 0)])")
+
+def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, (bool, np.timedelta64))
+
+def _dimensions(what, given):
+    "A grid or a block as three ints of Python, whichever integers were given: numpy's would overflow."
+    dims = given if isinstance(given, (tuple, list)) else (given,)
+    if len(dims) > 3: raise ValueError(f"the {what} is {given!r}; expected at most three numbers")
+    if not all(map(_is_whole, dims)):
+        quotient = any(isinstance(n, (float, np.floating)) for n in dims)
+        raise TypeError(f"the {what} is {given!r}; expected a whole number, or a tuple of up to three"
+                        + ": / gives a float, cdiv(n, m) a whole number" * quotient)
+    return (*map(int, dims), *(1,) * (3 - len(dims)))
+
+
+# Notes cost time, so a launch takes none on arrays that nothing writes. What a kernel writes is read from its
+# text first. Where that was not enough, the launch starts over and notes more, and the kernel's next one
+# knows.
+
+_one_at_a_time = RLock()   # launches share the module `cuda`, and what is learned of kernels
+_MASKED = set()            # codes of kernels in which some lanes of a warp meet without the others
+_seed = ContextVar("seed", default=None)
+
+def _parameters(fn): return {*fn.__code__.co_varnames[:fn.__code__.co_argcount]}
+
+@cache
+def _stored(fn):
+    """Parameters of a function that its text writes into, as far as that can be seen. A launch finds the
+    others."""
+    names, found = _parameters(fn), []
+    try:
+        outer = inspect.getclosurevars(fn)
+    except ValueError:
+        return names  # a name of an outer function has no value yet
+    known = outer.globals | outer.nonlocals
+    for node in nodes_of(fn):
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            found.append(node.value)
+        if not isinstance(node, ast.Call) or (name := getattr(node.func, "id", "")) in outer.builtins:
+            continue
+        callee = known.get(name)
+        if isinstance(callee, StrictKernel):
+            given = dict(zip(callee.fn.__code__.co_varnames, node.args))
+            given |= {x.arg: x.value for x in node.keywords}
+            found += [given[x] for x in _stored(callee.fn) & given.keys()]
+        # an instruction with a result is a load
+        elif getattr(callee, "instruction", (None, None))[1] is None: found += node.args[:1]
+    return {node.id for node in found if isinstance(node, ast.Name)} & names
+
+@cache
+def _learned(fn):
+    "Names of arrays that no launch of a kernel has written so far."
+    return _parameters(fn) - _stored(fn)
+
+def _overlap(arrays):
+    "Do some of these arrays have memory in common?"
+    bounds = sorted(np.lib.array_utils.byte_bounds(array) for array in arrays if array.size)
+    return any(start < end for (_, end), (start, _) in zip(bounds, bounds[1:]))
+
+@contextmanager
+def interleaved(seed):
+    "Launches of the simulator in this context mix their blocks at fences and atomic operations, by a seed."
+    token = _seed.set(seed)
+    try:
+        yield
+    finally:
+        _seed.reset(token)
+
+
+# What is told of a launch while it runs
+
+class PrintedOnce:
+    "Where a launch prints. One that starts over prints the same again, which is left out."
+    def __init__(self, out): self.out, self.shown, self.at = out, 0, 0
+    def write(self, text):
+        new, self.at = text[max(0, self.shown - self.at):], self.at + len(text)
+        self.shown = max(self.shown, self.at)
+        if self.out: self.out.write(new)  # a program may have no stdout
+    def again(self): self.at = 0
+    def __getattr__(self, name): return getattr(self.out, name)
+
+
+class Progress:
+    "How far a launch has come. A long one reports on stderr, now and then."
+    def __init__(self, launch):
+        self.launch, self.begun, self.since = launch, 0, time.perf_counter()
+        self.blocks, self.said, self.half_way = len(launch.blocks or ()) or prod(launch.grid_dim), 0, None
+
+    @property
+    def seconds(self): return time.perf_counter() - self.since
+
+    def next_block(self):
+        "A block begins. Report a launch that takes more than a minute, and again after twice the time."
+        seconds, done = self.seconds, self.begun
+        self.begun += 1
+        if not done or seconds <= 2 * self.said: return
+        if seconds > 10 or not self.said and seconds * self.blocks > 60 * done:
+            self.said = seconds
+            print(f"{self.launch.__name__} in the simulator: {self}. A smaller shape takes less.",
+                  file=sys.stderr)
+
+    def note(self):
+        "Half of the allowed time is over. What has changed at the end, unless the launch is stuck?"
+        self.half_way = self._state()
+
+    def _state(self):
+        threads = [thread for block in self.launch.grid.started for thread in block.threads]
+        return self.begun, sum(thread.dead for thread in threads), sum(thread.barriers for thread in threads)
+
+    def __str__(self):
+        done = self.begun - 1
+        estimate = f", about {self.seconds * self.blocks / done:,.0f} s in all" if done > 0 else ""
+        return f"block {self.begun} of {self.blocks} after {self.seconds:.0f} s{estimate}"
+
+    def why_late(self, frame):
+        "The time is over: what to think about, and the line where the launch is."
+        # the kernel's line, not the simulator's
+        while frame and (frame.f_globals.get("__name__") or "").startswith(INSIDE):
+            frame = frame.f_back
+        line = ""
+        if isinstance(getcurrent(), Thread) and frame:
+            line = f" It's at {line_text(frame.f_code, frame.f_lineno)}"
+        if self._state() == self.half_way:
+            return f"{self}, and nothing has changed for half of that time: does a loop never end?{line}"
+        return (f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, "
+                f"timeout=….{line}")
+
+
+class StrictKernel(numba_kernel.FakeCUDAKernel):
+    "What `@cuda.jit` returns in the strict simulator."
+    def __init__(self, fn, options):
+        device, fastmath = options.get("device", False), options.get("fastmath", False)
+        super().__init__(fn, device=device, fastmath=fastmath)
+        self.options, self.blocks = options, None  # blocks: run only these
+
+    def __getitem__(self, configuration):
+        if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
+            raise ValueError(f"{self.__name__}[{configuration!r}] is no launch: it takes "
+                             f"{self.__name__}[grid, block], and after those, if you want, a stream and the "
+                             "bytes of dynamic shared memory")
+        grid, block, stream, size = (*configuration, 0, 0)[:4]
+        launch = copy.copy(self)  # so that two configurations of one kernel are two
+        launch.grid_dim, launch.block_dim = _dimensions("grid", grid), _dimensions("block", block)
+        if stream and not isinstance(stream, host.Stream):
+            raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
+        if not _is_whole(size):
+            raise TypeError(f"the dynamic shared memory is {size!r}; expected bytes, a whole number")
+        launch.dynshared_size = size if isinstance(size, OptIn) else int(size)
+        return launch
+
+    def configure(self, *configuration): return self[configuration]
+    def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
+        if ntasks < 0: raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
+        threads = tpb or 128  # a GPU asks its driver for a number
+        return self[-(-ntasks // threads), threads, stream, sharedmem] if ntasks else lambda *args: None
+
+    def __getattr__(self, name):
+        if "fn" in vars(self) and not name.startswith("__"):
+            name = host.no_name_of_kernel(self, name)
+        raise AttributeError(name)
+
+    def __call__(self, *args):
+        if self._device or isinstance(getcurrent(), Thread): return run_typed(self.fn, *args)
+        _announce()
+        with _one_at_a_time: self._simulate(args)
+
+    def _simulate(self, args):
+        self._check_limits()
+        args, write_back = all_arguments(self.fn, args), []
+        args = [argument(arg, write_back, name) for arg, name in zip(args, self.fn.__code__.co_varnames)]
+        if signature := self.options.get("signature"):
+            args = as_declared(self.__name__, signature, args)
+        # the kernel in the compiler's types, for these arguments
+        typed_launch, kinds = copy.copy(self), tuple(map(type_of, args))
+        check_parameters(self.fn, kinds)
+        typed_launch.fn, result = typed(self.fn, kinds)
+        for text in changed(typed_launch.fn): warnings.warn(text, stacklevel=3)
+        if result not in (NONE, None):
+            raise SimulatorError(f"{self.__name__} returns a value, and a kernel cannot: write it into an "
+                                 "array")
+        args = [unboxed_value(arg) for arg in args]
+        arrays = [*arrays_in(args)]
+        before = [array.data.copy() for array in arrays]
+        printed = PrintedOnce(sys.stdout)
+        while True:
+            try:
+                with redirect_stdout(printed): self._run(typed_launch, args, arrays)
+            except Again as e:  # start over, and note what was not noted
+                printed.again()
+                _learned(self.fn).discard(str(e))
+                if str(e) == "masked": _MASKED.add(self.fn.__code__)
+                for array, values in zip(arrays, before): array.data[...] = values
+            else:
+                break
+        for copy_back in write_back: copy_back()
+
+    def _run(self, launch, args, arrays):
+        "Run the blocks once. Of arrays that no launch has written so far, nothing is noted."
+        # whoever launches finds the last grid here, and what was stored
+        self.grid = grid = Grid(launch, Elements(), _seed.get())
+        self.arrays = arrays
+        grid.masked, learned = self.fn.__code__ in _MASKED, _learned(self.fn)
+        # where two arrays overlap, one is written through the name of the other
+        all_noted = _overlap(array.data for array in arrays)
+        for array in arrays:
+            array.begin(not memory.recorder and (all_noted or array.name not in learned))
+        indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
+        cuda_here = StrictModule(self.grid_dim, self.block_dim)
+        progress = cuda_here.progress = Progress(self)
+        # blocks begin when there is room for them, and end one by one
+        def start(index):
+            progress.next_block()
+            return Block(grid, index, args, SharedMemory(self.dynshared_size))
+        def end(block):
+            self._check_shared(block.memory.static_bytes)
+            check_end(block)
+        collector = gc.get_threshold()
+        gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
+        try:
+            with numba_kernel._push_kernel_context(cuda_here): grid.run(indices, start, end)
+        except SimulatorError as e:  # after the races; a new one, without what the traceback holds
+            grid.races[None] = SimulatorError(str(e), e.kind, **e.data)
+        finally:
+            gc.set_threshold(*collector)
+        if grid.races:
+            first = next(iter(grid.races.values()))
+            raise SimulatorError("\n".join(filter(None, map(str, grid.races.values()))), first.kind,
+                                 **first.data)
+        grid.stores = {array.name: array.watch.stores for array in arrays}
+        if not self.blocks and not memory.recorder:
+            learned.update(array.name for array in arrays if not array.watch.stores)
+
+    def _check_limits(self):
+        if self.grid_dim is None:
+            raise ValueError(f"launch {self.__name__} as {self.__name__}[grid, block](…)")
+        if found := recursion(self.fn): raise SimulatorError(found)
+        # the hardware's limits, and those that the decorator promised
+        threads, bounds = prod(self.block_dim), self.options.get("launch_bounds")
+        bound = bounds[0] if isinstance(bounds, tuple) else bounds
+        if threads > MAX_THREADS:
+            raise SimulatorError(f"a block of {threads} threads, and the most is {MAX_THREADS}")
+        limits = ("grid", self.grid_dim, MAX_GRID), ("block", self.block_dim, MAX_BLOCK)
+        for what, dims, most in limits:
+            if not all(0 < n <= limit for n, limit in zip(dims, most)):
+                raise SimulatorError(f"a {what} of {tuple(dims)}: "
+                                     f"each dimension must be at least 1 and at most {most}")
+        if bound and threads > bound:
+            raise SimulatorError(f"a block of {threads} threads breaks the promise launch_bounds={bounds}")
+        if not 0 <= self.dynshared_size <= DYNAMIC_SHARED_LIMIT:
+            raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
+                                 f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
+        self._check_shared(0)
+        check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
+
+    def _check_shared(self, static):
+        # more than a plain launch may have is a mistake unless the host has opted in
+        if not self.dynshared_size or isinstance(self.dynshared_size, OptIn): return
+        if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
+            raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain "
+                                 f"launch may have {STATIC_SHARED_LIMIT}: for more, up to "
+                                 f"{DYNAMIC_SHARED_LIMIT} on an H100, the driver must be told first, as "
+                                 "with_shared_memory in numba_matmul.gemm.limits does")
+
+
+JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "lineinfo", "cache",
+               "launch_bounds", "lto", "shared_memory_carveout", "fastmath", "max_registers", "extensions",
+               "boundscheck"}
+
+def jit(function_or_signature=None, **options):
+    "`cuda.jit` of the strict simulator. It accepts every option of the compiler and keeps it."
+    unknown = options.keys() - JIT_OPTIONS
+    if unknown: raise TypeError(f"cuda.jit has no option {', '.join(sorted(unknown))}")
+    if inspect.isfunction(function_or_signature):
+        return StrictKernel(function_or_signature, options)
+    signatures = []
+    if function_or_signature is not None:
+        signatures = declared(function_or_signature)  # refused at once, if it is no signature
+        for _, result in signatures:
+            if result not in (None, types.void) and not options.get("device"):
+                raise TypeError(f"the signature says that a kernel returns {result}, and it cannot: begin "
+                                "with void(")
+        options["signature"] = function_or_signature
+    def decorate(fn):
+        for kinds, _ in signatures:
+            # as when compiled, this is when it reads the names from outside
+            with suppress(SimulatorError): typed(fn, tuple(map(ours, kinds)))
+        return StrictKernel(fn, options)
+    return decorate
+
+
+# Installation
+
+def _of_the_running_kernel(name):
+    "What the module `cuda` answers for a name that it has only inside a kernel."
+    running = numba_kernel._get_kernel_context()
+    if running is None:
+        raise AttributeError(host.no_name_of_cuda(name, dir(StrictModule((1, 1, 1), (1, 1, 1)))))
+    return getattr(running, name)
+
+def _cast(kind, *args):
+    "`uint32(x)` and the like in a kernel. Numba's own way is long, and kernels are full of these."
+    if len(args) == 1:
+        value, in_numpy = args[0], kind.__dict__.get("in_numpy")
+        if type(value) is in_numpy: return value
+        if isinstance(value, (int, float, complex, np.generic)):
+            return in_numpy(value) if in_numpy else kind.cast_python_value(value)
+    return types.Type.__call__(kind, *args)
+
+_to_say = []  # at the first launch
+
+def _announce():
+    while _to_say: print(_to_say.pop(), file=sys.stderr)
+
+def install(
+    # for stderr: an interactive session shows it at once, a program when it launches a kernel
+    announcement=None,
+):
+    "Make the simulator strict. Kernels decorated from now on are checked."
+    if not config.ENABLE_CUDASIM:
+        raise RuntimeError("the simulator is off: set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
+    if announcement: _to_say.append(announcement)
+    if shell() or hasattr(sys, "ps1"): _announce()
+    # from here on `cuda` is ours: what it has on the host, and what it has in a kernel
+    host.install()
+    cuda.jit = jit
+    cuda.__getattr__ = _of_the_running_kernel
+    types.Number.__call__ = _cast
+    for kind in types.integer_domain | types.real_domain: kind.in_numpy = getattr(np, kind.name)

@@ -1,0 +1,64 @@
+"""How messages name a line of a kernel and a thread.
+
+The line that counts is the innermost one that belongs neither to Numba nor to the simulator.
+"""
+import dis
+import linecache
+from bisect import bisect_right
+from functools import cache
+
+INSIDE = "numba_matmul.sim.", "numba_matmul.ptx."  # modules of the simulator
+
+_lines = {}
+_places = {}
+
+
+def line_text(code, number):
+    "How messages name line `number` of the function with this `code`."
+    key = id(code), number
+    if key not in _lines:
+        text = linecache.getline(code.co_filename, number).strip()
+        # the code is kept, so that no other one gets its id
+        _lines[key] = code, f"line {number} of {code.co_name}" + (f": {text}" if text else "")
+    return _lines[key][1]
+
+def place_of(frame):
+    """Where a kernel's function is: its code and line; as text, with the lines that called it; the column in
+    each of these lines."""
+    # the instructions of all callers tell a place from others, and are found faster than its text
+    key, at = [id(frame.f_code), frame.f_lasti], frame
+    while at := at.f_back: key += id(at.f_code), at.f_lasti
+    if (key := tuple(key)) not in _places:
+        frames, at = [frame], frame
+        while at := at.f_back:
+            if not (at.f_globals.get("__name__") or "").startswith(INSIDE): frames.append(at)
+        calls = [(at.f_code, at.f_lineno) for at in frames]
+        columns = tuple([*at.f_code.co_positions()][at.f_lasti // 2][2] or 0 for at in frames)
+        text = ", called at ".join(line_text(*call) for call in calls)  # this keeps all their codes
+        _places[key] = calls[0], text, columns
+    return _places[key]
+
+def last_user_line(traceback):
+    """The line of the kernel, or of a device function it calls, at which `traceback` ends. If that one
+    belongs to this package, also the reader's line that called it."""
+    last = own = None
+    while traceback:
+        module = traceback.tb_frame.f_globals.get("__name__", "")
+        if not module.startswith(INSIDE) and module.split(".")[0] not in ("numba", "numpy", "functools"):
+            last = line_text(traceback.tb_frame.f_code, traceback.tb_lineno)
+            if not module.startswith("numba_matmul."): own = last
+        traceback = traceback.tb_next
+    return last if own in (None, last) else f"{last}, called at {own}"
+
+@cache
+def _starts(code): return [instruction.offset for instruction in dis.get_instructions(code)]
+
+def instruction(frame):
+    "Which instruction of its code a frame runs. (`f_lasti` may also point past its start.)"
+    starts = _starts(frame.f_code)
+    return starts[bisect_right(starts, frame.f_lasti) - 1]
+
+def position(dim3, dims):
+    "A thread's or block's index as text, without trailing dimensions of size 1: `(3)`, `(3, 0)`."
+    used = max([i + 1 for i, n in enumerate(dims) if n > 1], default=1)
+    return "(" + ", ".join(map(str, tuple(dim3)[:used])) + ")"
