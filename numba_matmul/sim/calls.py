@@ -245,11 +245,11 @@ class Calls(CudaCalls):
         "Does the compiler have this function of numpy's for arguments of these types?"
         if any(k in COMPLEX for k in kinds): return False
         if text in ("maximum", "minimum") and "float16" in kinds: return False
-        ufunc = isinstance(target, np.ufunc)
-        if not any(isinstance(k, Array) for k in kinds): return text in OF_NUMPY
-        if ufunc:
-            return text in OF_NUMPY and len(kinds) == target.nargs  # the last one takes the results
-        return text in OF_ARRAYS_TOO and (len(kinds) == 1) != text.startswith("atleast")
+        arrays, ufunc = any(isinstance(k, Array) for k in kinds), isinstance(target, np.ufunc)
+        if arrays and not ufunc:
+            return text in OF_ARRAYS_TOO and (len(kinds) == 1) != text.startswith("atleast")
+        # of arrays, the last argument of a ufunc takes the results
+        return text in OF_NUMPY and (not arrays or len(kinds) == target.nargs)
 
     def method(self, node):
         "The call of what an array has."

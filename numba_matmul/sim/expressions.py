@@ -109,6 +109,7 @@ class Expressions:
                         "argument")
 
     def expr(self, node):
+        # messages name the line of the innermost expression
         self.line = getattr(node, "lineno", self.line)
         value = getattr(self, f"expr_{type(node).__name__}", self.expr_other)(node)
         ast.copy_location(value.node, node)
@@ -138,6 +139,7 @@ class Expressions:
                 return self.taken_over(node, self.outer[node.id].cell_contents)
             except ValueError:
                 self.refuse(f"the name {node.id} has no value yet")
+        # as Python looks names up
         for scope in self.fn.__globals__, vars(builtins):
             if node.id in scope: return self.taken_over(node, scope[node.id])
         self.refuse(f"the name {node.id} is not defined")
@@ -153,6 +155,7 @@ class Expressions:
 
     def frozen(self, node, value):
         "A constant, or the value of a name from outside, which is a constant for the compiler."
+        # numbers and arrays
         if value is None: return Value(constant(None), NONE, known=None)
         number = isinstance(value, (np.number, np.bool_, bool, int, float, complex))
         if number and is_number(kind := type_of(value)): return self._frozen_number(value, kind)
@@ -193,6 +196,7 @@ class Expressions:
 
     def named(self, text, value):
         "A name for a value that has none in a kernel."
+        # no variable has such a name; a second value of that name gets a mark
         text = f"<{text}>"
         while self.namespace.setdefault(text, value) is not value: text += "'"
         return name(text)
@@ -272,6 +276,7 @@ class Expressions:
         first, native, two = names[0], names[0] in NATIVE, len(values) == 2
         if two and native and all(v.known is not UNKNOWN for v in values):
             known = bool(NATIVE[first](values[0].known, values[1].known))
+        # as Python compares, for types that are known only when the kernel runs
         plain = ast.Compare(boxed(values[0]), node.ops, [boxed(v) for v in values[1:]])
         # complex numbers, arrays, texts
         if any(v.type in COMPLEX for v in values):

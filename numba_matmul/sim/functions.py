@@ -120,6 +120,7 @@ class Functions(Parts):
         if text in OF_MATH and (len(values) != wanted or any(k in COMPLEX for k in kinds)):
             self.refuse(f"math.{text} takes {wanted} number{'s' * (wanted != 1)} in a kernel, and none is "
                         "complex")
+        # what has no type yet is looked at when the kernel runs
         if not all(map(is_scalar, kinds)) or text in ("frexp", "modf"): return Value(plain)
         if text == "ldexp":
             if len(values) != 2: return Value(plain)
@@ -130,6 +131,7 @@ class Functions(Parts):
         if text in ASKING:
             node = call(f"math.{text}", converted(values[0], common(kinds[0], "float32")))
             return Value(call("bool", node), "bool")
+        # the others compute in the type of their arguments, integers in float64
         if text in ELEMENTARY: kind = "float64" if is_integer(kinds[0]) else kinds[0]
         else:
             kind = common(common(*kinds), "float32")
@@ -143,6 +145,7 @@ class Functions(Parts):
         kinds, text = [v.type for v in values], target.__name__
         if wrong := keywords.keys() - KEYWORDS.get(target, set()):
             self.refuse(f"{text} takes no {', '.join(sorted(wrong))}= in a kernel")
+        # functions of whole arrays and tuples, or of any types
         if target is len:
             if len(kinds) != 1: self.refuse("len takes one array or tuple")
             if isinstance(kinds[0], (Tuple, Array)): return Value(plain, "int64", SIZES)
@@ -157,6 +160,7 @@ class Functions(Parts):
             return Value(plain, "complex64" if set(kinds) == {"float32"} else kind)
         if target is range: return Value(self.ranged(plain, values).node)
         if target is abs and len(values) != 1: self.refuse("abs takes one number")
+        # of complex numbers the compiler takes the absolute value alone
         if any(k in COMPLEX for k in kinds):
             if target is not abs: self.refuse(f"{text} of a complex number: the compiler has none")
             return Value(plain, "float32" if kinds[0] == "complex64" else "float64")
@@ -181,6 +185,7 @@ class Functions(Parts):
             made = call(target.__name__) if two_floats else ast.Call(plain.func, [], [])
             made.args = [converted(v, kind) for v in values]
             return Value(made, kind, bounds)
+        # an integer with one argument, and the number's own type with a number of digits
         if target is round:
             if len(kinds) == 1:
                 plain.args = [converted(first, common(kinds[0], "float32"))]
@@ -188,6 +193,7 @@ class Functions(Parts):
             if len(kinds) == 2 and kinds[1] in FLOATS: plain.args[1] = converted(values[1], "int64")
             return Value(plain) if is_integer(kinds[0]) else Value(call(kinds[0], plain), kinds[0])
         if target is pow and len(kinds) == 2: return self.apply("Pow", *values)
+        # both parts are computed by the operators' rules
         if target is divmod:
             if common(*kinds) == "float64":
                 values = [Value(converted(v, "float64"), "float64") for v in values]

@@ -89,10 +89,12 @@ _LACKS = {"gpu_data", "as_cuda_arg", "device_ctypes_pointer", "get_ipc_handle", 
 
 def _attribute(array, name):
     "An attribute of a device array that isn't one of its methods."
+    # Numba's own code in a kernel may use all that numpy has
     if "_ary" in vars(array) and (name in _FORWARDED or numba_kernel._get_kernel_context()):
         return getattr(array._ary, name)
     if name in _LACKS:
         raise AttributeError(f"the simulator has no {name}: its device arrays lie in the host's memory")
+    # protocols that Python asks for get no advice
     if name.startswith("__"): raise AttributeError(name)
     if hasattr(np.ndarray, name):
         raise AttributeError(f"a device array has no {name}: copy it to the host first, as in to_h(x).{name}")
@@ -118,6 +120,7 @@ def _transposed(array, axes=None):
 
 
 def _getitem(array, index, stream=0):
+    # numpy would gather elements by a list or an array of indices, a device array can't
     for i in index if isinstance(index, tuple) else (index,):
         if not isinstance(i, (slice, str)) and not hasattr(i, "__index__") or getattr(i, "ndim", 0):
             raise TypeError(f"a device array takes integers and slices, not {i!r}: copy it to the host "
@@ -137,6 +140,7 @@ def _reduced(array):
     "How a device array is copied or pickled: with all of its memory, which others may share."
     view = memory = array._ary
     if not isinstance(view, np.ndarray): return FakeCUDAArray, (view,)  # a record
+    # the array that owns the memory, unless that has gaps
     while isinstance(memory.base, np.ndarray): memory = memory.base
     if not memory.flags.forc: view = memory = view.copy()
     offset = view.__array_interface__["data"][0] - memory.__array_interface__["data"][0] if view.size else 0
@@ -343,6 +347,7 @@ def _no_ufunc(self, *args, **options):
 
 def install():
     "Put all of this into `numba.cuda`."
+    # arrays, devices, streams
     for name, method in _METHODS.items(): setattr(FakeCUDAArray, name, method)
     devices.gpus.lst = (Context(),)
     devices.get_context = current_context
@@ -360,6 +365,7 @@ def install():
     gone = {name for name, value in vars(cuda).items() if value is None and not name.startswith("_")}
     for name in gone | {"Event", "auto_device", "reset", "declare_device", "is_signature", "contextmanager"}:
         if hasattr(cuda, name): delattr(cuda, name)
+    # ufuncs compiled for a GPU
     from numba.cuda import vectorizers
     vectorizers.CUDAVectorize.__init__ = vectorizers.CUDAGUFuncVectorize.__init__ = _no_ufunc
     # it overflows on purpose, and is compiled nowhere

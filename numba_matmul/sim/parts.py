@@ -49,6 +49,7 @@ class Parts(Expressions):
         base = self.expr(node.value)
         kind, at = base.type, getattr(node.slice, "value", 0)
         if isinstance(kind, (Array, Record)) and isinstance(at, str): return self.field(base, at)
+        # of what can't be indexed, and of parts that the compiler doesn't know
         if isinstance(kind, Known) and not isinstance(kind.value, bytes):
             self.refuse(f"{ast.unparse(node.value)} has no elements")
         if isinstance(kind, Array) and at in (..., None):
@@ -132,6 +133,7 @@ class Parts(Expressions):
         if text not in fields and fields:
             self.refuse(f"no field {text!r}: there are {', '.join(fields)}")
         if text not in fields: self.refuse(f"an array of {array} has no fields")
+        # a field may be an array itself
         inner = fields[text][0]
         of, shape = inner.subdtype or (inner, ())
         if isinstance(base.type, Array):
@@ -149,6 +151,7 @@ class Parts(Expressions):
     def expr_Attribute(self, node):
         base, text = self.expr(node.value), node.attr
         taken, kind = ast.Attribute(base.node, text, node.ctx), base.type
+        # a field of an element, or of all elements of an array
         record = kind.dtype if isinstance(kind, Array) else kind
         if isinstance(record, Record) and (record is kind or text in record.dtype.names):
             return self.field(base, text)
@@ -171,6 +174,7 @@ class Parts(Expressions):
         complex_, record = array.dtype in COMPLEX, isinstance(array.dtype, Record)
         if text not in (*OF_ARRAYS, *WITHOUT_CALL, *["imag"] * complex_) or record and text == "real":
             self.refuse(f"an array has no {text} in a kernel")
+        # views keep the type, sizes are integers
         if text == "T" or text == "real" and not complex_: return Value(taken, array)
         if text == "ndim" and getattr(node, "id", "") in self.code.co_varnames[:self.code.co_argcount]:
             return self.frozen(taken, array.ndim)  # the compiler decides by it which branch it has
@@ -189,12 +193,12 @@ class Parts(Expressions):
                              "float32" if kind == "complex64" else "float64")
             if text == "real": return base
             return Value(constant(0) if is_integer(kind) else call(kind, constant(0)), kind)
+        # numpy's methods of numbers
         if text == "bit_count" and kind in INTEGERS:
             return Value(ast.Attribute(fitted(base), text, ast.Load()))
         missing = kind == "bool" and text != "item" or kind in COMPLEX and text == "view"
         if missing or text not in ("item", "view", "conjugate"):
             self.refuse(f"a {kind} has no {text} in a kernel")
-        # numpy's numbers have these methods, and typed code has Python's
         holder = call("truth" if kind == "bool" else kind, fitted(base))
         return Value(ast.Attribute(holder, text, ast.Load()))
 
