@@ -85,6 +85,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.exercises.e18': {},
             'numba_matmul.exercises.e30': {},
             'numba_matmul.exercises.e31': {},
+            'numba_matmul.exercises.recorded': {},
             'numba_matmul.gemm.args': {},
             'numba_matmul.gemm.epilogue': {},
             'numba_matmul.gemm.kernel': {},
@@ -95,6 +96,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.gemm.tensor_maps': {},
             'numba_matmul.gemm.tiled': {},
             'numba_matmul.gemm.tiles': {},
+            'numba_matmul.judge': {},
             'numba_matmul.kernels.k01_naive': { 'numba_matmul.kernels.k01_naive.plan_naive': ( 'naive.html#plan_naive',
                                                                                                'numba_matmul/kernels/k01_naive.py'),
                                                 'numba_matmul.kernels.k01_naive.sgemm_naive': ( 'naive.html#sgemm_naive',
@@ -369,6 +371,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.sim.scheduler': {},
             'numba_matmul.sim.types': {},
             'numba_matmul.sim.typing': {},
+            'numba_matmul.source': {},
             'numba_matmul.static': {},
             'numba_matmul.torch_ops': {},
             'numba_matmul.util': {}}}

@@ -10,10 +10,12 @@ import pytest
 from conftest import ROOT
 from numba import cuda, float32, uint32
 
-from numba_matmul import exercise
-from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome, verdicts
+from numba_matmul import exercise, judge
+from numba_matmul.exercise import Mutant, exercises, outcome
 from numba_matmul.exercises import e09
 from numba_matmul.gemm.tiles import GroupTile
+from numba_matmul.judge import VERDICTS, verdicts
+from numba_matmul.source import function_of, with_constants
 
 ALL = exercises()
 
@@ -140,7 +142,7 @@ def test_what_a_kernel_prints_is_shown_and_not_all_of_it():
 
 def test_constants_of_an_exercise_win_over_what_its_page_computes():
     kernel = ALL["05"].build(Mutant("BN computed", ALL["05"].solutions["reference"], "BN = 2 * BM\nHALF = BN // 2\n" + ALL["05"].solutions["reference"], ""))
-    scope = exercise.kernel_parts(exercise.with_constants(kernel, dict(BM=16, BN=48)))[0].__globals__
+    scope = function_of(with_constants(kernel, dict(BM=16, BN=48))).__globals__
     assert (scope["BM"], scope["BN"], scope["HALF"]) == (16, 48, 24)
 
 
@@ -165,8 +167,8 @@ def test_a_result_may_be_off_by_rounding_alone(error, passes):
 @pytest.fixture
 def no_compiler(monkeypatch):
     "On a Mac there is no numba-cuda."
-    for module in exercise, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
-    monkeypatch.setattr(exercise, "machine_code", None)
+    for module in judge, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
+    monkeypatch.setattr(judge, "machine_code", None)
 
 
 @pytest.mark.parametrize("key", ["02", "09"])

@@ -4,7 +4,8 @@ The grid is wide enough both ways, so a kernel that maps x to the rows is correc
 asks of memory: the goals count the sectors of a request, in the first block. Two of lesson 1's goals hold
 here as well: one store to C per thread, and nothing in float64.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of
 from ..kernels.k02_gmem_coalescing import short_coalesced
 from .e01 import HINTS, ONE_EACH
 

@@ -7,7 +7,8 @@ conflicts. (Two passes are accepted. With `TILE = 16` a warp has two rows of the
 words these two conflict; with `TILE = 32` a warp has one row, and nothing does.) Nothing is to be computed in
 float64.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of
 from ..kernels.k03_smem_blocking import short_smem
 
 

@@ -16,7 +16,8 @@ A kernel that is correct can still miss the point, in several ways that are coun
 - **instructions**: how many the main loop has for each multiply-add, in the machine code. A `range` around a
   `range` is not unrolled completely, and then the loads stay narrow.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of, replaced
 from ..kernels.k04_1d_blocktiling import short_1d
 from .e03 import BETWEEN, global_reads, two_barriers
 
@@ -49,12 +50,6 @@ SPREAD_ROW = """        dot = 0
             for j in range(TM): acc[j] += a_value * b_tile[dot, col + j * (BN // TM)]
             dot += 1
 """
-
-def replaced(source, *pairs):
-    "A source with some texts replaced."
-    for old, new in pairs: source = source.replace(old, new)
-    return source
-
 
 SOLUTIONS = {
     "reference": REFERENCE,

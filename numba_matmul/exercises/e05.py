@@ -16,10 +16,11 @@ Four goals are counted, besides the verdicts that every kernel must pass:
 How the results of a thread lie in the tile is free: side by side, or spread over the tile. Both are among the
 solutions below.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of, replaced
 from ..kernels.k05_2d_blocktiling import short_2d
 from .e03 import BETWEEN, global_reads, two_barriers
-from .e04 import replaced, shared_reads
+from .e04 import shared_reads
 
 
 REFERENCE = reference_of(short_2d, "my_2d")

@@ -20,11 +20,12 @@ finds loads of 128 bits either way. In the lesson's tile it does not.
 A tile may be filled in one pass or in a loop, and the indices may be computed as you like.
 """
 from dataclasses import replace
+from textwrap import indent
 
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of, replaced
 from ..kernels.k06_vectorized import short_vectorized
 from .e03 import BETWEEN, copies, global_reads, two_barriers
-from .e04 import replaced
 
 
 # What is counted
@@ -116,14 +117,14 @@ ALONE = """        if thread == 0:
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = replaced("\n" + STORES, ("\n", "\n    ")).strip("\n ")
+IN_LOOP = indent(STORES, "    ")
 STEP = "        k0 += BK\n"
 
 
 MUTANTS = (
-    Mutant("C stored in each tile", STEP, f"{STEP}        {IN_LOOP}\n", "one store each"),
+    Mutant("C stored in each tile", STEP, STEP + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", STEP,
-           f"{STEP}        {IN_LOOP}\n".replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
+           STEP + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
     Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier between the copies", "        store4(b_tile", "        cuda.syncthreads()\n        store4(b_tile", "barriers per tile"),
     Mutant("the first barrier in the first tile only", "        cuda.syncthreads()\n        dot", "        if k0 == 0: cuda.syncthreads()\n        dot",

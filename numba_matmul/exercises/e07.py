@@ -18,7 +18,11 @@ there must be none, three goals are counted:
 code; a third one is for A), and no conflict when the tile is filled (**stores of B**, four wavefronts for a
 warp's one request of 128 bits).
 """
+from textwrap import indent
+
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..kernels.k07_bank_conflicts_linearize import short_linearized
+from ..source import reference_of, replaced
 from .e03 import two_barriers
 from .e04 import instructions
 
@@ -57,51 +61,14 @@ PREAMBLE = """from numba_matmul.ptx.core import load4, store4
 BM, BN, BK, TM, TN = 128, 128, 8, 8, 8
 THREADS, ACROSS = 256, 16
 """
-REFERENCE = """@cuda.jit
-def my_linearized(a, b, c):
-    a_tile = cuda.shared.array((BK, BM), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, TN, ACROSS), float32)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // ACROSS * TM, thread % ACROSS * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        x = load4(b, (k0 + b_row, col0 + b_col))
-        for q in range(4): b_tile[b_row, (b_col + q) % TN, (b_col + q) // TN] = x[q]
-        cuda.syncthreads()  # filled
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, j, col // TN]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()  # read
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = reference_of(short_linearized, "my_linearized")
 SHAPE = "cuda.shared.array((BK, TN, ACROSS), float32)"
 FILL = "        for q in range(4): b_tile[b_row, (b_col + q) % TN, (b_col + q) // TN] = x[q]\n"
 READ = "            for j in range(TN): reg_n[j] = b_tile[dot, j, col // TN]\n"
 
 def with_order(shape, fill, read, source=REFERENCE):
     "The same kernel with another order in shared memory."
-    for old, new in ((SHAPE, shape), (FILL, fill), (READ, read)):
-        if source.count(old) != 1: raise ValueError(f"{old!r} occurs {source.count(old)} times, not once")
-        source = source.replace(old, new)
-    return source
+    return replaced(source, (SHAPE, shape), (FILL, fill), (READ, read))
 
 
 WIDE_READ = """            for j in range(0, TN, 4):
@@ -148,12 +115,13 @@ def other_order(name, shape, fill, read, verdict):
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = STORES.replace("    for i", "        for i").replace("        for j", "            for j").replace("            store4", "                store4")
+IN_LOOP = indent(STORES, "    ")
+FILLED = "        cuda.syncthreads()\n        dot = 0\n"
+ALL_READ = "        cuda.syncthreads()\n        k0 += BK\n"
 OF_THE_LOOP = (  # and of the blocks: mistakes that lesson 8's kernel can have, too
     Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", "cuda.syncthreads()  # filled", "if k0 == 0: cuda.syncthreads()", "no races"),
-    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # read", "if k0 < 2 * BK: cuda.syncthreads()", "no races"),
+    Mutant("the first barrier in the first tile only", FILLED, FILLED.replace("cuda", "if k0 == 0: cuda"), "no races"),
+    Mutant("the second barrier after the first two tiles only", ALL_READ, ALL_READ.replace("cuda", "if k0 < 2 * BK: cuda"), "no races"),
     Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
     Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"))
 CHEATS = (
@@ -161,9 +129,10 @@ CHEATS = (
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
     *OF_THE_LOOP,
+    Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 4", "correct"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
-    Mutant("a number for TM", "thread // ACROSS * TM,", "thread // ACROSS * 8,", "in bounds"),
+    Mutant("a number for TM", "thread // (BN // TN) * TM,", "thread // (BN // TN) * 8,", "in bounds"),
     Mutant("a number for BM", "cuda.blockIdx.y * BM", "cuda.blockIdx.y * 64", "correct"),
     Mutant("added to what C held", STORES, "    for i in range(TM):\n        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"))
 
@@ -191,9 +160,9 @@ MUTANTS = (
     Mutant("one number for all columns", "b_tile[dot, j, col // TN]", "b_tile[dot, 0, col // TN]", "correct"),
     Mutant("each thread reads number 0's place", "b_tile[dot, j, col // TN]", "b_tile[dot, j, 0]", "correct"),
     Mutant("a tile with too few rows", "(BK, TN, ACROSS)", "(4, TN, ACROSS)", "in bounds"),
-    Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
-    Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
-    Mutant("a barrier for those with few rows", "cuda.syncthreads()  # filled", "if row < BM // 2: cuda.syncthreads()", "all written"),
+    Mutant("no barrier after filling", FILLED, "        dot = 0\n", "all written"),
+    Mutant("no barrier after reading", ALL_READ, "        k0 += BK\n", "no races"),
+    Mutant("a barrier for those with few rows", FILLED, FILLED.replace("cuda", "if row < BM // 2: cuda"), "all written"),
     Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
     Mutant("the first block's columns", "(k0 + b_row, col0 + b_col)", "(k0 + b_row, b_col)", "correct"),
     Mutant("a load that starts anywhere", "b_col = thread // (BN // 4), thread % (BN // 4) * 4",
@@ -265,8 +234,8 @@ WIDE_MUTANTS = (
     Mutant("left and right half of the tile", "b_col // 4 % 2, b_col // 8 * 4", "b_col // (BN // 2), b_col % (BN // 2)", "correct"),
     Mutant("both halves in one", "b_col // 4 % 2, b_col // 8 * 4", "0, b_col // 8 * 4", "no races"),
     Mutant("rows of 81 words", "HALF = BN // 2 + 16", "HALF = BN // 2 + 17", "aligned"),
-    Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
-    Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
+    Mutant("no barrier after filling", FILLED, "        dot = 0\n", "all written"),
+    Mutant("no barrier after reading", ALL_READ, "        k0 += BK\n", "no races"),
     Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
     Mutant("a tile that is not aligned", "HALF), float32, alignment=16)", "HALF), float32)", "aligned"),
     Mutant("a number in place of the name, right for one tile", "HALF = BN // 2 + 16", "HALF = 48", "in bounds"),

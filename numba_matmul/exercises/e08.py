@@ -16,53 +16,21 @@ thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16�
 - **width**: of the narrowest access to global memory, in the machine code. Four neighbors of A or B are
   loaded at once, and four of C are stored at once.
 """
+from textwrap import indent
+
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..kernels.k08_bank_conflicts_padding import short_padded
+from ..source import reference_of, replaced
 from .e03 import two_barriers
 from .e06 import width
-from .e07 import OF_BLOCKS, OF_THE_LOOP, SIZES, TWO_BARRIERS, loads_of, stores_of
+from .e07 import ALL_READ, FILLED, OF_BLOCKS, OF_THE_LOOP, SIZES, TWO_BARRIERS, loads_of, stores_of
 
 
 PREAMBLE = """from numba_matmul.ptx.core import load4, store4
 BM, BN, BK, TM, TN = 128, 128, 8, 8, 8
 GAP = BN // 2
 """
-REFERENCE = """WIDE = BM + 4
-
-@cuda.jit
-def my_padded(a, b, c):
-    a_tile = cuda.shared.array((BK, WIDE), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // (BN // TN) * TM, thread % (BN // TN) * 4
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        x = load4(b, (k0 + b_row, col0 + b_col))
-        store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])
-        cuda.syncthreads()  # filled
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, col + j // 4 * GAP + j % 4]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()  # read
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j // 4 * GAP),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = "WIDE = BM + 4\n\n" + reference_of(short_padded, "my_padded")
 
 
 STORE = "        for q in range(4): a_tile[a_col + q, a_row] = x[q]\n"
@@ -76,13 +44,7 @@ def narrow_loads(code):
     "Loads of fewer than 128 bits from shared memory, in the main loop."
     return code.mix.get("LDS 32", 0) + code.mix.get("LDS 64", 0)
 
-def changed(*pairs):
-    "The reference with some texts replaced, each of which occurs in it once."
-    source = REFERENCE
-    for old, new in pairs:
-        if source.count(old) != 1: raise ValueError(f"{old!r} occurs {source.count(old)} times, not once")
-        source = source.replace(old, new)
-    return source
+def changed(*pairs): return replaced(REFERENCE, *pairs)
 
 SOLUTIONS = {
     "reference": REFERENCE,
@@ -114,8 +76,7 @@ SOLUTIONS = {
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = (STORES.replace("    for i", "        for i").replace("        for j", "            for j")
-           .replace("            store4", "                store4"))
+IN_LOOP = indent(STORES, "    ")
 
 
 MUTANTS = (
@@ -123,6 +84,7 @@ MUTANTS = (
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
     *OF_THE_LOOP,
+    Mutant("a barrier between the copies", "        store4(b_tile, ", "        cuda.syncthreads()\n        store4(b_tile, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
     Mutant("a number for TM", "thread // (BN // TN) * TM,", "thread // (BN // TN) * 4,", "correct"),
@@ -131,7 +93,7 @@ MUTANTS = (
         for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] += acc[i, j]
 """, "correct"),
     Mutant("a row of 68 words, right for one tile", "WIDE = BM + 4", "WIDE = 68", "in bounds"),
-    Mutant("the four not passed one by one", "x[0], x[1], x[2], x[3])\n        cuda", "x)\n        cuda", "compiles"),
+    Mutant("the four not passed one by one", "*load4(b", "load4(b", "compiles"),
     Mutant("not written", STORE, "        ...\n", "written"),
     Mutant("not transposed", "a_tile[a_col + q, a_row]", "a_tile[a_row, a_col + q]", "in bounds"),
     Mutant("one place for all four", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row]", "all written"),
@@ -149,8 +111,8 @@ MUTANTS = (
     Mutant("two words", "WIDE = BM + 4", "WIDE = BM + 2", "stores of A"),
     Mutant("five words", "WIDE = BM + 4", "WIDE = BM + 5", "stores of A"),
     Mutant("a row too short", "WIDE = BM + 4", "WIDE = BM // 2 - 4", "in bounds"),
-    Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
-    Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
+    Mutant("no barrier after filling", FILLED, "        dot = 0\n", "all written"),
+    Mutant("no barrier after reading", ALL_READ, "        k0 += BK\n", "no races"),
     Mutant("the same columns of A for each tile", "(row0 + a_row, k0 + a_col)", "(row0 + a_row, a_col)", "correct"),
     Mutant("the first block's rows", "(row0 + a_row, k0 + a_col)", "(a_row, k0 + a_col)", "correct"),
     Mutant("a load that starts anywhere", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
@@ -177,7 +139,7 @@ MUTANTS = (
         ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, WIDE)")), "stores of A"),
     Mutant("B padded by five as well", REFERENCE, changed(
         ("WIDE = BM + 4", "WIDE, B_WIDE = BM + 4, BN + 5"), ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, B_WIDE)"),
-        ("store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])", "for q in range(4): b_tile[b_row, b_col + q] = x[q]")),
+        ("        store4(b_tile, (b_row, b_col), *load4(b, (k0 + b_row, col0 + b_col)))\n", "        x = load4(b, (k0 + b_row, col0 + b_col))\n        for q in range(4): b_tile[b_row, b_col + q] = x[q]\n")),
         "narrow loads"),
     Mutant("C stored one by one", """        for j in range(0, TN, 4):
             store4(c, (row0 + row + i, col0 + col + j // 4 * GAP),

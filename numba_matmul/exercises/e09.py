@@ -13,7 +13,8 @@ from functools import partial
 
 from ..cards import load_cards
 from ..compiler import machine_code, occupancy
-from ..exercise import NO_COMPILER, Exercise, Mutant, Verdict
+from ..exercise import Exercise, Mutant
+from ..judge import NO_COMPILER, Verdict
 from ..gemm.tiles import GroupTile, check_tile
 from ..kernels.k09_autotuning import RULES, sgemm_autotuned
 from ..microscope import microscope

@@ -13,10 +13,12 @@ where a tile is wider than high.) Then come these goals:
 
 The library's own kernel, or its map, isn't yours, and is refused.
 """
-import numpy as np
 from dataclasses import replace
-from ..exercise import Exercise, Goal, Mutant, Verdict, judge_kernel, matmul_case
-from ..process import kernel_parts
+
+import numpy as np
+from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..kernels import k10_warptiling as page
+from ..source import reference_of
 
 
 SMALL = dict(BM=32, BN=64, BK=8, WM=16, WN=32, TM=2, TN=8, THREADS=128, PADDED=68)
@@ -42,60 +44,7 @@ def fences(code): return sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in c
 NO_FENCES = Goal("fences", fences, most=0, counted="code",
                  hint="a barrier already orders what the threads of a block read and write in shared memory")
 
-def from_library(kernel, given=()):
-    "The verdict on a kernel that is the library's, or calls a device function of its kernels, other than those given."
-    seen, left = set(), [kernel]
-    while left:
-        if not (parts := kernel_parts(left.pop())) or parts[0] in seen: continue
-        fn = parts[0]
-        seen.add(fn)
-        if (fn.__module__ or "").startswith("numba_matmul.kernels.") and fn.__name__ not in given:
-            return Verdict("your own", False, f"{fn.__name__} is the library's own answer",
-                           "write the lines yourself: the library's kernel is for comparing, after you have passed")
-        left += [fn.__globals__.get(name) for name in fn.__code__.co_names]
-
-def judge(exercise, kernel):
-    "The usual verdicts, on a kernel of the reader's own."
-    return [found] if (found := from_library(kernel)) else list(judge_kernel(exercise, kernel))
-
-
-KERNEL = """@cuda.jit
-def my_warptiling(a, b, c):
-    a_tile = cuda.shared.array((BK, PADDED), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    warp, lane = thread // 32, thread % 32
-    row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
-    col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        x = load4(b, (k0 + b_row, col0 + b_col))
-        store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])
-        cuda.syncthreads()
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = reference_of(page.short_warptiling, "my_warptiling")
 PLACE = """    warp, lane = thread // 32, thread % 32
     row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
     col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
@@ -103,7 +52,7 @@ PLACE = """    warp, lane = thread // 32, thread % 32
 
 def placed(text):
     "The kernel with a different map."
-    return KERNEL.replace(PLACE, text)
+    return REFERENCE.replace(PLACE, text)
 
 
 EXERCISES = (Exercise(
@@ -135,7 +84,7 @@ EXERCISES = (Exercise(
                         "a block have? Count by the names, not by the page's numbers: BM, WM, TM and the others "
                         "differ from launch to launch"},
     solutions={
-        "reference": KERNEL,
+        "reference": REFERENCE,
         "lanes in columns": placed("""    warp, lane = thread // 32, thread % 32
     row = warp // (BN // WN) * WM + lane % (WM // TM) * TM
     col = warp % (BN // WN) * WN + lane // (WM // TM) * TN
@@ -220,11 +169,11 @@ def down_across(number, width): return number // width, number % width
     row = warp // 2 * 32 + lane // 8 * 8
     col = warp % 2 * 64 + lane % 8 * 8
 """, "in bounds"),
-        Mutant("the library's kernel", KERNEL,
+        Mutant("the library's kernel", REFERENCE,
                "from numba_matmul.kernels.k10_warptiling import short_warptiling as my_warptiling\n", "your own"),
-        Mutant("the library's map", KERNEL, """from numba_matmul.gemm.tiles import WarpTile
+        Mutant("the library's map", REFERENCE, """from numba_matmul.gemm.tiles import WarpTile
 from numba_matmul.kernels.k10_warptiling import thread_place
 place = thread_place(WarpTile(bm=32, bn=64, bk=8, wm=16, wn=32, wniter=1, tm=2, tn=8))
 
 """ + placed("    row, col = place(thread)\n"), "your own")),
-    judge=judge, launch=lambda m, n: ((n // 128, m // 128), (256, 1))),)
+    page=page, launch=lambda m, n: ((n // 128, m // 128), (256, 1))),)

@@ -11,38 +11,23 @@ happens, so they look at the first warp of a recorded run: its loads, stores and
 - **barriers per tile**: one between each k tile and the next.
 - **loads per tile**: two, one of A and one of B.
 """
-from ..exercise import Exercise, Goal, Mutant, judge_kernel, reached, with_constants
-from ..microscope import trace
-from ..process import in_child
-from .e10 import NO_FENCES, case, from_library
-import numpy as np
+from textwrap import dedent, indent
+
+from ..exercise import Exercise, Goal, Mutant
+from ..kernels import k11_double_buffering as page
+from ..source import cut, reference_of, replaced
+from .e10 import NO_FENCES, case
+from .recorded import barriers, first_warp
 
 
 SMALL = dict(BM=16, BN=32, BK=8, WM=8, WN=32, TM=2, TN=4, THREADS=64, PADDED=36)
 OTHER = dict(BM=8, BN=64, BK=4, WM=8, WN=32, TM=1, TN=8, THREADS=64, PADDED=68)
 
-def events_of(exercise, kernel):
-    "What the first warp of the first case does, in order: names of events, and their numbers."
-    first = exercise.cases[0]
-    args, _ = first.make(np.random.default_rng())
-    launch = with_constants(kernel, exercise.constants)[first.grid, first.block]
-    return in_child(trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
-
-def tiles_of(exercise): return exercise.cases[0].size[2] // exercise.constants["BK"]
-
-def judge_order(order, exercise, kernel):
-    "The usual verdicts; then goals that are measured on the events of a warp and the number of its k tiles."
-    found = list(judge_kernel(exercise, kernel))
-    if not any(verdict.failed for verdict in found):
-        events, tiles = events_of(exercise, kernel), tiles_of(exercise)
-        found += [reached(goal, goal.measure(events, tiles)) for goal in order]
-    return found
-
-
-def overlap(events, tiles):
+def overlap(run):
     "How much of a tile is multiplied between the loads from global memory and the stores that need them."
-    whole, reads, asked, found = sum(kind == "shared load" for kind, _ in events) / tiles, 0, None, []
-    for kind, _ in events:
+    whole = sum(kind == "shared load" for kind, _ in run.events) / run.tiles
+    reads, asked, found = 0, None, []
+    for kind, _ in run.events:
         if kind == "shared load": reads += 1
         elif kind == "global load": asked = reads
         elif kind == "shared store" and asked is not None:
@@ -50,83 +35,25 @@ def overlap(events, tiles):
             asked = None
     return min(found, default=0)
 
-def barriers(events, tiles):
-    "Barriers for each k tile after the first, from the first read of the one before to the last read of this one."
-    reads = [i for i, (kind, _) in enumerate(events) if kind == "shared load"]
-    return sum(kind == "barrier" for kind, _ in events[reads[0]:reads[-1]]) / (tiles - 1)
-
-def loads(events, tiles):
+def loads(run):
     "Loads from global memory for each k tile; one k tile may be loaded twice."
-    return sum(kind == "global load" for kind, _ in events) / (tiles + 1)
+    return sum(kind == "global load" for kind, _ in run.events) / (run.tiles + 1)
 
 def narrowest(view):
     "Bytes of the narrowest load from global memory."
     return min(site.size for site in view.merged() if (site.space, site.operation) == ("global", "load"))
 
-ORDER = (
-    Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way",
-         hint="load the next k tile before you multiply this one, and store it afterwards"),
-    Goal("barriers per tile", barriers, most=1, hint="with two tiles, no thread stores where others still read: "
-         "one barrier per k tile, after the stores, is enough"),
-    Goal("loads per tile", loads, most=2, unit="of a thread from global memory",
-         hint="a thread loads four numbers of A and four of B per k tile, each of them once"))
-
-def judge(exercise, kernel):
-    "The usual verdicts and those of the order, on a kernel of the reader's own."
-    return [found] if (found := from_library(kernel)) else judge_order(ORDER, exercise, kernel)
-
-
-HEAD = """@cuda.jit
-def my_double_buffering(a, b, c):
-    a_tile = cuda.shared.array((2, BK, PADDED), float32, alignment=16)
-    b_tile = cuda.shared.array((2, BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    warp, lane = thread // 32, thread % 32
-    row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
-    col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-"""
-FIRST = """    x, y = load4(a, (row0 + a_row, a_col)), load4(b, (b_row, col0 + b_col))
-    for q in range(4): a_tile[0, a_col + q, a_row] = x[q]
-    store4(b_tile, (0, b_row, b_col), *y)
-"""
-MULTIPLY = """        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[now, dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[now, dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-"""
-TAIL = """    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
-def indented(text): return "".join(f"    {line}" for line in text.splitlines(True))
-def dedented(text): return "".join(line[4:] for line in text.splitlines(True))
-
-
-SOLUTIONS = {"reference": HEAD + FIRST + """    cuda.syncthreads()
-    k0, now = 0, 0
-    while k0 < a.shape[1]:
-        k0 += BK
-        if k0 < a.shape[1]:
-            x = load4(a, (row0 + a_row, k0 + a_col))
+LOADS = """            x = load4(a, (row0 + a_row, k0 + a_col))
             y = load4(b, (k0 + b_row, col0 + b_col))
-""" + MULTIPLY + """        now = 1 - now
-        if k0 < a.shape[1]:
-            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
-            store4(b_tile, (now, b_row, b_col), *y)
-        cuda.syncthreads()
-""" + TAIL, "the barrier comes first": HEAD + FIRST + """    k0, now = 0, 0
+"""
+BOTH = "            x, y = load4(a, (row0 + a_row, k0 + a_col)), load4(b, (k0 + b_row, col0 + b_col))\n"
+REFERENCE = replaced(reference_of(page.short_double_buffering, "my_double_buffering"), (BOTH, LOADS))
+HEAD, FIRST, LOOP, TAIL = cut(REFERENCE, "    x, y = load4", "    cuda.syncthreads()\n    k0", "    for i in range(TM):\n        for j in range(0,")
+MULTIPLY = cut(LOOP, "        dot = 0\n", "        now = 1")[1]
+
+
+SOLUTIONS = {
+    "reference": REFERENCE, "the barrier comes first": HEAD + FIRST + """    k0, now = 0, 0
     while k0 < a.shape[1]:
         cuda.syncthreads()
         more = k0 + BK < a.shape[1]
@@ -160,7 +87,7 @@ SOLUTIONS = {"reference": HEAD + FIRST + """    cuda.syncthreads()
         store4(b_tile, (now, b_row, b_col), *y)
         cuda.syncthreads()
         k0 += BK
-""" + dedented(MULTIPLY) + TAIL, "two tiles ahead": HEAD + FIRST + """    if BK < a.shape[1]:
+""" + indent(dedent(MULTIPLY), "    ") + TAIL, "two tiles ahead": HEAD + FIRST + """    if BK < a.shape[1]:
         x, y = load4(a, (row0 + a_row, BK + a_col)), load4(b, (BK + b_row, col0 + b_col))
     cuda.syncthreads()
     k0 = 0
@@ -232,9 +159,6 @@ def keep(a_tile, b_tile, place, a_row, a_col, b_row, b_col, x, y):
 """ + TAIL}
 
 
-LOADS = """            x = load4(a, (row0 + a_row, k0 + a_col))
-            y = load4(b, (k0 + b_row, col0 + b_col))
-"""
 STORES = """            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
             store4(b_tile, (now, b_row, b_col), *y)
 """
@@ -285,7 +209,7 @@ MUTANTS = (
     Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL, "        if k0 == BK: cuda.syncthreads()\n" + TAIL, "no races"),
     Mutant("a fence for each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.threadfence()\n        cuda.syncthreads()\n" + TAIL, "fences"),
-    Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n" + indented(TAIL), "one store each"),
+    Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n" + indent(TAIL, "    "), "one store each"),
     Mutant("the loop ends after two k tiles", "    while k0 < a.shape[1]:", "    while k0 < 2 * BK:", "all written"),
     Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
            "in bounds"),
@@ -306,7 +230,13 @@ EXERCISES = (Exercise(
                 hint="load4 reads four numbers at once"),
            Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", counted="code",
                 hint="two tiles of A and two of B are enough"),
-           NO_FENCES),
+           NO_FENCES,
+           Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way", counted="events",
+                hint="load the next k tile before you multiply this one, and store it afterwards"),
+           Goal("barriers per tile", barriers, most=1, counted="events", hint="with two tiles, no thread stores where others still "
+                "read: one barrier per k tile, after the stores, is enough"),
+           Goal("loads per tile", loads, most=2, unit="of a thread from global memory", counted="events",
+                hint="a thread loads four numbers of A and four of B per k tile, each of them once")),
     hints={"in bounds: a: index": "after the last k tile there is no next one to load: test for that. And rows of A "
                                   "begin at row0, which comes from blockIdx.y",
            "in bounds: b: index": "after the last k tile there is no next one to load: test for that. And columns of "
@@ -328,5 +258,5 @@ EXERCISES = (Exercise(
            "correct": "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two places do they end up, "
                       "and is each k tile multiplied exactly once?"},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",
-    solutions=SOLUTIONS, mutants=MUTANTS, judge=judge,
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

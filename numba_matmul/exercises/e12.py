@@ -12,89 +12,23 @@ a stage that somebody still reads. Then come the goals:
 - **shared memory**: four stages, and no more.
 - **fences**: none.
 """
-from ..exercise import Exercise, Goal, Mutant, with_constants, matmul_case
-from .e10 import NO_FENCES, from_library
-from .e11 import TAIL, barriers, indented, judge_order
-from ..kernels.k12_async_copy import start_copies
+from textwrap import indent
+
+from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..kernels import k12_async_copy as page
+from ..source import cut, reference_of, with_constants
+from .e10 import NO_FENCES
+from .e11 import TAIL
+from .recorded import copy_order, first_warp
 
 
-def time_for_a_copy(events, tiles):
-    "The fewest k tiles multiplied between the start of a copy and the wait for it, in the loop, while there are more to start."
-    whole, reads, started = sum(kind == "shared load" for kind, _ in events) / tiles, 0, None
-    last = max((i for i, (kind, _) in enumerate(events) if kind == "copy"), default=0)
-    waiting, found, waited = [], [], False
-    for kind, number in events[:last]:
-        if kind == "shared load": reads += 1
-        elif kind == "copy" and waited: started = reads
-        elif kind == "commit":
-            waiting.append(started)
-            started = None
-        elif kind == "wait":
-            waited, landed = True, waiting[:max(0, len(waiting) - number)]
-            waiting = waiting[len(landed):]
-            found += [(reads - start) / whole for start in landed if start is not None]
-    return min(found, default=0)
-
-ORDER = (
-    Goal("time for a copy", time_for_a_copy, least=3, unit="k tiles multiplied meanwhile",
-         hint="start the copy before you multiply, and wait only for the group that you need: how many younger groups "
-              "may still be under way?"),
-    Goal("barriers per tile", barriers, most=1,
-         hint="one barrier per k tile says both: all threads have waited for their copies, and all are done with "
-              "the stage before"))
-
-def judge(exercise, kernel):
-    "The usual verdicts and those of the order, on a kernel of the reader's own, which calls the page's `start_copies`."
-    found = from_library(kernel, ["start_copies"])
-    return [found] if found else judge_order(ORDER, exercise, kernel)
-
-
-HEAD = """@cuda.jit
-def my_async_copy(a, b, c):
-    a_ring = cuda.shared.array((STAGES, BK, PADDED), float32, alignment=16)
-    b_ring = cuda.shared.array((STAGES, BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    warp, lane = thread // 32, thread % 32
-    row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
-    col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-"""
-FIRST = """    for stage in range(STAGES - 1):
-        if stage * BK < a.shape[1]:
-            start_copies(a_ring, b_ring, stage, a, b, row0, col0, stage * BK, thread)
-        cp_async_commit_group()
-"""
-AHEAD = """        ahead = k0 + (STAGES - 1) * BK
-        if ahead < a.shape[1]:
-            start_copies(a_ring, b_ring, free, a, b, row0, col0, ahead, thread)
-        cp_async_commit_group()
-"""
-MULTIPLY = """        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_ring[now, dot, row + i]
-            for j in range(TN): reg_n[j] = b_ring[now, dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-"""
-WAIT = """        cp_async_wait_group(2)
-        cuda.syncthreads()
-"""
-ON = """        free, now = now, (now + 1) % STAGES
-        k0 += BK
-"""
-BEGIN = """    k0, now, free = 0, 0, STAGES - 1
-    while k0 < a.shape[1]:
-"""
+REFERENCE = reference_of(page.short_async_copy, "my_async_copy")
+HEAD, FIRST, BEGIN, WAIT, AHEAD, MULTIPLY, ON, _ = cut(
+    REFERENCE, "    for stage", "    k0, now", "        cp_async_wait", "        ahead", "        dot = 0", "        free", TAIL)
 
 
 SOLUTIONS = {
-    "reference": HEAD + FIRST + BEGIN + WAIT + AHEAD + MULTIPLY + ON + TAIL,
+    "reference": REFERENCE,
     "the wait at the end": HEAD + FIRST + """    cp_async_wait_group(2)
     cuda.syncthreads()
 """ + BEGIN + AHEAD + MULTIPLY + WAIT + ON + TAIL,
@@ -186,7 +120,7 @@ MUTANTS = (
     loop("a fence for each k tile", LOOP.replace(WAIT, WAIT + "        cuda.threadfence_block()\n"), "fences"),
     loop("the loop ends after two k tiles", LOOP.replace("k0 < a.shape[1]:\n" + WAIT, "k0 < 2 * BK:\n" + WAIT), "all written"),
     loop("a number for BK", LOOP.replace("k0 += BK", "k0 += 8"), "correct"),
-    Mutant("C stored in each k tile", ON + TAIL, indented(TAIL) + ON, "one store each"),
+    Mutant("C stored in each k tile", ON + TAIL, indent(TAIL, "    ") + ON, "one store each"),
     Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
            "in bounds"),
     Mutant("no groups before the loop", FIRST, FIRST.replace("        cp_async_commit_group()\n", ""), "all written"),
@@ -203,7 +137,7 @@ MUTANTS = (
 RING = dict(BM=16, BN=32, BK=8, WM=8, WN=32, TM=2, TN=4, THREADS=64, PADDED=20, STAGES=4)
 OTHER = dict(BM=32, BN=32, BK=4, WM=32, WN=32, TM=4, TN=8, THREADS=32, PADDED=36, STAGES=4)
 
-def ring_of(constants): return constants | dict(start_copies=with_constants(start_copies, constants))
+def ring_of(constants): return constants | dict(start_copies=with_constants(page.start_copies, constants))
 
 EXERCISES = (Exercise(
     "12", "my_async_copy",
@@ -211,7 +145,7 @@ EXERCISES = (Exercise(
            matmul_case(32, 64, 20, (32,), (2, 1), ring_of(OTHER))),
     goals=(Goal("shared memory", lambda code: code.shared_bytes, most=4 * 4 * 8 * (20 + 32), unit="bytes", counted="code",
                 hint="a ring of STAGES tiles is enough"),
-           NO_FENCES),
+           NO_FENCES, *copy_order(3)),
     hints={"all written: asynchronous copy": "either this k tile hasn't landed: each thread waits for its own "
                                              "groups, counted from the youngest, and then meets the others at a "
                                              "barrier. Close a group per k tile, even an empty one, or the count is "
@@ -236,4 +170,4 @@ EXERCISES = (Exercise(
     constants=ring_of(RING),
     preamble="from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"
              "from numba_matmul.ptx.core import store4\n",
-    solutions=SOLUTIONS, mutants=MUTANTS, judge=judge, launch=lambda m, n: ((n // 128, m // 128), 256)),)
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp, launch=lambda m, n: ((n // 128, m // 128), 256)),)

@@ -16,17 +16,17 @@ the two leaves the mistake in. Then come the goals:
   constant.
 - **shared memory**: three stages, and no more.
 """
+from textwrap import indent
+
 import numpy as np
 from ..arrays import from_bf16, to_bf16
-from ..exercise import Case, Exercise, Goal, Mutant, constants_of, with_constants
-from .e10 import NO_FENCES
-from .e11 import barriers, indented, judge_order
-from .e12 import time_for_a_copy
-from .e13 import borrowed
+from ..exercise import Case, Exercise, Goal, Mutant
+from ..judge import constants_of, judge_kernel
 from ..kernels import k15_tensor_cores as page
-from ..process import in_child, kernel_parts
-from ..kernels.k15_tensor_cores import (ZEROS, ldmatrix_x4, ldmatrix_x4_trans, place,
-                                                   start_copies)
+from ..process import in_child
+from ..source import cut, reference_of, replaced, with_constants
+from .e10 import NO_FENCES
+from .recorded import copy_order, first_warp
 
 
 def bf16_case(
@@ -47,13 +47,6 @@ def wavefronts_a_step(view):
     loads = [site for site in view.merged() if (site.space, site.operation) == ("shared", "load")]
     return sum(site.passes for site in loads) / (2 * 5 * 4)
 
-ORDER = (
-    Goal("time for a copy", time_for_a_copy, least=2, unit="k tiles multiplied meanwhile",
-         hint="start the copy before you multiply, and wait only for the group that you need: how many younger groups "
-              "may still be under way?"),
-    Goal("barriers per tile", barriers, most=1,
-         hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before"))
-
 def with_ones(launch, args, operand):
     "In a child: what is left of the mistake if A (0) or B (1) is 1 everywhere, or neither: is C right, has it its sums at least, in other places?"
     if operand is not None: args[operand][...] = to_bf16(np.ones(1))[0]
@@ -62,72 +55,35 @@ def with_ones(launch, args, operand):
     exact = from_bf16(a).astype(np.float64) @ from_bf16(b)
     return np.allclose(c, exact, atol=1e-3), np.allclose(np.sort(c, axis=None), np.sort(exact, axis=None), atol=1e-3)
 
-def looked_into(exercise, kernel, found):
+def looked_into(exercise, kernel, case, mistake):
     "Wrong sums, in a sentence that goes on: where does the mistake lie?"
-    case = next(case for case in exercise.cases if found.startswith(f"{case.name} ") or found.startswith(f"{case.name}:"))
     launch = with_constants(kernel, constants_of(exercise, case))[case.grid, case.block]
-    def tried(operand): return in_child(with_ones, launch, case.make(np.random.default_rng())[0], operand, simulator=True, keep=True)
-    if "in the wrong places" in found: return "" if tried(None)[1] else "; other sums are nowhere"
+    def tried(operand):
+        args, _ = case.make(np.random.default_rng())
+        return in_child(with_ones, launch, args, operand, simulator=True, keep=True)
+    if mistake == "elsewhere": return "" if tried(None)[1] else "; other sums are nowhere"
     a, b = (tried(operand)[0] for operand in (0, 1))
     if a and b: return "; all is right if A is 1 everywhere, and if B is"
-    return "; all is right if A is 1 everywhere" if a else "; all is right if B is 1 everywhere" if b else "; they are wrong even if A or B is 1 everywhere"
+    if a or b: return f"; all is right if {'A' if a else 'B'} is 1 everywhere"
+    return "; they are wrong even if A or B is 1 everywhere"
 
 def judge(exercise, kernel):
-    "The usual verdicts, then goals measured on the events of a warp; wrong sums are looked into."
-    if kernel_parts(kernel) and (theirs := borrowed(kernel, page, exercise)): return [theirs]
-    *found, last = judge_order(ORDER, exercise, kernel)
-    if last.failed and last.name == "correct" and any(word in last.found for word in ("are wrong", "in the wrong places")):
-        last.found += looked_into(exercise, kernel, last.found)
-    return [*found, last]
+    "The usual verdicts; wrong sums are looked into."
+    for verdict in judge_kernel(exercise, kernel):
+        case, mistake = verdict.mistake or (None, "")
+        if mistake in ("elsewhere", "wrong"): verdict.found += looked_into(exercise, kernel, case, mistake)
+        yield verdict
 
 
-HEAD = """@cuda.jit
-def my_tensor_cores(a, b, c):
-    a_ring = cuda.shared.array(A_RING, uint16, alignment=128)
-    b_ring = cuda.shared.array(B_RING, uint16, alignment=128)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    warp, lane = thread // 32, thread % 32
-    row, col = warp // (BN // WN) * WM, warp % (BN // WN) * WN
-"""
-FIRST = """    for stage in range(STAGES - 1):
-        if stage * BK < a.shape[1]:
-            start_copies(a_ring, b_ring, stage, a, b, row0, col0, stage * BK, thread)
-        cp_async_commit_group()
-"""
-BEGIN = """    k0, now, free = 0, 0, STAGES - 1
-    while k0 < a.shape[1]:
-"""
-WAIT = """        cp_async_wait_group(1)
-        cuda.syncthreads()
-"""
-AHEAD = """        ahead = k0 + (STAGES - 1) * BK
-        if ahead < a.shape[1]:
-            start_copies(a_ring, b_ring, free, a, b, row0, col0, ahead, thread)
-        cp_async_commit_group()
-"""
-STEPS = """        here, half = lane % 16, lane // 16 * 8
-        for k in range(0, BK, 16):
-            x = (ldmatrix_x4(a_ring, now * A_TILE + place(row + here, k + half))
-                 + ldmatrix_x4(a_ring, now * A_TILE + place(row + 16 + here, k + half)))
-            y = (ldmatrix_x4_trans(b_ring, now * B_TILE + place(k + here, col + half))
-                 + ldmatrix_x4_trans(b_ring, now * B_TILE + place(k + here, col + 16 + half)))
-            acc = mma_m16n8k16(acc, x, y)
-"""
-ON = """        free, now = now, (now + 1) % STAGES
-        k0 += BK
-"""
-END = """    for i in range(2):
-        for j in range(4):
-            r, s, q = row0 + row + 16 * i + lane // 4, col0 + col + 8 * j + lane % 4 * 2, 16 * i + 4 * j
-            c[r, s], c[r, s + 1] = acc[q], acc[q + 1]
-            c[r + 8, s], c[r + 8, s + 1] = acc[q + 2], acc[q + 3]
-"""
-ACC = "    acc = ZEROS\n"
+REFERENCE = reference_of(page.short_tensor_cores, "my_tensor_cores")
+HEAD, ACC, FIRST, BEGIN, WAIT, AHEAD, STEPS, ON, END = cut(
+    REFERENCE, "    here, half", "    for stage", "    k0, now", "        cp_async_wait", "        ahead", "        for k in", "        free",
+    "    for i in range(2)")
+POINTS_AT = "here, half = lane % 16, lane // 16 * 8"
 
 
 SOLUTIONS = {
-    "reference": HEAD + ACC + FIRST + BEGIN + WAIT + AHEAD + STEPS + ON + END,
+    "reference": REFERENCE,
     "16 rows at a time": HEAD + "    upper, lower = ZEROS[:16], ZEROS[:16]\n" + FIRST + BEGIN + WAIT + AHEAD + """
         for step in range(4):
             column, at_b = 16 * step + lane // 16 * 8, now * B_TILE
@@ -185,7 +141,7 @@ def at(stage, tile, row, col, lane): return stage * tile + place(row + lane % 16
             acc = mma_m16n8k16(acc, x, y)
 """ + ON + END,
     "the wait at the end": HEAD + ACC + FIRST + WAIT.replace("        ", "    ") + BEGIN + AHEAD + STEPS + WAIT + ON + END,
-    "factors a step ahead": HEAD + ACC + FIRST + BEGIN + WAIT + AHEAD + """        here, half, at_a, at_b = lane % 16, lane // 16 * 8, now * A_TILE, now * B_TILE
+    "factors a step ahead": HEAD + ACC + FIRST + BEGIN + WAIT + AHEAD + """        at_a, at_b = now * A_TILE, now * B_TILE
         x = ldmatrix_x4(a_ring, at_a + place(row + here, half)) + ldmatrix_x4(a_ring, at_a + place(row + 16 + here, half))
         y = ldmatrix_x4_trans(b_ring, at_b + place(here, col + half)) + ldmatrix_x4_trans(b_ring, at_b + place(here, col + 16 + half))
         for k in range(16, BK, 16):
@@ -205,14 +161,10 @@ def at(stage, tile, row, col, lane): return stage * tile + place(row + lane % 16
 
 
 LOOP = BEGIN + WAIT + AHEAD + STEPS + ON
-def loop(name, old, new, verdict):
-    assert LOOP.count(old) == 1, name
-    return Mutant(name, LOOP, LOOP.replace(old, new), verdict)
-def end(name, old, new, verdict="correct"):
-    assert END.count(old) >= 1, name
-    return Mutant(name, END, END.replace(old, new), verdict)
+def loop(name, old, new, verdict): return Mutant(name, LOOP, replaced(LOOP, (old, new)), verdict)
+def end(name, old, new, verdict="correct"): return Mutant(name, END, replaced(END, (old, new)), verdict)
 
-X, Y = "".join(STEPS.splitlines(True)[2:4]), "".join(STEPS.splitlines(True)[4:6])
+X, Y = "".join(STEPS.splitlines(True)[1:3]), "".join(STEPS.splitlines(True)[3:5])
 ODD_EVEN = STEPS.replace("row + here", "row + 2 * here").replace("row + 16 + here", "row + 1 + 2 * here")
 PAIRS = """            b0, b1, b2, b3 = uint32(0), uint32(0), uint32(0), uint32(0)
             p, s = k + lane % 4 * 2, col + lane // 4
@@ -229,8 +181,8 @@ PAIRS = """            b0, b1, b2, b3 = uint32(0), uint32(0), uint32(0), uint32(
 """
 FRAGMENTS = (
     loop("not written", STEPS, "        for k in range(0, BK, 16):\n            ...\n", "written"),
-    loop("lanes in reading order", "here, half = lane % 16, lane // 16 * 8", "here, half = lane // 2, lane % 2 * 8", "correct"),
-    loop("only eight rows", "here, half = lane % 16,", "here, half = lane % 8,", "correct"),
+    Mutant("lanes in reading order", POINTS_AT, "here, half = lane // 2, lane % 2 * 8", "correct"),
+    Mutant("only eight rows", POINTS_AT, "here, half = lane % 8, lane // 16 * 8", "correct"),
     loop("A and B swapped", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(acc, y, x)", "correct"),
     loop("B is not turned over", Y, Y.replace("_trans", ""), "correct"),
     loop("A is turned over, too", X, X.replace("ldmatrix_x4", "ldmatrix_x4_trans"), "correct"),
@@ -255,7 +207,7 @@ FRAGMENTS = (
     loop("each product made twice", "            acc = mma_m16n8k16(acc, x, y)\n", "            acc = mma_m16n8k16(acc, x, y)\n"
          "            again = mma_m16n8k16(acc, x, y)\n            if again[0] == float32(12345.678): acc = again\n", "products per load"),
     loop("the lower rows of A come first", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(acc, x[4:] + x[:4], y)", "correct"),
-    loop("the right half begins a number on, not eight", "lane // 16 * 8\n", "lane // 16\n", "correct"),
+    Mutant("the right half begins a number on, not eight", POINTS_AT, "here, half = lane % 16, lane // 16", "correct"),
     loop("B pair by pair", Y, PAIRS, "wavefronts per step"))
 
 
@@ -270,7 +222,7 @@ MUTANTS = (*FRAGMENTS,
     loop("a barrier in the first k tile only", "        cuda.sync", "        if k0 == 0: cuda.sync", "no races"),
     loop("a fence for each k tile", ON, "        cuda.threadfence_block()\n" + ON, "fences"),
     Mutant("the loop ends after two k tiles", "while k0 < a.shape[1]:", "while k0 < min(a.shape[1], 2 * BK):", "correct"),
-    Mutant("C stored in each k tile", ON + END, indented(END) + ON, "one store each"),
+    Mutant("C stored in each k tile", ON + END, indent(END, "    ") + ON, "one store each"),
     Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
            "in bounds"),
     Mutant("BM for BN", "warp // (BN // WN) * WM, warp % (BN // WN)", "warp // (BM // WN) * WM, warp % (BM // WN)", "all written"),
@@ -326,7 +278,7 @@ EXERCISES = (Exercise(
                      "range with literal bounds"),
            Goal("shared memory", lambda code: code.shared_bytes, most=2 * 3 * (32 * 64 + 64 * 64), unit="bytes",
                 counted="code", hint="a ring of STAGES tiles is enough"),
-           NO_FENCES),
+           NO_FENCES, *copy_order(2)),
     hints={"correct: never written": "a lane has four sums of each 16×8 matrix: two neighbors in one row, and two in "
                                      "the row eight below. Does each of its 32 sums have a place of its own?",
            "correct: other sums are nowhere": "some rows of A or columns of B were multiplied twice, and others not at all. The second ldmatrix_x4 of A begins "
@@ -356,9 +308,9 @@ EXERCISES = (Exercise(
                                       "columns at blockIdx.x * BN",
            "in bounds: c: index": "a place in C: the block's row0 and col0, the warp's row and col, the matrix's, and then the lane's",
            "in bounds": "rows and columns are those of the tile: below BM, BN or BK"},
-    constants=RING | dict(start_copies=with_constants(start_copies, RING), ZEROS=ZEROS, place=place,
-                          ldmatrix_x4=ldmatrix_x4, ldmatrix_x4_trans=ldmatrix_x4_trans),
+    constants=RING | dict(start_copies=with_constants(page.start_copies, RING), ZEROS=page.ZEROS, place=page.place,
+                          ldmatrix_x4=page.ldmatrix_x4, ldmatrix_x4_trans=page.ldmatrix_x4_trans),
     preamble="from numba_matmul.kernels.k15_tensor_cores import (A_RING, A_TILE, B_RING, B_TILE, BK, BM, BN, STAGES, THREADS, WM, WN,\n"
              "                                                    start_copies)\nfrom numba import uint16\nfrom numba_matmul.ptx.ampere import (cp_async_commit_group, cp_async_wait_group, "
              "cvt_rn_bf16x2_f32,\n                                     mma_m16n8k16, unpack_bf16)\n",
-    solutions=SOLUTIONS, mutants=MUTANTS, judge=judge),)
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp, judge=judge),)

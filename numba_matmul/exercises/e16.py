@@ -19,87 +19,16 @@ After that come these goals:
 - **fences**: none in the main loop.
 - **spills**: the sums stay in registers.
 """
-import sys
-
 import numpy as np
-from greenlet import getcurrent
 from ..arrays import OptIn, from_bf16, to_bf16
-from ..exercise import Case, Exercise, Goal, Mutant, judge_kernel, reached, with_constants
+from ..exercise import Case, Exercise, Goal, Mutant
 from ..gemm.tensor_maps import map_of
 from ..gemm.tiles import ROW
 from ..kernels import k16_tma_wgmma as page
-from ..process import in_child, kernel_parts
-from ..sim import hopper
-from ..sim.launch import StrictModule
-from ..sim.scheduler import Thread
-from .e11 import indented
-from .e13 import borrowed
+from ..process import in_child
+from ..source import cut, reference_of, replaced, with_constants
+from .recorded import barriers_of, k_tiles_ahead, products_at_work, recorded_run
 from numba import cuda
-
-
-# What happens at mbarriers, to copies and to products is noted by functions that stand in for those of the
-# simulator, in a child.
-
-def recorded_run(
-    run,    # function
-    *args,  # its arguments
-):
-    "In a child: what happens to mbarriers, copies and products in order, as (what, number of the thread, number)."
-    events, barrier, meet = [], StrictModule.syncthreads, Thread.meet
-    names = "load_box", "store_box", "mbarrier_try_wait", "start_products", "finish_products", "fence_proxy_async"
-    plain = {name: getattr(hopper, name) for name in names}
-    arrive, land = hopper.MBarrier.arrive, hopper.MBarrier.land
-    def note(what, number=0): events.append((what, getattr(getcurrent(), "linear", 0), int(number)))
-    def place(barrier): return next(at for at, other in block[0].memory.mbarriers.items() if other is barrier)
-    block = []
-    def load_box(target, map_address, barrier_address, *rest):
-        note("copy", target)
-        note("ordered", barrier_address)
-        plain["load_box"](target, map_address, barrier_address, *rest)
-    def store_box(map_address, source, column, row):
-        plain["store_box"](map_address, source, column, row)
-        note("sent", getcurrent().sends[-1][-1][0][0].size)
-    def mbarrier_try_wait(address, parity, frame):
-        note("wait", parity)
-        note("waits at", address)
-        plain["mbarrier_try_wait"](address, parity, frame)
-        note("go on", parity)
-    def start_products(acc, factors, how, pending, frame):
-        note("product", how[2])
-        return plain["start_products"](acc, factors, how, pending, frame)
-    def finish_products(pending, frame):
-        plain["finish_products"](pending, frame)
-        note("products left", sum(products.steps for _, products in getcurrent().products))
-    def fence_proxy_async():
-        note("fence")
-        plain["fence_proxy_async"]()
-    def counted_arrival(self, size=0):
-        block[:] = [getcurrent().block]
-        note("arrive", size)
-        note("arrives at", place(self))
-        arrive(self, size)
-    def counted_landing(self):
-        before = self.phase
-        land(self)
-        if self.phase > before:
-            note("phase ends", before)
-            note("ended", place(self))
-    def syncthreads(self):
-        note("barrier")
-        getcurrent().wait(sys._getframe(1))
-    def counted_meeting(self, frame, place, *more):
-        if place.startswith("named"): note("barrier")
-        return meet(self, frame, place, *more)
-    for name, function in dict(load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait, start_products=start_products,
-                               finish_products=finish_products, fence_proxy_async=fence_proxy_async).items(): setattr(hopper, name, function)
-    hopper.MBarrier.arrive, hopper.MBarrier.land = counted_arrival, counted_landing
-    StrictModule.syncthreads, Thread.meet = syncthreads, counted_meeting
-    try: run(*args)
-    except Exception as e: events.append((str(e), 0, 0))
-    finally:
-        for name in names: setattr(hopper, name, plain[name])
-        hopper.MBarrier.arrive, hopper.MBarrier.land, StrictModule.syncthreads, Thread.meet = arrive, land, barrier, meet
-    return events
 
 
 BN, STAGES = 64, 3
@@ -128,114 +57,29 @@ def case(m, n, k, grid, constants=SMALL):
                 SIGNATURE, constants, (m, n, k))
 
 
-K_TILE = 4  # steps of 16
-
-def k_tiles_ahead(events):
-    "The fewest k tiles that thread 0 starts between the order of one, in the loop, and the wait for it."
-    started, ordered, found = 0, {}, []
-    for what, thread, number in events:
-        if what == "product" and thread == 0: started += number / K_TILE
-        elif what == "ordered": ordered[number] = started
-        elif what == "waits at" and thread == 0 and ordered.get(number): found.append(started - ordered.pop(number))
-    return min(found, default=0)
-
-def products_at_work(events, thread=0):
-    "The fewest k tiles whose products are left to themselves when a thread waits for the next one, while there are more to order."
-    left, begun, found = 0, False, []
-    last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
-    for what, who, number in events[:last]:
-        if who != thread: continue
-        if what == "products left": left, begun = number / K_TILE, True
-        elif what == "waits at" and begun: found.append(left)
-    return min(found, default=0)
-
-def barriers(events, thread=0):
-    "Barriers of a thread for each k tile after the first, from its first product to its last."
-    own = [(what, number) for what, who, number in events if who == thread]
-    products = [i for i, (what, _) in enumerate(own) if what == "product"]
-    tiles = sum(number for what, number in own if what == "product") / K_TILE
-    return sum(what == "barrier" for what, _ in own[products[0]:products[-1]]) / (tiles - 1)
-
 def fences(code): return sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in code.main_loop)
 
 NO_FENCES = Goal("fences", fences, most=0, unit="in the main loop", counted="code",
                  hint="threads write nothing in the loop that a copy or another thread would have to see")
-ORDER = (
-    Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile",
-         hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply, and wait for no other than that one"),
-    Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one",
-         hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while you wait for the next one; "
-              "those of the k tile before are complete"),
-    Goal("barriers per tile", barriers, most=1, hint="one barrier says that both warpgroups are done with the k tile before: its stage is "
-                                                     "the one to fill, and no other barrier is needed"))
-
-def judge(exercise, kernel):
-    "The usual verdicts, then goals that are measured on the events of a run."
-    if kernel_parts(kernel) and (theirs := borrowed(kernel, page, exercise)): return [theirs]
-    found = list(judge_kernel(exercise, kernel))
-    if not any(verdict.failed for verdict in found):
-        first = exercise.cases[0]
-        args, _ = first.make(np.random.default_rng())
-        launch = with_constants(kernel, exercise.constants)[first.grid, first.block, 0, first.shared_bytes]
-        events = in_child(recorded_run, call, launch, args, simulator=True, keep=True)
-        found += [reached(goal, goal.measure(events)) for goal in ORDER]
-    return found
+def record(exercise, kernel):
+    "What happens in a run of the first case."
+    first = exercise.cases[0]
+    args, _ = first.make(np.random.default_rng())
+    launch = with_constants(kernel, exercise.constants)[first.grid, first.block, 0, first.shared_bytes]
+    return in_child(recorded_run, call, launch, args, simulator=True, keep=True)
 
 
-HEAD = """@cuda.jit(launch_bounds=(THREADS, 1))
-def my_tma_wgmma(map_a, map_b, c, k):
-    memory = cuda.shared.array(0, uint16, alignment=16)
-    ring = (shared_address(memory, uint64(0)) + 1023) // 1024 * 1024
-    full = ring + STAGE_BYTES * STAGES
-    map_a, map_b = global_address(map_a, uint64(0)), global_address(map_b, uint64(0))
-    thread = uint32(cuda.threadIdx.x)
-    warpgroup, elected = thread // 128, thread == 0
-    row, col, k_tiles = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN, k // BK
-"""
-PROLOGUE = """    if elected:
-        for stage in range(STAGES): mbarrier_init(full + 8 * stage, 1)
-        fence_mbarrier_init()
-        fence_proxy_tensormap(map_a)
-        fence_proxy_tensormap(map_b)
-        for stage in range(STAGES - 1):
-            if stage < k_tiles:
-                mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)
-                start_copies(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, stage)
-    cuda.syncthreads()
-"""
-BEGIN = """    acc, k_tile, stage, phase, free = ZEROS, 0, 0, 0, STAGES - 1
-    while k_tile < k_tiles:
-"""
-WAIT = """        mbarrier_try_wait(full + 8 * stage, phase)
-"""
-MULTIPLY = """        here = ring + STAGE_BYTES * stage
-        a = OF_A | (here + BOX * warpgroup) // 16
-        b = OF_B | (here + BYTES_A) // 16
-        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
-"""
-MEET = """        cuda.syncthreads()
-"""
-AHEAD = """        ahead = k_tile + STAGES - 1
-        if elected and ahead < k_tiles:
-            mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
-            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, ahead)
-"""
-ON = """        free, stage = stage, stage + 1
-        if stage == STAGES: stage, phase = 0, 1 - phase
-        k_tile += 1
-"""
-TAIL = """    acc = wgmma_wait_group(acc)
-    short_epilogue(c, row + thread // 32 * 16, col, acc)
-"""
-
-
+REFERENCE = reference_of(page.short_tma_wgmma, "my_tma_wgmma")
+HEAD, PROLOGUE, BEGIN, WAIT, MULTIPLY, MEET, AHEAD, ON, TAIL = cut(
+    REFERENCE, "    if elected:", "    acc, k_tile", "        mbarrier_try_wait", "        here", "        cuda.sync", "        ahead",
+    "        free, stage", "    acc = wgmma_wait")
 LOOP = BEGIN + WAIT + MULTIPLY + MEET + AHEAD + ON
 BY_NUMBER = """        stage, phase, free = k_tile % STAGES, k_tile // STAGES % 2, (k_tile + STAGES - 1) % STAGES
 """
 
 
 SOLUTIONS = {
-    "reference": HEAD + PROLOGUE + LOOP + TAIL,
+    "reference": REFERENCE,
     "stage and phase by the number of the k tile": HEAD + PROLOGUE + """    acc, k_tile = ZEROS, 0
     while k_tile < k_tiles:
 """ + BY_NUMBER + WAIT + MULTIPLY + MEET + AHEAD + """        k_tile += 1
@@ -329,9 +173,7 @@ def descriptor(of, address): return of | address >> 4
 ALL = PROLOGUE + LOOP
 def loop(name, new, verdict): return Mutant(name, LOOP, new, verdict)
 def start(name, new, verdict): return Mutant(name, PROLOGUE, new, verdict)
-def changed(name, old, new, verdict):
-    if LOOP.count(old) != 1: raise ValueError(f"{old!r} occurs {LOOP.count(old)} times in the loop")
-    return Mutant(name, LOOP, LOOP.replace(old, new), verdict)
+def changed(name, old, new, verdict): return Mutant(name, LOOP, replaced(LOOP, (old, new)), verdict)
 
 
 MUTANTS = (
@@ -444,7 +286,16 @@ EXERCISES = (Exercise(
     "16", "my_tma_wgmma",
     cases=(case(128, 64, 448, (1, 1)), case(256, 128, 192, (1, 2), WIDE), case(128, 128, 64, (2, 1))),
     goals=(Goal("spills", lambda code: code.spills + code.stack_bytes, most=0, unit="loads, stores and bytes of stack", counted="code",
-                hint="the sums are one tuple: pass it on whole"), NO_FENCES),
+                hint="the sums are one tuple: pass it on whole"),
+           NO_FENCES,
+           Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile", counted="events",
+                hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply, and wait for no other than that one"),
+           Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one", counted="events",
+                hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while you wait for the next one; "
+                     "those of the k tile before are complete"),
+           Goal("barriers per tile", barriers_of, most=1, counted="events",
+                hint="one barrier says that both warpgroups are done with the k tile before: its stage is the one to fill, and no other "
+                     "barrier is needed")),
     hints={"all written": "a product may start once the phase of its stage's mbarrier has ended: does each thread wait for that, before the product, at the "
                           "mbarrier of the stage that it multiplies? Which parity is that the first time around the ring, and which the second?",
            "no races: or an mbarrier is": "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written where STAGE_BYTES or "
@@ -489,4 +340,4 @@ from numba_matmul.ptx.hopper import (
     bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group)
 from numba import uint16, uint64
 """,
-    solutions=SOLUTIONS, mutants=MUTANTS, judge=judge, host=page.short_host),)
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, places=False, record=record, host=page.short_host),)

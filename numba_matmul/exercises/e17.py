@@ -15,24 +15,24 @@ come the goals:
 """
 import numpy as np
 from ..arrays import from_bf16, rounded, to_d, to_h
-from ..exercise import NO_COMPILER, Exercise, Goal, Mutant, Verdict, kind_of, reached, with_constants
+from ..exercise import Exercise, Goal, Mutant
 from ..gemm.args import gemm_args
 from ..gemm.limits import with_shared_memory
-from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.pipeline import pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
+from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BK, BOX, WgmmaTile
-from ..kernels.k16_tma_wgmma import k_tile_loader, wgmma_multiplier
-from ..kernels.k17_warp_specialized import c_bytes, shared_bytes, with_producer
-from ..compiler import CompileError, machine_code
+from ..judge import Verdict, first_of, judge_code, reached, unfit
 from ..kernels import k17_warp_specialized as page
-from ..process import ChildError, has_compiler, in_child, kernel_parts
-from numba_matmul.ptx.hopper import (
-    MAP_WORDS, WORDS_BEFORE, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read,
-    pack_scaled, stmatrix)
+from ..kernels.k16_tma_wgmma import k_tile_loader, wgmma_multiplier
+from ..process import ChildError, in_child
+from ..ptx.hopper import (
+    MAP_WORDS, WORDS_BEFORE, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
+    cp_async_bulk_wait_group_read, pack_scaled, stmatrix)
 from ..sim.scheduler import SimulatorError
-from .e13 import borrowed
-from .e16 import NO_FENCES, barriers, products_at_work, recorded_run
+from ..source import with_constants
+from .e16 import NO_FENCES
+from .recorded import barriers_of, products_at_work, recorded_run
 from numba import cuda, float32, uint32
 
 
@@ -67,7 +67,7 @@ def ring_of(tile):
     "What the skeleton's names stand for, with a tile."
     work_grid, _, tile_origin = persistent_scheduler(tile, False)
     return dict(STAGES=tile.stages, CONSUMERS=tile.warpgroups, ZEROS=(np.float32(0),) * tile.results,
-                shared_storage=storage_layout(tile, c_bytes(tile)), advance=pipeline_advance(tile.stages),
+                shared_storage=storage_layout(tile, page.c_bytes(tile)), advance=pipeline_advance(tile.stages),
                 load_k_tile=k_tile_loader(tile), mma=wgmma_multiplier(tile), work_grid=work_grid,
                 tile_origin=tile_origin, stage_results=stage_results, send_results=send_results)
 
@@ -80,25 +80,33 @@ def multiply(kernel, m, n, k, tile):
     a, b = (rounded(random.standard_normal(shape), "bfloat16") for shape in ((m, k), (k, n)))
     c = to_d(rounded(np.full((m, n), np.nan), "bfloat16"))
     g = gemm_args(to_d(a), to_d(b), c, dtype="bfloat16")
-    launch = with_shared_memory(kernel, m // tile.bm * (n // tile.bn), with_producer(tile), 0, shared_bytes(tile))
+    launch = with_shared_memory(kernel, m // tile.bm * (n // tile.bn), page.with_producer(tile), 0, page.shared_bytes(tile))
     maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
     launch(maps.words, np.int64(m), np.int64(n), np.int64(k))
     exact, found = from_bf16(a).astype(float) @ from_bf16(b).astype(float), from_bf16(to_h(c)).astype(float)
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
 def recorded(*args):
-    "In a child: `multiply`, its error or the message that it ended with, and what happened meanwhile."
+    "In a child: `multiply`, its error, or the verdict and the text of its mistake; and what happened meanwhile."
     found = []
-    events = recorded_run(lambda: found.append(multiply(*args)))
-    return (found or events.pop())[0], events
+    def run():
+        try: found.append(multiply(*args))
+        except SimulatorError as e: found.append((verdict_of(e), first_of(str(e))))
+        except Exception as e: found.append(("compiles", f"{type(e).__name__}: {first_of(str(e))}"))
+    events = recorded_run(run)
+    return found[0], events
 
+def verdict_of(error):
+    "The verdict that a mistake of the simulator's belongs to."
+    data = error.data
+    if error.kind == "barrier":
+        return {"block": "ends", "named barrier": "results", "mbarrier": "arrivals"}.get(data["at"], "compiles")
+    if error.kind == "unfinished": return "ends" if data["what"] == "copies" else "results"
+    if error.kind == "fence":
+        return {"mbarrier": "arrivals", "product": "results", "store": "results"}.get(data["of"], "compiles")
+    if error.kind == "race": return "results" if "store" in data["accesses"] else "stages"
+    return "stages" if error.kind == "uninitialized" else "compiles"
 
-# A message of the simulator becomes a verdict:
-
-KINDS = (("ends", "barrier not reached", "ends while copies"),
-         ("results", "threads meet at named barrier", "may not be seen yet", "may still read", "has not waited for its products"),
-         ("stages", "is multiplied", "overwritten after", "two asynchronous copies", "is written while", "is copied to"),
-         ("arrivals", "mbarrier"))
 
 BOXES = 1 + TILE.bn // 64  # of a k tile
 CONSUMER_THREADS = [128 * (1 + i) for i in range(TILE.warpgroups)]  # the first of each
@@ -131,57 +139,42 @@ def for_the_results(events, thread):
     after = own[max(i for i, what in enumerate(own) if what == "products left"):]
     return max(after.count("barrier"), after.count("fence"))
 
+def of_consumers(choose, measure):
+    "The most or the least of what the first threads of the consumers do."
+    return lambda events: choose(measure(events, thread) for thread in CONSUMER_THREADS)
+
 ORDER = (
     Goal("k tiles on their way", k_tiles_on_their_way, least=TILE.stages, unit="k tiles at a time",
          hint="the producer must not wait for its own copy: it acquires the next stage at once"),
-    Goal("products at work", lambda events: min(products_at_work(events, thread) for thread in CONSUMER_THREADS), least=1,
-         unit="k tiles at the wait for the next one",
+    Goal("products at work", of_consumers(min, products_at_work), least=1, unit="k tiles at the wait for the next one",
          hint="mma leaves the products of its k tile at work and has completed those of the one before: release that stage, and wait for all only after the loop"),
-    Goal("barriers per tile", lambda events: max(barriers(events, thread) for thread in CONSUMER_THREADS), most=0,
+    Goal("barriers per tile", of_consumers(max, barriers_of), most=0,
          hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its own pace"),
-    Goal("for the results", lambda events: max(for_the_results(events, thread) for thread in CONSUMER_THREADS), most=1,
-         unit="barriers or fences of a thread", hint="one fence of each thread that has written, and one barrier of its consumer's, are enough"))
+    Goal("for the results", of_consumers(max, for_the_results), most=1, unit="barriers or fences of a thread",
+         hint="one fence of each thread that has written, and one barrier of its consumer's, are enough"))
 
 
 def judge(exercise, kernel):
-    "The verdicts on a kernel, up to the first that fails."
-    if not kernel_parts(kernel):
-        yield Verdict("compiles", False, f"{kernel!r} isn't a kernel", "put @cuda.jit above its def")
-        return
-    if theirs := borrowed(kernel, page, exercise):
-        yield theirs
-        return
-    first = None
+    "The verdicts on a kernel, one by one."
+    if verdict := unfit(kernel, (0,) * 4): yield verdict
+    runs = []
     for m, n, k, tile in CASES:
         name, mine = f"{m}×{n}×{k}, {tile.stages} stages", with_constants(kernel, ring_of(tile))
-        try: error, events = in_child(recorded, mine, m, n, k, tile, simulator=True, timeout=30, keep=True)
-        except (SimulatorError, ChildError) as e: error, events = str(e), []
-        if isinstance(error, str):
-            kind, why = kind_of(error, kernel, KINDS), None
-            if kind == "ends" and (why := ended_too_often(events)): kind = "arrivals"
-            yield Verdict(kind, False, f"{name}: {why or error.splitlines()[0]}")
-            return
-        if not error < 2e-3:
-            yield Verdict("correct", False, f"{name}: relative error {error:.2g}")
-            return
+        try: found, events = in_child(recorded, mine, m, n, k, tile, simulator=True, timeout=30, keep=True)
+        except ChildError as e: found, events = ("ends", first_of(str(e))), []
+        if isinstance(found, tuple):
+            verdict, text = found
+            if verdict == "ends" and (why := ended_too_often(events)): verdict, text = "arrivals", why
+            yield Verdict(verdict, False, f"{name}: {text}")
+        if not found < 2e-3: yield Verdict("correct", False, f"{name}: relative error {found:.2g}")
         sent = sum(number for what, _, number in events if what == "sent")
         if sent != m * n:
             yield Verdict("one store each", False, f"{name}: {sent:,} elements were sent to C, which has {m * n:,}")
-            return
-        first = first or events
+        runs.append(events)
     yield Verdict("stages", True, "each stage is full when it is multiplied, and empty when it is filled")
     yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k} with {tile}" for m, n, k, tile in CASES))
-    for goal in ORDER:
-        yield (verdict := reached(goal, goal.measure(first)))
-        if verdict.failed: return
-    if not has_compiler():
-        yield Verdict("compiles", None, NO_COMPILER)
-        return
-    try: code = machine_code(with_constants(kernel, exercise.constants), SIGNATURE)
-    except CompileError as e: yield Verdict("compiles", False, str(e).splitlines()[0])
-    else:
-        yield Verdict("compiles", True)
-        yield reached(NO_FENCES, NO_FENCES.measure(code))
+    for goal in ORDER: yield reached(goal, goal.measure(runs[0]))
+    yield from judge_code([NO_FENCES], with_constants(kernel, exercise.constants), SIGNATURE)
 
 
 HEAD = """@cuda.jit(launch_bounds=(384, 1))
@@ -382,7 +375,7 @@ BYTES = ("a k tile has been ordered, and its stage never gets full: that takes o
          "the copies bring: of A and of all boxes of B")
 OWN = "each consumer has a barrier of its own for its 128 threads: bar_sync(store.barrier, uint32(128))"
 EXERCISES = (Exercise(
-    "17", "my_warp_specialized", judge=judge, constants=ring_of(TILE),
+    "17", "my_warp_specialized", page=page, judge=judge, constants=ring_of(TILE),
     hints={"ends: 1 of 1 have arrived": BYTES, "ends: 1 of 2 have arrived": BYTES,
            "ends: named barrier": OWN, "ends: have returned": OWN, "results: named barrier": OWN,
            "ends: 0 of 8 have arrived": "the producer waits for an empty stage and the consumers for a full one, and none of them goes on. At first all stages are "

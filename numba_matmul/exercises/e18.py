@@ -12,7 +12,8 @@ from numbers import Real
 
 from ..arrays import cdiv
 from ..cards import load_cards
-from ..exercise import Exercise, Mutant, Verdict
+from ..exercise import Exercise, Mutant
+from ..judge import Verdict
 from ..gemm.tiles import WgmmaTile
 from ..kernels.k17_warp_specialized import LARGE
 from .e09 import borrowed_from, not_your_own

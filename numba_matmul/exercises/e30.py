@@ -6,7 +6,8 @@ and it counts its calls. In a second run it returns twice as much, and both grad
 large: they are what `matmul` returned.
 """
 import numpy as np
-from ..exercise import Case, Exercise, Goal, Mutant, Verdict
+from ..exercise import Case, Exercise, Goal, Mutant
+from ..judge import Verdict
 from .e10 import NO_FENCES
 
 

@@ -1,0 +1,164 @@
+"""What happens in a run, in order, and the goals that are measured in it."""
+import sys
+from typing import NamedTuple
+
+import numpy as np
+from greenlet import getcurrent
+from ..exercise import Goal
+from ..microscope import trace
+from ..process import in_child
+from ..sim import hopper
+from ..sim.launch import StrictModule
+from ..sim.scheduler import Thread
+from ..source import with_constants
+
+
+# One warp: its loads, stores, copies and barriers
+
+class WarpRun(NamedTuple):
+    "What a warp did."
+    events: list  # names, and their numbers
+    tiles: int    # k tiles
+
+def first_warp(exercise, kernel):
+    "What the first warp of the first case does."
+    first = exercise.cases[0]
+    args, _ = first.make(np.random.default_rng())
+    launch = with_constants(kernel, exercise.constants)[first.grid, first.block]
+    events = in_child(trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
+    return WarpRun(events, first.size[2] // exercise.constants["BK"])
+
+def barriers(run):
+    "Barriers for each k tile after the first, from the first read of the one before to the last read of this one."
+    reads = [i for i, (kind, _) in enumerate(run.events) if kind == "shared load"]
+    return sum(kind == "barrier" for kind, _ in run.events[reads[0]:reads[-1]]) / (run.tiles - 1)
+
+def time_for_a_copy(run):
+    "The fewest k tiles multiplied between the start of a copy and the wait for it, in the loop, while there are more to start."
+    whole = sum(kind == "shared load" for kind, _ in run.events) / run.tiles
+    last = max((i for i, (kind, _) in enumerate(run.events) if kind == "copy"), default=0)
+    reads, started, waited = 0, None, False
+    waiting, found = [], []  # when the copies of a group were started; what was multiplied until its wait
+    for kind, number in run.events[:last]:
+        if kind == "shared load": reads += 1
+        elif kind == "copy" and waited: started = reads
+        elif kind == "commit":
+            waiting.append(started)
+            started = None
+        elif kind == "wait":
+            waited = True
+            landed = max(0, len(waiting) - number)
+            found += [(reads - start) / whole for start in waiting[:landed] if start is not None]
+            del waiting[:landed]
+    return min(found, default=0)
+
+BARRIERS = Goal(
+    "barriers per tile", barriers, most=1, counted="events",
+    hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before")
+
+def copy_order(tiles):
+    "The goals of a ring whose copies are on their way while so many k tiles are multiplied."
+    return (
+        Goal("time for a copy", time_for_a_copy, least=tiles, unit="k tiles multiplied meanwhile", counted="events",
+             hint="start the copy before you multiply, and wait only for the group that you need: how many younger "
+                  "groups may still be under way?"),
+        BARRIERS)
+
+
+# All threads: their mbarriers, the TMA's copies, and products
+#
+# Functions that stand in for the simulator's, in a child, note what happens.
+
+def recorded_run(
+    run,    # function
+    *args,  # its arguments
+):
+    "In a child: what happens to mbarriers, copies and products in order, as (what, number of the thread, number)."
+    events, block = [], []
+    arrive, land = hopper.MBarrier.arrive, hopper.MBarrier.land
+    barrier, meet = StrictModule.syncthreads, Thread.meet
+    def note(what, number=0): events.append((what, getattr(getcurrent(), "linear", 0), int(number)))
+    def place(barrier): return next(at for at, other in block[0].memory.mbarriers.items() if other is barrier)
+    # copies and products
+    def load_box(target, map_address, barrier_address, *rest):
+        note("copy", target)
+        note("ordered", barrier_address)
+        plain["load_box"](target, map_address, barrier_address, *rest)
+    def store_box(map_address, source, column, row):
+        plain["store_box"](map_address, source, column, row)
+        note("sent", getcurrent().sends[-1][-1][0][0].size)
+    def start_products(acc, factors, how, pending, frame):
+        note("product", how[2])
+        return plain["start_products"](acc, factors, how, pending, frame)
+    def finish_products(pending, frame):
+        plain["finish_products"](pending, frame)
+        note("products left", sum(products.steps for _, products in getcurrent().products))
+    def fence_proxy_async():
+        note("fence")
+        plain["fence_proxy_async"]()
+    # mbarriers
+    def mbarrier_try_wait(address, parity, frame):
+        note("wait", parity)
+        note("waits at", address)
+        plain["mbarrier_try_wait"](address, parity, frame)
+        note("go on", parity)
+    def counted_arrival(self, size=0):
+        block[:] = [getcurrent().block]
+        note("arrive", size)
+        note("arrives at", place(self))
+        arrive(self, size)
+    def counted_landing(self):
+        before = self.phase
+        land(self)
+        if self.phase > before:
+            note("phase ends", before)
+            note("ended", place(self))
+    # barriers
+    def syncthreads(self):
+        note("barrier")
+        getcurrent().wait(sys._getframe(1))
+    def counted_meeting(self, frame, place, *more):
+        if place.startswith("named"): note("barrier")
+        return meet(self, frame, place, *more)
+    recording = dict(load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait,
+                     start_products=start_products, finish_products=finish_products,
+                     fence_proxy_async=fence_proxy_async)
+    plain = {name: getattr(hopper, name) for name in recording}
+    for name, function in recording.items(): setattr(hopper, name, function)
+    hopper.MBarrier.arrive, hopper.MBarrier.land = counted_arrival, counted_landing
+    StrictModule.syncthreads, Thread.meet = syncthreads, counted_meeting
+    try: run(*args)
+    finally:
+        for name, function in plain.items(): setattr(hopper, name, function)
+        hopper.MBarrier.arrive, hopper.MBarrier.land = arrive, land
+        StrictModule.syncthreads, Thread.meet = barrier, meet
+    return events
+
+K_TILE = 4  # steps of 16
+
+def k_tiles_ahead(events):
+    "The fewest k tiles that thread 0 starts between the order of one, in the loop, and the wait for it."
+    started, ordered, found = 0, {}, []
+    for what, thread, number in events:
+        if what == "product" and thread == 0: started += number / K_TILE
+        elif what == "ordered": ordered[number] = started
+        elif what == "waits at" and thread == 0 and ordered.get(number):
+            found.append(started - ordered.pop(number))
+    return min(found, default=0)
+
+def products_at_work(events, thread=0):
+    "The fewest k tiles whose products are left to themselves when a thread waits for the next one, while there are more to order."
+    left, begun, found = 0, False, []
+    last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
+    for what, who, number in events[:last]:
+        if who != thread: continue
+        if what == "products left": left, begun = number / K_TILE, True
+        elif what == "waits at" and begun: found.append(left)
+    return min(found, default=0)
+
+def barriers_of(events, thread=0):
+    "Barriers of a thread for each k tile after the first, from its first product to its last."
+    own = [(what, number) for what, who, number in events if who == thread]
+    products = [i for i, (what, _) in enumerate(own) if what == "product"]
+    tiles = sum(number for what, number in own if what == "product") / K_TILE
+    return sum(what == "barrier" for what, _ in own[products[0]:products[-1]]) / (tiles - 1)
