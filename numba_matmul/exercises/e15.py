@@ -21,12 +21,11 @@ from textwrap import indent
 import numpy as np
 from ..arrays import from_bf16, to_bf16
 from ..exercise import Case, Exercise, Goal, Mutant
-from ..judge import constants_of, judge_kernel
+from ..judge import judge_kernel
 from ..kernels import k15_tensor_cores as page
-from ..process import in_child
 from ..source import cut, reference_of, replaced, with_constants
 from .e10 import NO_FENCES
-from .recorded import copy_order, first_warp
+from .recorded import copy_order, first_warp, in_case
 
 
 def bf16_case(
@@ -57,10 +56,7 @@ def with_ones(launch, args, operand):
 
 def looked_into(exercise, kernel, case, mistake):
     "Wrong sums, in a sentence that goes on: where does the mistake lie?"
-    launch = with_constants(kernel, constants_of(exercise, case))[case.grid, case.block]
-    def tried(operand):
-        args, _ = case.make(np.random.default_rng())
-        return in_child(with_ones, launch, args, operand, simulator=True, keep=True)
+    def tried(operand): return in_case(exercise, kernel, case, with_ones, operand)
     if mistake == "elsewhere": return "" if tried(None)[1] else "; other sums are nowhere"
     a, b = (tried(operand)[0] for operand in (0, 1))
     if a and b: return "; all is right if A is 1 everywhere, and if B is"

@@ -19,15 +19,16 @@ After that come these goals:
 - **fences**: none in the main loop.
 - **spills**: the sums stay in registers.
 """
+from functools import partial
+
 import numpy as np
 from ..arrays import OptIn, from_bf16, to_bf16
 from ..exercise import Case, Exercise, Goal, Mutant
 from ..gemm.tensor_maps import map_of
 from ..gemm.tiles import ROW
 from ..kernels import k16_tma_wgmma as page
-from ..process import in_child
 from ..source import cut, reference_of, replaced, with_constants
-from .recorded import barriers_of, k_tiles_ahead, products_at_work, recorded_run
+from .recorded import barriers_of, in_case, k_tiles_ahead, products_at_work, recorded_run
 from numba import cuda
 
 
@@ -63,10 +64,7 @@ NO_FENCES = Goal("fences", fences, most=0, unit="in the main loop", counted="cod
                  hint="threads write nothing in the loop that a copy or another thread would have to see")
 def record(exercise, kernel):
     "What happens in a run of the first case."
-    first = exercise.cases[0]
-    args, _ = first.make(np.random.default_rng())
-    launch = with_constants(kernel, exercise.constants)[first.grid, first.block, 0, first.shared_bytes]
-    return in_child(recorded_run, call, launch, args, simulator=True, keep=True)
+    return in_case(exercise, kernel, exercise.cases[0], partial(recorded_run, call))
 
 
 REFERENCE = reference_of(page.short_tma_wgmma, "my_tma_wgmma")

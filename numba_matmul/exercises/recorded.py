@@ -1,16 +1,25 @@
 """What happens in a run, in order, and the goals that are measured in it."""
 import sys
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 from greenlet import getcurrent
 from ..exercise import Goal
+from ..judge import constants_of
 from ..microscope import trace
 from ..process import in_child
 from ..sim import hopper
 from ..sim.launch import StrictModule
 from ..sim.scheduler import Thread
 from ..source import with_constants
+
+
+def in_case(exercise, kernel, case, run, *more):
+    "What a function of a launch, its arguments and some more returns in a child, for one case."
+    launch = with_constants(kernel, constants_of(exercise, case))[case.grid, case.block, 0, case.shared_bytes]
+    args, _ = case.make(np.random.default_rng())
+    return in_child(run, launch, args, *more, simulator=True, keep=True)
 
 
 # One warp: its loads, stores, copies and barriers
@@ -23,9 +32,7 @@ class WarpRun(NamedTuple):
 def first_warp(exercise, kernel):
     "What the first warp of the first case does."
     first = exercise.cases[0]
-    args, _ = first.make(np.random.default_rng())
-    launch = with_constants(kernel, exercise.constants)[first.grid, first.block]
-    events = in_child(trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
+    events = in_case(exercise, kernel, first, trace, (0, 0, 0))[0]
     return WarpRun(events, first.size[2] // exercise.constants["BK"])
 
 def barriers(run):
@@ -75,32 +82,33 @@ def recorded_run(
 ):
     "In a child: what happens to mbarriers, copies and products in order, as (what, number of the thread, number)."
     events, block = [], []
-    arrive, land = hopper.MBarrier.arrive, hopper.MBarrier.land
-    barrier, meet = StrictModule.syncthreads, Thread.meet
+    load, store, try_wait = hopper.load_box, hopper.store_box, hopper.mbarrier_try_wait
+    start, finish, fence = hopper.start_products, hopper.finish_products, hopper.fence_proxy_async
+    arrive, land, meet = hopper.MBarrier.arrive, hopper.MBarrier.land, Thread.meet
     def note(what, number=0): events.append((what, getattr(getcurrent(), "linear", 0), int(number)))
     def place(barrier): return next(at for at, other in block[0].memory.mbarriers.items() if other is barrier)
     # copies and products
     def load_box(target, map_address, barrier_address, *rest):
         note("copy", target)
         note("ordered", barrier_address)
-        plain["load_box"](target, map_address, barrier_address, *rest)
+        load(target, map_address, barrier_address, *rest)
     def store_box(map_address, source, column, row):
-        plain["store_box"](map_address, source, column, row)
+        store(map_address, source, column, row)
         note("sent", getcurrent().sends[-1][-1][0][0].size)
     def start_products(acc, factors, how, pending, frame):
         note("product", how[2])
-        return plain["start_products"](acc, factors, how, pending, frame)
+        return start(acc, factors, how, pending, frame)
     def finish_products(pending, frame):
-        plain["finish_products"](pending, frame)
+        finish(pending, frame)
         note("products left", sum(products.steps for _, products in getcurrent().products))
     def fence_proxy_async():
         note("fence")
-        plain["fence_proxy_async"]()
+        fence()
     # mbarriers
     def mbarrier_try_wait(address, parity, frame):
         note("wait", parity)
         note("waits at", address)
-        plain["mbarrier_try_wait"](address, parity, frame)
+        try_wait(address, parity, frame)
         note("go on", parity)
     def counted_arrival(self, size=0):
         block[:] = [getcurrent().block]
@@ -120,18 +128,12 @@ def recorded_run(
     def counted_meeting(self, frame, place, *more):
         if place.startswith("named"): note("barrier")
         return meet(self, frame, place, *more)
-    recording = dict(load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait,
-                     start_products=start_products, finish_products=finish_products,
-                     fence_proxy_async=fence_proxy_async)
-    plain = {name: getattr(hopper, name) for name in recording}
-    for name, function in recording.items(): setattr(hopper, name, function)
-    hopper.MBarrier.arrive, hopper.MBarrier.land = counted_arrival, counted_landing
-    StrictModule.syncthreads, Thread.meet = syncthreads, counted_meeting
-    try: run(*args)
-    finally:
-        for name, function in plain.items(): setattr(hopper, name, function)
-        hopper.MBarrier.arrive, hopper.MBarrier.land = arrive, land
-        StrictModule.syncthreads, Thread.meet = barrier, meet
+    with (patch.multiple(hopper, load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait,
+                         start_products=start_products, finish_products=finish_products,
+                         fence_proxy_async=fence_proxy_async),
+          patch.multiple(hopper.MBarrier, arrive=counted_arrival, land=counted_landing),
+          patch.object(StrictModule, "syncthreads", syncthreads), patch.object(Thread, "meet", counted_meeting)):
+        run(*args)
     return events
 
 K_TILE = 4  # steps of 16
