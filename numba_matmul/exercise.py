@@ -134,7 +134,7 @@ class Exercise:
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
     host: Callable = None    # kernel → host function (a, b, c), for the speed of one that takes more than a launch
     record: Callable = None  # (exercise, kernel) → what goals in "events" are measured in
-    judge: Callable = None   # instead of `judge_kernel`: (exercise, subject) → its `Verdict`s, one by one
+    judge: Callable = None   # instead of `judge_kernel`: (exercise, subject) → its `Verdict`s; after one that fails none is asked for
 
     def source(self, variant):
         "The source of a solution by its name, or of a `Mutant`."

@@ -133,8 +133,6 @@ def borrowed(exercise, subject):
 
 # A run in the simulator
 
-TIMEOUT = 20  # seconds for all cases of a kernel
-
 @dataclass(frozen=True)
 class Counts:
     "What a whole launch did."
@@ -329,26 +327,21 @@ def judge_kernel(
     exercise,  # an `Exercise`
     kernel,    # what the reader wrote
 ):
-    "The verdicts on a kernel, one by one. What follows one that fails means nothing."
+    "The verdicts on a kernel, one by one. None is asked for after one that fails."
     random = np.random.default_rng()
     made = [case.make(random) for case in exercise.cases]
-    if verdict := unfit(kernel, made[0][0]):
-        yield verdict
-        return
+    if verdict := unfit(kernel, made[0][0]): yield verdict
     # one run for all verdicts up to `correct`
     kernels = [with_constants(kernel, constants_of(exercise, case)) for case in exercise.cases]
     launches = [(one[case.grid, case.block, 0, case.shared_bytes], args, case.call)
                 for one, case, (args, _) in zip(kernels, exercise.cases, made)]
-    try: number, result, printed = in_child(_play, launches, simulator=True, timeout=TIMEOUT, keep=True)
-    except ChildError as e:
-        yield Verdict("ends", False, first_of(str(e)))
-        return
+    try: number, result, printed = in_child(_play, launches, simulator=True, timeout=20, keep=True)
+    except ChildError as e: yield Verdict("ends", False, first_of(str(e)))
     if printed: yield Verdict("printed", None, printed)
     if number is not None:
         name, text = result
         case = exercise.cases[number]
         yield Verdict(name, False, f"{case.name if name == 'compiles' else told(exercise, case)}: {text}")
-        return
     # its results
     names = function_of(kernel).__code__.co_varnames
     for case, (args, expected), (left, remarks, counts) in zip(exercise.cases, made, result):
@@ -388,8 +381,8 @@ def verdicts(
     "Judge a subject, up to the first verdict that fails."
     def found():
         if not kernel_parts(subject) and not inspect.isfunction(subject):
-            yield Verdict("written", False, f"{subject!r} isn't a function", "pass your function or kernel itself, without calling it")
-            return
+            yield Verdict("written", False, f"{subject!r} isn't a function",
+                          "pass your function or kernel itself, without calling it")
         if dots := unwritten(subject): yield dots
         yield Verdict("written", True)
         if exercise.page and (theirs := borrowed(exercise, subject)): yield theirs

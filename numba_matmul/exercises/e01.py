@@ -24,6 +24,16 @@ HINTS = {  # of this exercise and the next
                "counter at 0"}
 
 
+OF_BOTH = (  # mistakes that the next exercise's kernel can have, too
+    Mutant("no guard", "if row < c.shape[0] and col < c.shape[1]:", "if True:", "in bounds"),
+    Mutant("guard of the rows only", "row < c.shape[0] and col < c.shape[1]", "row < c.shape[0]", "in bounds"),
+    Mutant("guard of the columns only", "row < c.shape[0] and col < c.shape[1]", "col < c.shape[1]", "in bounds"),
+    Mutant("guard with rows and columns swapped", "row < c.shape[0] and col < c.shape[1]",
+           "row < c.shape[1] and col < c.shape[0]", "in bounds"),
+    Mutant("a column of A", "a[row, i]", "a[i, row]", "in bounds"),
+    Mutant("C transposed", "c[row, col] = acc", "c[col, row] = acc", "in bounds"),
+    Mutant("added to what C held", "c[row, col] = acc", "c[row, col] += acc", "correct"))
+
 EXERCISES = (Exercise(
     "01", "my_naive",
     cases=(matmul_case(33, 10, 9, (32, 4), (2, 9)), matmul_case(20, 35, 12, (8, 16), (5, 3))),
@@ -103,24 +113,17 @@ def my_naive(a, b, c):
         c[row, col] = acc
 """},
     mutants=(
+        *OF_BOTH,
         Mutant("not written", "acc += a[row, i] * b[i, col]", "...", "written"),
-        Mutant("no guard", "if row < c.shape[0] and col < c.shape[1]:", "if True:", "in bounds"),
-        Mutant("guard of the rows only", "row < c.shape[0] and col < c.shape[1]", "row < c.shape[0]", "in bounds"),
-        Mutant("guard of the columns only", "row < c.shape[0] and col < c.shape[1]", "col < c.shape[1]", "in bounds"),
         Mutant("<= in the guard", "row < c.shape[0]", "row <= c.shape[0]", "in bounds"),
-        Mutant("guard with rows and columns swapped", "row < c.shape[0] and col < c.shape[1]",
-               "row < c.shape[1] and col < c.shape[0]", "in bounds"),
         Mutant("or in the guard", "c.shape[0] and col", "c.shape[0] or col", "in bounds"),
-        Mutant("a column of A", "a[row, i]", "a[i, row]", "in bounds"),
         Mutant("a row of B", "b[i, col]", "b[col, i]", "in bounds"),
-        Mutant("C transposed", "c[row, col] = acc", "c[col, row] = acc", "in bounds"),
         Mutant("a sum over the columns of C", "range(a.shape[1])", "range(c.shape[1])", "in bounds"),
         Mutant("the last step left out", "range(a.shape[1])", "range(a.shape[1] - 1)", "correct"),
         Mutant("the first step left out", "range(a.shape[1])", "range(1, a.shape[1])", "correct"),
         Mutant("one step too many", "range(a.shape[1])", "range(a.shape[1] + 1)", "in bounds"),
         Mutant("only the last product", "acc +=", "acc =", "correct"),
         Mutant("a sum, not a product", "a[row, i] * b[i, col]", "a[row, i] + b[i, col]", "correct"),
-        Mutant("added to what C held", "c[row, col] = acc", "c[row, col] += acc", "correct"),
         Mutant("place in the block, not in the grid", "row, col = cuda.grid(2)",
                "row, col = cuda.threadIdx.x, cuda.threadIdx.y", "correct"),
         Mutant("the block's number left out of a row", "row, col = cuda.grid(2)",

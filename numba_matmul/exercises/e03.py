@@ -48,6 +48,14 @@ def costliest(space):
 BEFORE, USED, STORED = reference_of(short_smem, "my_smem").split("cuda.syncthreads()")
 REFERENCE = f"{BEFORE}cuda.syncthreads()  # full{USED}cuda.syncthreads()  # free{STORED}"
 
+OF_TILES = (  # mistakes that kernel 3 can have when it comes from CUDA C++, too
+    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # free",
+           "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
+    Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
+    Mutant("a barrier of the warp", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
+    Mutant("the sum begins anew with each tile", "        for i in range(TILE): acc +=",
+           "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"))
+
 EXERCISES = (Exercise(
     "03", "my_smem", constants=dict(TILE=16), preamble="WIDE, ONE_MORE, BOTH = TILE + 2, TILE + 1, 2 * TILE\n",
     cases=(matmul_case(16, 32, 64, (16, 16), (2, 1)), matmul_case(24, 16, 16, (8, 8), (2, 3), dict(TILE=8))),
@@ -141,6 +149,7 @@ def my_smem(a, b, c):
     c[row, col] = acc
 """},
     mutants=(
+        *OF_TILES,
         Mutant("C stored in each tile", "        k0 += TILE\n", "        k0 += TILE\n        c[row, col] = acc\n", "one store each"),
         Mutant("C stored in each step", "acc += a_tile[ty, i] * b_tile[i, tx]",
                "\n            acc += a_tile[ty, i] * b_tile[i, tx]\n            c[row, col] = acc", "one store each"),
@@ -149,13 +158,11 @@ def my_smem(a, b, c):
         Mutant("a barrier in each step", "acc += a_tile[ty, i] * b_tile[i, tx]",
                "\n            acc += a_tile[ty, i] * b_tile[i, tx]\n            cuda.syncthreads()", "barriers per tile"),
         Mutant("a barrier between the copies", "        b_tile[ty, tx] =", "        cuda.syncthreads()\n        b_tile[ty, tx] =", "barriers per tile"),
-        Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # free", "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
         Mutant("the first barrier in the first tile only", "cuda.syncthreads()  # full", "if k0 == 0: cuda.syncthreads()", "no races"),
         Mutant("two tiles, however many there are", "while k0 < a.shape[1]:", "while k0 < 2 * TILE:", "correct"),
         Mutant("as many steps as A is high", "while k0 < a.shape[1]:", "while k0 < a.shape[0]:", "in bounds"),
         Mutant("block indices exchanged", "col, row = cuda.grid(2)",
                "col, row = cuda.blockIdx.y * TILE + tx, cuda.blockIdx.x * TILE + ty", "in bounds"),
-        Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
         Mutant("16 for TILE in the step", "k0 += TILE", "k0 += 16", "correct"),
         Mutant("each thread copies a whole row of A's tile", "        a_tile[ty, tx] = a[row, k0 + tx]\n",
                "        for i in range(TILE): a_tile[ty, i] = a[row, k0 + i]\n", "one writer"),
@@ -167,7 +174,6 @@ def my_smem(a, b, c):
         Mutant("not written", "a_tile[ty, tx] = a[row, k0 + tx]", "...", "written"),
         Mutant("no barrier before the tiles are read", "        cuda.syncthreads()  # full\n", "", "all written"),
         Mutant("no barrier before the next copy", "        cuda.syncthreads()  # free\n", "", "no races"),
-        Mutant("a barrier of the warp", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
         Mutant("a barrier for some threads", "cuda.syncthreads()  # full", "if ty < 8: cuda.syncthreads()", "no races"),
         Mutant("a return before the barriers", "    acc, k0 = float32(0), 0\n",
                "    acc, k0 = float32(0), 0\n    if row > 14: return\n", "barriers"),
@@ -183,8 +189,6 @@ def my_smem(a, b, c):
         Mutant("one product too many", "for i in range(TILE):", "for i in range(TILE + 1):", "in bounds"),
         Mutant("steps of 1", "k0 += TILE", "k0 += 1", "in bounds"),
         Mutant("a tile too many", "while k0 < a.shape[1]:", "while k0 <= a.shape[1]:", "in bounds"),
-        Mutant("the sum begins anew with each tile", "        for i in range(TILE): acc +=",
-               "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"),
         Mutant("a sum in float64", "acc, k0 = float32(0), 0", "acc, k0 = 0.0, 0", "float64"),
         Mutant("B from global memory", "* b_tile[i, tx]", "* b[k0 + i, col]", "global reads"),
         Mutant("A from global memory", "a_tile[ty, i] *", "a[row, k0 + i] *", "global reads"),

@@ -73,18 +73,27 @@ SOLUTIONS = {
 ZERO, BARRIER = "    for i in range(TM): acc[i] = float32(0)\n", "        cuda.syncthreads()\n"
 
 
+EACH_STEP = Mutant("a barrier in each step", "            dot += 1\n",
+                   "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile")
+EXCHANGED = Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN",
+                   "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds")
+OF_THE_LOOP = (  # mistakes that the kernels of the next lessons can have, too
+    EACH_STEP, EXCHANGED,
+    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
+    Mutant("the first barrier in the first tile only", BARRIER + "        dot",
+           "        if k0 == 0: cuda.syncthreads()\n        dot", "no races"),
+    Mutant("the second barrier after the first two tiles only", BARRIER + "        k0",
+           "        if k0 < 2 * BK: cuda.syncthreads()\n        k0", "no races"),
+    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
+    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"))
+
 MUTANTS = (
+    *OF_THE_LOOP,
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n    " + STORE, "one store each"),
     Mutant("C stored in each step", "            dot += 1\n", "            dot += 1\n        " + STORE, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n        if cuda.blockIdx.y > 0:\n        " + STORE, "one store each"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier between the copies", "        b_tile[thread", "        cuda.syncthreads()\n        b_tile[thread", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", BARRIER + "        dot", "        if k0 == 0: cuda.syncthreads()\n        dot", "no races"),
-    Mutant("the second barrier after the first two tiles only", BARRIER + "        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
-           "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
     Mutant("TM for BK", "while dot < BK", "while dot < TM", "correct"),
     Mutant("BK for TM in the store", STORE, STORE.replace("range(TM)", "range(BK)"), "in bounds"),
     Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
@@ -116,8 +125,6 @@ MUTANTS = (
     Mutant("one step too few", "while dot < BK", "while dot < BK - 1", "correct"),
     Mutant("the step forgotten", "            dot += 1\n", "", "ends"),
     Mutant("next tile one column on", "k0 += BK", "k0 += 1", "in bounds"),
-    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
-    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
     Mutant("a barrier for one warp", BARRIER + "        k0", "        if thread < 32: cuda.syncthreads()\n        k0",
            "no races"),
     Mutant("one result not stored", STORE, STORE.replace("range(TM)", "range(TM - 1)"), "correct"),

@@ -20,7 +20,7 @@ from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of, replaced
 from ..kernels.k05_2d_blocktiling import short_2d
 from .e03 import BETWEEN, global_reads, two_barriers
-from .e04 import shared_reads
+from .e04 import OF_THE_LOOP, shared_reads
 
 
 REFERENCE = reference_of(short_2d, "my_2d")
@@ -57,22 +57,19 @@ IN_LOOP = "        for i in range(TM):\n            for j in range(TN): c[row0 +
 BARRIER, ZERO = "        cuda.syncthreads()\n", "        for j in range(TN): acc[i, j] = float32(0)\n"
 
 
+IN_FLOAT64 = Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)",
+                    "acc = cuda.local.array((TM, TN), np.float64)", "float64")
 MUTANTS = (
+    *OF_THE_LOOP, IN_FLOAT64,
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
     Mutant("C stored in each step", "            dot += 1\n", "            dot += 1\n" + replaced(IN_LOOP, ("        for", "            for")),
            "one store each"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in each pass over A", "k0 + thread % BK]\n", "k0 + thread % BK]\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in each pass over B", "col0 + thread % BN]\n", "col0 + thread % BN]\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier between the copies", "        for s in range(0, BK,", "        cuda.syncthreads()\n        for s in range(0, BK,",
            "barriers per tile"),
-    Mutant("the first barrier in the first tile only", BARRIER + "        dot", "        if k0 == 0: cuda.syncthreads()\n        dot", "no races"),
-    Mutant("the second barrier after the first two tiles only", BARRIER + "        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
-           "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
     Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "in bounds"),
     Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("4 for TM", "(BN // TN) * TM", "(BN // TN) * 4", "in bounds"),
@@ -114,8 +111,6 @@ MUTANTS = (
     Mutant("passes that overlap", "for s in range(0, BM, THREADS // BK)", "for s in range(0, BM)", "in bounds"),
     Mutant("a step too many", "while dot < BK", "while dot <= BK", "in bounds"),
     Mutant("the step forgotten", "            dot += 1\n", "", "ends"),
-    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
-    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
     Mutant("a barrier for one warp", BARRIER + "        k0", "        if thread < 32: cuda.syncthreads()\n        k0",
            "no races"),
     Mutant("stored without the block's column", "col0 + col + j] = acc", "col + j] = acc", "no races"),
@@ -128,8 +123,6 @@ MUTANTS = (
     Mutant("TM for BK in the steps", "while dot < BK", "while dot < TM", "correct"),
     Mutant("BK for TM in the results", "for i in range(TM): reg_m[i]", "for i in range(BK): reg_m[i]", "in bounds"),
     Mutant("factors read from A and B themselves", "reg_m[i] = a_tile[row + i, dot]", "reg_m[i] = a[row0 + row + i, k0 + dot]", "global reads"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     Mutant("both tiles read for each product", "reg_m[i] * reg_n[j]", "a_tile[row + i, dot] * b_tile[dot, col + j]",
            "shared reads"),
     Mutant("A's tile read for each product", "reg_m[i] * reg_n[j]", "a_tile[row + i, dot] * reg_n[j]", "shared reads"),

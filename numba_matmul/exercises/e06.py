@@ -26,6 +26,8 @@ from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of, replaced
 from ..kernels.k06_vectorized import short_vectorized
 from .e03 import BETWEEN, copies, global_reads, two_barriers
+from .e04 import OF_THE_LOOP
+from .e05 import IN_FLOAT64
 
 
 # What is counted
@@ -122,17 +124,11 @@ STEP = "        k0 += BK\n"
 
 
 MUTANTS = (
+    *OF_THE_LOOP, IN_FLOAT64,
     Mutant("C stored in each tile", STEP, STEP + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", STEP,
            STEP + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier between the copies", "        store4(b_tile", "        cuda.syncthreads()\n        store4(b_tile", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", "        cuda.syncthreads()\n        dot", "        if k0 == 0: cuda.syncthreads()\n        dot",
-           "no races"),
-    Mutant("the second barrier after the first two tiles only", "        cuda.syncthreads()\n        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
-           "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
     Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
     Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("4 for TM", "(BN // TN) * TM", "(BN // TN) * 4", "correct"),
@@ -170,8 +166,6 @@ MUTANTS = (
     Mutant("B without the block's column", IN_B, IN_B.replace("col0 + ", ""), "correct"),
     Mutant("A with the block's column", IN_A, IN_A.replace("row0", "col0"), "in bounds"),
     Mutant("A's tile read as if not transposed", "a_tile[dot, row + i]", "a_tile[row + i, dot]", "in bounds"),
-    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
-    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
     Mutant("one more barrier for half of the threads", BARRIER + "        k0",
            "        if thread < 32: cuda.syncthreads()\n" + BARRIER + "        k0", "barriers"),
     Mutant("C in steps of one", "range(0, TN, 4)", "range(TN)", "in bounds"),
@@ -184,8 +178,6 @@ MUTANTS = (
     Mutant("C stored one by one", "        for j in range(0, TN, 4):\n            store4(c, (row0 + row + i, col0 + col + j),\n"
            "                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])\n",
            "        for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]\n", "width"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     Mutant("each thread begins at a different row", "acc[i, j] += reg_m[i]",
            "acc[(i + thread) % TM, j] += reg_m[(i + thread) % TM]", "spills"),
 )
@@ -227,21 +219,19 @@ PASS_SOLUTIONS = {
             row_b, col_b = thread // (THREADS // BK), thread % (THREADS // BK) * 4 + s
             store4(b_tile, (row_b, col_b), *load4(b, (k0 + row_b, col0 + col_b)))
 """))}
-AS_BEFORE = ("C stored in each tile", "C stored in each tile, but not by the first block", "a barrier in each step", "added to what C held",
-             "the first barrier in the first tile only", "the second barrier after the first two tiles only",
-             "two tiles, however many there are", "block indices exchanged", "columns of A not times four", "no barrier before use", "no barrier after use", "results in float64",
-             "each thread begins at a different row")
+AS_BEFORE = (
+    "C stored in each tile", "C stored in each tile, but not by the first block", "added to what C held",
+    "columns of A not times four", "each thread begins at a different row", "TM and TN exchanged")
 
 
 PASS_MUTANTS = (
-    *(mutant for mutant in MUTANTS if mutant.name in AS_BEFORE),
+    *OF_THE_LOOP, IN_FLOAT64, *(mutant for mutant in MUTANTS if mutant.name in AS_BEFORE),
     Mutant("one thread copies for all", PASSES_A + PASSES_B, ALONE, "copies"),
     Mutant("a barrier in each pass over A", "a_row + s] = x[q]\n", "a_row + s] = x[q]\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in each pass over B", "k0 + b_row + s, col0 + b_col)))\n",
            "k0 + b_row + s, col0 + b_col)))\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("BM for BN in the rows of B", "thread // (BN // 4), thread % (BN // 4)", "thread // (BM // 4), thread % (BM // 4)", "in bounds"),
-    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
     Mutant("THREADS // BK for A's passes", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, THREADS // BK)", "in bounds"),
     Mutant("two passes for A, however many it needs", "range(0, BM, THREADS // (BK // 4))", "range(0, 2 * THREADS // (BK // 4), THREADS // (BK // 4))",
            "all written"),

@@ -24,7 +24,8 @@ from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..kernels.k07_bank_conflicts_linearize import short_linearized
 from ..source import reference_of, replaced
 from .e03 import two_barriers
-from .e04 import instructions
+from .e04 import OF_THE_LOOP, instructions
+from .e05 import IN_FLOAT64
 
 
 # How the goals are counted
@@ -116,19 +117,12 @@ def other_order(name, shape, fill, read, verdict):
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
 IN_LOOP = indent(STORES, "    ")
-FILLED = "        cuda.syncthreads()\n        dot = 0\n"
-ALL_READ = "        cuda.syncthreads()\n        k0 += BK\n"
-OF_THE_LOOP = (  # and of the blocks: mistakes that lesson 8's kernel can have, too
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", FILLED, FILLED.replace("cuda", "if k0 == 0: cuda"), "no races"),
-    Mutant("the second barrier after the first two tiles only", ALL_READ, ALL_READ.replace("cuda", "if k0 < 2 * BK: cuda"), "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"))
 CHEATS = (
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
     *OF_THE_LOOP,
+    Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
     Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 4", "correct"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
@@ -138,7 +132,7 @@ CHEATS = (
 
 
 MUTANTS = (
-    *CHEATS,
+    *CHEATS, IN_FLOAT64,
     Mutant("not written", READ, "            ...\n", "written"),
     Mutant("row and place swapped in the store", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) // TN, (b_col + q) % TN", "in bounds"),
     Mutant("row and place swapped in the load", "dot, j, col // TN", "dot, col // TN, j", "in bounds"),
@@ -160,16 +154,11 @@ MUTANTS = (
     Mutant("one number for all columns", "b_tile[dot, j, col // TN]", "b_tile[dot, 0, col // TN]", "correct"),
     Mutant("each thread reads number 0's place", "b_tile[dot, j, col // TN]", "b_tile[dot, j, 0]", "correct"),
     Mutant("a tile with too few rows", "(BK, TN, ACROSS)", "(4, TN, ACROSS)", "in bounds"),
-    Mutant("no barrier after filling", FILLED, "        dot = 0\n", "all written"),
-    Mutant("no barrier after reading", ALL_READ, "        k0 += BK\n", "no races"),
-    Mutant("a barrier for those with few rows", FILLED, FILLED.replace("cuda", "if row < BM // 2: cuda"), "all written"),
-    Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
+    Mutant("a barrier for those with few rows", "        cuda.syncthreads()\n        dot", "        if row < BM // 2: cuda.syncthreads()\n        dot", "all written"),
     Mutant("the first block's columns", "(k0 + b_row, col0 + b_col)", "(k0 + b_row, b_col)", "correct"),
     Mutant("a load that starts anywhere", "b_col = thread // (BN // 4), thread % (BN // 4) * 4",
            "b_col = thread // (BN // 4), thread % (BN // 4)", "aligned"),
     Mutant("never ends", "            dot += 1\n", "", "ends"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     other_order("kernel 6's order", *PLAIN, WIDE_READ, "loads of B"),
     other_order("kernel 6's order, read one by one", *PLAIN,
                 "            for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n", "loads of B"),
@@ -234,9 +223,6 @@ WIDE_MUTANTS = (
     Mutant("left and right half of the tile", "b_col // 4 % 2, b_col // 8 * 4", "b_col // (BN // 2), b_col % (BN // 2)", "correct"),
     Mutant("both halves in one", "b_col // 4 % 2, b_col // 8 * 4", "0, b_col // 8 * 4", "no races"),
     Mutant("rows of 81 words", "HALF = BN // 2 + 16", "HALF = BN // 2 + 17", "aligned"),
-    Mutant("no barrier after filling", FILLED, "        dot = 0\n", "all written"),
-    Mutant("no barrier after reading", ALL_READ, "        k0 += BK\n", "no races"),
-    Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
     Mutant("a tile that is not aligned", "HALF), float32, alignment=16)", "HALF), float32)", "aligned"),
     Mutant("a number in place of the name, right for one tile", "HALF = BN // 2 + 16", "HALF = 48", "in bounds"),
     Mutant("no padding between the halves", "HALF = BN // 2 + 16", "HALF = BN // 2", "stores of B"),

@@ -22,8 +22,10 @@ from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..kernels.k08_bank_conflicts_padding import short_padded
 from ..source import reference_of, replaced
 from .e03 import two_barriers
+from .e04 import OF_THE_LOOP
+from .e05 import IN_FLOAT64
 from .e06 import width
-from .e07 import ALL_READ, FILLED, OF_BLOCKS, OF_THE_LOOP, SIZES, TWO_BARRIERS, loads_of, stores_of
+from .e07 import OF_BLOCKS, SIZES, TWO_BARRIERS, loads_of, stores_of
 
 
 PREAMBLE = """from numba_matmul.ptx.core import load4, store4
@@ -83,7 +85,7 @@ MUTANTS = (
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
-    *OF_THE_LOOP,
+    *OF_THE_LOOP, IN_FLOAT64,
     Mutant("a barrier between the copies", "        store4(b_tile, ", "        cuda.syncthreads()\n        store4(b_tile, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
@@ -111,15 +113,11 @@ MUTANTS = (
     Mutant("two words", "WIDE = BM + 4", "WIDE = BM + 2", "stores of A"),
     Mutant("five words", "WIDE = BM + 4", "WIDE = BM + 5", "stores of A"),
     Mutant("a row too short", "WIDE = BM + 4", "WIDE = BM // 2 - 4", "in bounds"),
-    Mutant("no barrier after filling", FILLED, "        dot = 0\n", "all written"),
-    Mutant("no barrier after reading", ALL_READ, "        k0 += BK\n", "no races"),
     Mutant("the same columns of A for each tile", "(row0 + a_row, k0 + a_col)", "(row0 + a_row, a_col)", "correct"),
     Mutant("the first block's rows", "(row0 + a_row, k0 + a_col)", "(a_row, k0 + a_col)", "correct"),
     Mutant("a load that starts anywhere", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
            "a_col = thread // (BK // 4), thread % (BK // 4)", "aligned"),
     Mutant("never ends", "        k0 += BK\n", "", "ends"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     Mutant("no padding", "WIDE = BM + 4", "WIDE = BM", "stores of A"),
     Mutant("8 words", "WIDE = BM + 4", "WIDE = BM + 8", "stores of A"),
     Mutant("16 words", "WIDE = BM + 4", "WIDE = BM + 16", "stores of A"),

@@ -77,25 +77,20 @@ def borrowed_from(fn, *args):
     finally: sys.setprofile(before)
 
 def not_your_own(fn, called):
-    return Verdict("your own", False, f"{fn.__name__} calls {called[0]}, which is the library's own answer",
-                   "write it yourself, then compare it with the library's")
+    return Verdict("your own", False, f"{fn.__name__} calls {called[0]}, which is the library's own answer")
 
 def judge_rule(rule):
-    "The verdicts on a rule, up to the first that fails."
+    "The verdicts on a rule, one by one."
     answers = {name: [] for name in (*FAIL, "accepts")}
     try:
         for name, tiles in (FAIL | {"accepts": WORK}).items():
             for tile in tiles:
                 reason, called = borrowed_from(rule, tile)
-                if called:
-                    yield not_your_own(rule, called)
-                    return
+                if called: yield not_your_own(rule, called)
                 if reason is not None and not (isinstance(reason, str) and reason):
                     raise TypeError(f"it returned {reason!r}, not a reason in words, or None")
                 answers[name].append((tile, reason))
-    except Exception as e:
-        yield Verdict("runs", False, f"{type(e).__name__}: {e}")
-        return
+    except Exception as e: yield Verdict("runs", False, f"{type(e).__name__}: {e}")
     wrong = [(tile, reason) for tile, reason in answers.pop("accepts") if reason]
     yield Verdict("accepts", not wrong, f"{len(WORK)} tiles that work" if not wrong else
                   f"{wrong[0][0]} works, but your rule says: {wrong[0][1]}")
@@ -108,16 +103,12 @@ def judge_rule(rule):
 
 def judge_tile(tile):
     "The verdicts on a tile."
-    try:
-        check_tile(tile, RULES, GroupTile)
-    except (TypeError, ValueError) as e:
-        yield Verdict("my_tile works", False, str(e))
-        return
+    try: check_tile(tile, RULES, GroupTile)
+    except (TypeError, ValueError) as e: yield Verdict("my_tile works", False, str(e))
     yield Verdict("my_tile works", True, str(tuple(tile)))
     count = wavefronts(tile)
     yield Verdict("wavefronts", count <= MOST, f"{count:.3g} for each multiply-add" + (
         "" if count <= MOST else f", the goal is at most {MOST}"))
-    if count > MOST: return
     if not has_compiler():
         yield Verdict("warps", None, NO_COMPILER)
         return
@@ -128,9 +119,7 @@ def judge_tile(tile):
 
 def judge(exercise, rule):
     "The verdicts on `my_rule`, and on `my_tile`, which stands beside it."
-    for verdict in judge_rule(rule):
-        yield verdict
-        if verdict.failed: return
+    yield from judge_rule(rule)
     tile = rule.__globals__.get("my_tile", ...)
     if tile is ...: yield Verdict("my_tile", False, "the rule is complete; now choose my_tile")
     else: yield from judge_tile(tile)

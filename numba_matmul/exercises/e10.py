@@ -19,6 +19,7 @@ import numpy as np
 from ..exercise import Exercise, Goal, Mutant, matmul_case
 from ..kernels import k10_warptiling as page
 from ..source import reference_of
+from .e04 import EACH_STEP, EXCHANGED
 
 
 SMALL = dict(BM=32, BN=64, BK=8, WM=16, WN=32, TM=2, TN=8, THREADS=128, PADDED=68)
@@ -121,6 +122,7 @@ def down_across(number, width): return number // width, number % width
     row, col = warp_row * WM + lane_row * TM, warp_col * WN + lane_col * TN
 """)},
     mutants=(
+        EACH_STEP, EXCHANGED,
         Mutant("not written", PLACE, "    ...\n", "written"),
         Mutant("lesson 8's strip", PLACE, "    row = thread // (BN // TN) * TM\n    col = thread % (BN // TN) * TN\n",
                "numbers per step"),
@@ -149,14 +151,11 @@ def down_across(number, width): return number // width, number % width
                "no races"),
         Mutant("a barrier in the first k tile only", "            dot += 1\n        cuda.syncthreads()\n",
                "            dot += 1\n        if k0 == 0: cuda.syncthreads()\n", "no races"),
-        Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
         Mutant("a third barrier", "            dot += 1\n", "            dot += 1\n        cuda.syncthreads()\n", "barriers per tile"),
         Mutant("a fence before the barrier", "            dot += 1\n", "            dot += 1\n        cuda.threadfence()\n", "fences"),
         Mutant("the loop ends after two k tiles", "while k0 < a.shape[1]:", "while k0 < 2 * BK:", "correct"),
         Mutant("C stored in each k tile", "        k0 += BK\n    for i in range(TM):\n        for j in range(0, TN, 4):\n",
                "        k0 += BK\n        for i in range(TM):\n          for j in range(0, TN, 4):\n", "one store each"),
-        Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
-               "in bounds"),
         Mutant("BM for BN", "warp // (BN // WN) * WM + lane", "warp // (BM // WN) * WM + lane", "in bounds"),
         Mutant("BM for BN, across", "warp % (BN // WN) * WN", "warp % (BM // WN) * WN", "correct"),
         Mutant("TM for TN", "lane % (WN // TN) * TN", "lane % (WN // TN) * TM", "aligned"),

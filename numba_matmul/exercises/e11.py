@@ -16,6 +16,7 @@ from textwrap import dedent, indent
 from ..exercise import Exercise, Goal, Mutant
 from ..kernels import k11_double_buffering as page
 from ..source import cut, reference_of, replaced
+from .e04 import EACH_STEP, EXCHANGED
 from .e10 import NO_FENCES, case
 from .recorded import barriers, first_warp
 
@@ -166,6 +167,7 @@ BETWEEN = MULTIPLY + "        now = 1 - now\n        if k0 < a.shape[1]:\n"
 
 
 MUTANTS = (
+    EACH_STEP, EXCHANGED,
     Mutant("not written", LOADS + BETWEEN + STORES, "            pass\n        ...\n", "written"),
     Mutant("no test before the loads", "if k0 < a.shape[1]:\n            x =", "if True:\n            x =", "in bounds"),
     Mutant("<= before the loads", "if k0 < a.shape[1]:\n            x =", "if k0 <= a.shape[1]:\n            x =", "in bounds"),
@@ -206,13 +208,10 @@ MUTANTS = (
     Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,", "shared memory"),
     Mutant("a barrier in every other k tile too many", "        cuda.syncthreads()\n" + TAIL,
            "        if k0 // BK % 2 == 0: cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL, "barriers per tile"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL, "        if k0 == BK: cuda.syncthreads()\n" + TAIL, "no races"),
     Mutant("a fence for each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.threadfence()\n        cuda.syncthreads()\n" + TAIL, "fences"),
     Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n" + indent(TAIL, "    "), "one store each"),
     Mutant("the loop ends after two k tiles", "    while k0 < a.shape[1]:", "    while k0 < 2 * BK:", "all written"),
-    Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
-           "in bounds"),
     Mutant("BM for BN", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("a number for BK", "        k0 += BK\n", "        k0 += 8\n", "correct"),
     Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,

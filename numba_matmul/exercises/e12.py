@@ -17,6 +17,7 @@ from textwrap import indent
 from ..exercise import Exercise, Goal, Mutant, matmul_case
 from ..kernels import k12_async_copy as page
 from ..source import cut, reference_of, with_constants
+from .e04 import EXCHANGED
 from .e10 import NO_FENCES
 from .e11 import TAIL
 from .recorded import copy_order, first_warp
@@ -81,6 +82,7 @@ LOOP = BEGIN + WAIT + AHEAD + MULTIPLY + ON
 def loop(name, new, verdict): return Mutant(name, LOOP, new, verdict)
 
 MUTANTS = (
+    EXCHANGED,
     loop("not written", BEGIN + "        ...\n" + MULTIPLY + ON, "written"),
     loop("no wait", LOOP.replace("        cp_async_wait_group(2)\n", ""), "all written"),
     loop("three groups may be in flight", LOOP.replace("group(2)", "group(3)"), "all written"),
@@ -121,8 +123,6 @@ MUTANTS = (
     loop("the loop ends after two k tiles", LOOP.replace("k0 < a.shape[1]:\n" + WAIT, "k0 < 2 * BK:\n" + WAIT), "all written"),
     loop("a number for BK", LOOP.replace("k0 += BK", "k0 += 8"), "correct"),
     Mutant("C stored in each k tile", ON + TAIL, indent(TAIL, "    ") + ON, "one store each"),
-    Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
-           "in bounds"),
     Mutant("no groups before the loop", FIRST, FIRST.replace("        cp_async_commit_group()\n", ""), "all written"),
     Mutant("one group for all that comes before the loop", FIRST, FIRST.replace("        cp_async_commit_group", "    cp_async_commit_group"),
            "all written"),

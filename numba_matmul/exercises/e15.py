@@ -24,6 +24,7 @@ from ..exercise import Case, Exercise, Goal, Mutant
 from ..judge import judge_kernel
 from ..kernels import k15_tensor_cores as page
 from ..source import cut, reference_of, replaced, with_constants
+from .e04 import EXCHANGED
 from .e10 import NO_FENCES
 from .recorded import copy_order, first_warp, in_case
 
@@ -207,7 +208,8 @@ FRAGMENTS = (
     loop("B pair by pair", Y, PAIRS, "wavefronts per step"))
 
 
-MUTANTS = (*FRAGMENTS,
+MUTANTS = (
+    *FRAGMENTS, EXCHANGED,
     loop("no wait", "        cp_async_wait_group(1)\n", "", "all written"),
     loop("no group may be in flight", "group(1)", "group(0)", "time for a copy"),
     loop("waits for all in every other k tile", WAIT, WAIT + "        if k0 // BK % 2: cp_async_wait_group(0)\n", "time for a copy"),
@@ -219,8 +221,6 @@ MUTANTS = (*FRAGMENTS,
     loop("a fence for each k tile", ON, "        cuda.threadfence_block()\n" + ON, "fences"),
     Mutant("the loop ends after two k tiles", "while k0 < a.shape[1]:", "while k0 < min(a.shape[1], 2 * BK):", "correct"),
     Mutant("C stored in each k tile", ON + END, indent(END, "    ") + ON, "one store each"),
-    Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
-           "in bounds"),
     Mutant("BM for BN", "warp // (BN // WN) * WM, warp % (BN // WN)", "warp // (BM // WN) * WM, warp % (BM // WN)", "all written"),
     loop("no barrier", "        cuda.syncthreads()\n", "", "no races"),
     loop("the barrier before the wait", WAIT, "        cuda.syncthreads()\n        cp_async_wait_group(1)\n", "no races"),

@@ -28,6 +28,7 @@ from ..gemm.tensor_maps import map_of
 from ..gemm.tiles import ROW
 from ..kernels import k16_tma_wgmma as page
 from ..source import cut, reference_of, replaced, with_constants
+from .e04 import EXCHANGED
 from .recorded import barriers_of, in_case, k_tiles_ahead, products_at_work, recorded_run
 from numba import cuda
 
@@ -175,6 +176,7 @@ def changed(name, old, new, verdict): return Mutant(name, LOOP, replaced(LOOP, (
 
 
 MUTANTS = (
+    EXCHANGED,
     loop("not written", BEGIN + "        ...\n" + ON, "written"),
     changed("no wait for the k tile", WAIT, "", "all written"),
     loop("the wait after the products", BEGIN + MULTIPLY + WAIT + MEET + AHEAD + ON, "all written"),
@@ -225,7 +227,6 @@ MUTANTS = (
     changed("the loop ends after two k tiles", "while k_tile < k_tiles", "while k_tile < min(k_tiles, 2)", "ends"),
     Mutant("C stored in each k tile", MEET + AHEAD + ON, MEET + AHEAD + "        short_epilogue(c, row + thread // 32 * 16, col, wgmma_wait_group(acc))\n" + ON,
            "one store each"),
-    Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
     changed("BM for BN", "(here + BYTES_A) // 16", "(here + BN * ROW) // 16", "correct"),
     Mutant("a number for STAGE_BYTES", "full = ring + STAGE_BYTES * STAGES", "full = ring + 24576 * STAGES", "no races"),
     Mutant("the library's kernel", HEAD + PROLOGUE + LOOP + TAIL, """from numba_matmul.kernels.k16_tma_wgmma import short_tma_wgmma

@@ -75,26 +75,20 @@ def chosen(fn):
 
 
 def judge(exercise, fn):
-    "The verdicts on an estimate, up to the first that fails."
+    "The verdicts on an estimate, one by one."
     for name, questions in ASKED.items():
         for question in questions:
             try: said, called = borrowed_from(fn, *question)
-            except Exception as e:
-                yield Verdict("runs", False, f"{told(*question)}: {type(e).__name__}: {e}")
-                return
-            if called:
-                yield not_your_own(fn, called)
-                return
+            except Exception as e: yield Verdict("runs", False, f"{told(*question)}: {type(e).__name__}: {e}")
+            if called: yield not_your_own(fn, called)
             if not isinstance(said, Real) or isinstance(said, bool):
                 yield Verdict("runs", False, f"{told(*question)}: it returned {said!r}, which isn't a number")
-                return
             true = cycles(*question)
             if not near(said, true):
                 why = WHY[name]
                 if products_are_right(fn, question, said): name, why = "parts", ADDING
                 digits = 0 if f"{true:,.0f}" != f"{said:,.0f}" else 3
                 yield Verdict(name, False, f"{told(*question)}: {true:,.{digits}f} cycles, you say {said:,.{digits}f}", why)
-                return
         yield Verdict(name, True, f"{len(questions)} products")
     yield Verdict("choice", True, chosen(fn))
 

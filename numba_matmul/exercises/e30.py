@@ -88,8 +88,8 @@ def judge(exercise, backward):
     names = []
     for name, *case in cases():
         if mistake := first_mistake(backward, *case):
-            yield Verdict(mistake[0], False, f"{name}: {mistake[1]}")
-            return
+            verdict, text = mistake
+            yield Verdict(verdict, False, f"{name}: {text}")
         names.append(name)
     yield Verdict("runs", True, "; ".join(names))
     yield Verdict("row-major", True, "every operand of a product")

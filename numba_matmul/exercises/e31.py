@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..arrays import cdiv
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from .e10 import NO_FENCES
-from .e03 import ONE_COPY, costliest
+from .e03 import ONE_COPY, OF_TILES, costliest
 
 
 def case(m, n, k, tile):
@@ -112,21 +112,19 @@ TWO, PADDED = "two tiles of two dimensions", "A transposed, in padded rows"
 
 
 MUTANTS = (
+    *OF_TILES,
     Mutant("C stored in each tile", "        k0 += TILE\n", "        k0 += TILE\n        if row < m and col < n: c[row, col] = acc\n", "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += TILE\n",
            "        k0 += TILE\n        if cuda.blockIdx.x > 0 and row < m and col < n: c[row, col] = acc\n", "one store each"),
     Mutant("a barrier in each step", "acc += tiles[ty * TILE + i] * tiles[SQUARE + i * TILE + tx]",
            "\n            acc += tiles[ty * TILE + i] * tiles[SQUARE + i * TILE + tx]\n            cuda.syncthreads()", "barriers per tile"),
     Mutant("a barrier between the copies", "        tiles[SQUARE + ty", "        cuda.syncthreads()\n        tiles[SQUARE + ty", "barriers per tile"),
-    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # free", "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
     Mutant("two tiles, however many there are", "while k0 < k:", "while k0 < min(k, 2 * TILE):", "correct"),
-    Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
     Mutant("a warp's width for TILE", "cuda.threadIdx.x // TILE, cuda.threadIdx.x % TILE",
            "cuda.threadIdx.x // 32, cuda.threadIdx.x % 32", "no races"),
     Mutant("not written", "    if row < m and col < n: c[row, col] = acc", "    ...", "written"),
     Mutant("ported as it is", "        cuda.syncthreads()  # free\n", "", "no races"),
     Mutant("the other barrier missing", "        cuda.syncthreads()  # full\n", "", "all written"),
-    Mutant("a barrier of the warp", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
     Mutant("a return before the barriers", "    acc, k0 = float32(0), 0\n",
            "    acc, k0 = float32(0), 0\n    if row >= m or col >= n: return\n", "barriers"),
     Mutant("the last barrier inside the guard", "        cuda.syncthreads()  # free\n", "        if row < m and col < n: cuda.syncthreads()\n",
@@ -161,8 +159,6 @@ MUTANTS = (
     Mutant("rows and columns of A's copy swapped", "a[row, k0 + tx] if", "a[row, k0 + ty] if", "in bounds"),
     Mutant("one index for two, as in C++", "a[row, k0 + tx] if", "a[row * k + k0 + tx] if", "compiles"),
     Mutant("the first tile again and again", "b[k0 + ty, col] if", "b[ty, col] if", "correct"),
-    Mutant("the sum begins anew with each tile", "        for i in range(TILE): acc +=",
-           "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"),
     Mutant("added to what is in C", "c[row, col] = acc", "c[row, col] += acc", "correct"),
     Mutant("a literal's float64 in the sum", "acc, k0 = float32(0), 0", "acc, k0 = 0.0, 0", "float64"),
     Mutant("0 as in C++", "< k and col < n else float32(0)", "< k and col < n else 0", "float64"),
