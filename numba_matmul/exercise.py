@@ -1,4 +1,4 @@
-"""What a reader uses, and what an exercise is: `ask` for a prediction, `grade` a kernel of one's own with no GPU."""
+"""What a reader uses, and what an exercise is: `ask` takes a prediction, `grade` judges what you wrote."""
 import hashlib
 import html
 import linecache
@@ -88,7 +88,7 @@ class Case:
     grid: tuple     # blocks
     make: Callable  # function of a random generator → (arguments, {position: expected array})
     shared_bytes: int = 0   # of dynamic shared memory
-    call: Callable = None   # in the simulator: (configured kernel, arguments); passes them on as they are if None
+    call: Callable = None   # in the simulator: (configured kernel, arguments); if None, they are passed on
     signature: str = None   # types of the kernel's arguments, where they are not those of these
     constants: dict = None  # instead of the exercise's; empty: those of the page
     size: tuple = ()        # m, n, k of a product
@@ -123,7 +123,7 @@ class Exercise:
     name: str               # of the reader's function
     cases: tuple = ()       # the first one is cheap; the goals are counted in it
     goals: tuple = ()
-    hints: dict = field(default_factory=dict)      # verdict, or "verdict: a text that it tells" → what to think about
+    hints: dict = field(default_factory=dict)      # verdict, or "verdict: words in it" → what to think about
     constants: dict = field(default_factory=dict)  # values that names of the page have while it is graded
     compiled: dict = None   # and those for the machine code, if others
     page: ModuleType = None  # the lesson's module: who has one of its functions do the work hasn't written it
@@ -132,9 +132,9 @@ class Exercise:
     solutions: dict = field(default_factory=dict)  # name → source; "reference" and at least two others
     mutants: tuple = ()
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
-    host: Callable = None    # kernel → host function (a, b, c), for the speed of one that takes more than a launch
+    host: Callable = None    # kernel → host function (a, b, c), to time what takes more than a launch
     record: Callable = None  # (exercise, kernel) → what goals in "events" are measured in
-    judge: Callable = None   # instead of `judge_kernel`: (exercise, subject) → its `Verdict`s; after one that fails none is asked for
+    judge: Callable = None   # instead of `judge_kernel`: (exercise, subject) → `Verdict`s, one by one
 
     def source(self, variant):
         "The source of a solution by its name, or of a `Mutant`."
@@ -177,8 +177,8 @@ def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "flo
 
 NO_FLOAT64 = Goal(
     "float64", in_float64, most=0, unit="instructions in float64 in the main loop", counted="code",
-    hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0); and so is what comes of "
-         "an unsigned and a signed number of 64 bits, and an array without float32")
+    hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0); and so is what "
+         "comes of an unsigned and a signed number of 64 bits, and an array without float32")
 
 
 # The scoreboard
@@ -190,7 +190,7 @@ class Scoreboard:
     "The verdicts on what a reader wrote, a line each."
     verdicts: list
     left: tuple = ()  # names of verdicts that were not reached
-    beside: str = ""  # what the reader's kernel asks of memory, and what the reference does, where that is the mistake
+    beside: str = ""  # what the reader's kernel and the reference ask of memory, where that is the mistake
 
     @property
     def passed(self):
@@ -213,7 +213,8 @@ class Scoreboard:
 
     def _repr_html_(self):
         hang = self.width + 4  # a long line goes on under its text
-        style = f"font: var(--jp-code-font-size, 1em) monospace; padding-left: {hang}ch; text-indent: -{hang}ch"
+        style = ("font: var(--jp-code-font-size, 1em) monospace; "
+                 f"padding-left: {hang}ch; text-indent: -{hang}ch")
         rows = [f'<div style="white-space: pre-wrap">{html.escape(line) or " "}</div>'
                 for line in repr(self).splitlines()]
         return "\n".join([f'<div style="{style}">', *rows, "</div>"])
@@ -292,7 +293,8 @@ def table(
     exercise,  # an `Exercise`
 ) -> Markdown:
     "The mistakes that an exercise catches, and the verdict on each."
-    rows = [f"| {mutant.name.replace('|', chr(92) + '|')} | {mutant.verdict} |" for mutant in exercise.mutants]
+    rows = [f"| {mutant.name.replace('|', chr(92) + '|')} | {mutant.verdict} |"
+            for mutant in exercise.mutants]
     return Markdown("| mistake | verdict |\n|---|---|\n" + "\n".join(rows))
 
 def solutions(
@@ -300,7 +302,8 @@ def solutions(
 ) -> Markdown:
     "The goals of an exercise, correct solutions, and the mistakes that it catches. They give it away."
     exercise = exercise_of(key)
-    goals = [f"| {goal.name} | {limit_text(goal).replace('none', 'no')} {goal.unit} |" for goal in exercise.goals]
+    goals = [f"| {goal.name} | {limit_text(goal).replace('none', 'no')} {goal.unit} |"
+             for goal in exercise.goals]
     parts = ["| goal | |\n|---|---|\n" + "\n".join(goals)] if goals else []
     parts += [f"**{name[0].upper()}{name[1:]}**\n\n```python\n{source.strip()}\n```"
               for name, source in exercise.solutions.items()]
@@ -330,6 +333,6 @@ def _grade_all(keys):
 def main(
     keys: Param("of exercises, as in 02 03; all if none", str, nargs="*"),
 ):
-    "Judge correct and wrong solutions of the exercises; the exit status is 1 unless each comes out as it should."
+    "Judge correct and wrong solutions of exercises. The exit status is 1 unless each comes out as it should."
     empty = [""] * ("" in sys.orig_argv[1:])  # fastcore drops it where it comes first
     sys.exit(bool(_grade_all([*(keys or ()), *empty])))

@@ -25,59 +25,81 @@ class Verdict:
     ok: bool         # None: not judged
     found: str = ""
     hint: str = ""
-    view: View = field(default=None, repr=False)     # what a goal that isn't reached was counted in, if the microscope did
-    mistake: tuple = field(default=(), repr=False)   # of wrong results: the case, and `_wrong`'s word for it
+    view: View = field(default=None, repr=False)    # in which a goal that isn't reached was counted
+    mistake: tuple = field(default=(), repr=False)  # of wrong results: the case, and what is wrong in a word
 
     @property
     def failed(self): return self.ok is False
 
 
-VERDICTS = {  # name → the hint, where an exercise has no better one
+VERDICTS = {
     "written": "replace the dots with lines of your own",
     "your own": "write the lines yourself: the library's are for comparing, after you have passed",
     "compiles: must be known to the compiler": "give the number a name above the kernel",
     "compiles: returns a value": "a kernel has no result: store it in an element of an array",
-    "compiles: missing": "count the arguments of that call: load4 returns four numbers, and a star, *load4(…), passes them one by one",
-    "compiles: np.": "numpy works on whole arrays on the host; a thread adds up numbers, in a loop of its own",
+    "compiles: missing": (
+        "count the arguments of that call: load4 returns four numbers, and a star, *load4(…), passes them "
+        "one by one"),
+    "compiles: np.": (
+        "numpy works on whole arrays on the host; a thread adds up numbers, in a loop of its own"),
     "compiles: cannot unpack non-iterable int": "cuda.grid(1) returns one number, and cuda.grid(2) a pair",
-    "compiles: 'array' and 'array'": "a kernel has no arithmetic on whole arrays: write a loop over their elements",
-    "compiles: not associated with a value": "give the name a value in every thread that uses it, before the loop or the branch",
+    "compiles: 'array' and 'array'": (
+        "a kernel has no arithmetic on whole arrays: write a loop over their elements"),
+    "compiles: not associated with a value": (
+        "give the name a value in every thread that uses it, before the loop or the branch"),
     "compiles": "the message names the line; a GPU's compiler knows only a part of Python",
     "ends: It's slow": "a thread computes only its own results: does a loop run over the work of others?",
     "ends": "does the loop's counter change in every turn, and by a positive step?",
     "in bounds: is negative": "an index counts from 0: what is subtracted, and may it be too large?",
     "in bounds": "compare the index with the shape of the array before you use it",
-    "aligned": "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by alignment=16",
+    "aligned": (
+        "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by "
+        "alignment=16"),
     "all written": "which thread writes this element, and is there a barrier between that and the read?",
-    "no races: with no flag": "two blocks use this element: does the index say which block it is, by blockIdx?",
-    "no races: was read by": "one thread still reads this element when another writes its next value: put a barrier between the two, in each turn",
-    "no races: and is written by": "two threads write this element: does each write only what is its own, and does the index belong to one of them alone?",
+    "no races: with no flag": (
+        "two blocks use this element: does the index say which block it is, by blockIdx?"),
+    "no races: was read by": (
+        "one thread still reads this element when another writes its next value: put a barrier between the "
+        "two, in each turn"),
+    "no races: and is written by": (
+        "two threads write this element: does each write only what is its own, and does the index belong to "
+        "one of them alone?"),
     "no races": "two threads use one element: put a barrier between the write and the other access",
     "one writer": "several threads do the same work: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
     "one store each": "add up in a variable of your own, and store it once, after all loops over k",
     "fences": "a copy works on its own, and sees what threads have made only after a fence",
-    "correct: in the wrong places": "the sums are right, and the place is not: are row and column exchanged somewhere, or is the corner of the block's "
-                                    "tile missing or another block's?",
-    "correct: was stored": "the arrays for results are full of NaN before the launch, and NaN + x is NaN: does += stand where = belongs?",
-    "correct": "follow the first wrong element by hand: which thread computes it, from what?",
-}
-VERDICT_OF = {  # kind of a `SimulatorError` → the verdict that fails
-    "race": "no races", "uninitialized": "all written", "barrier": "barriers", "deadlock": "ends", "fence": "fences",
-    "unfinished": "ends", "descriptor": "correct", "alignment": "aligned", "bounds": "in bounds"}
+    "correct: in the wrong places": (
+        "the sums are right, and the place is not: are row and column exchanged somewhere, or is the corner "
+        "of the block's tile missing or another block's?"),
+    "correct: was stored": (
+        "the arrays for results are full of NaN before the launch, and NaN + x is NaN: does += stand where "
+        "= belongs?"),
+    "correct": "follow the first wrong element by hand: which thread computes it, from what?"}
+VERDICT_OF = {
+    "race": "no races",
+    "uninitialized": "all written",
+    "barrier": "barriers",
+    "deadlock": "ends",
+    "fence": "fences",
+    "unfinished": "ends",
+    "descriptor": "correct",
+    "alignment": "aligned",
+    "bounds": "in bounds"}
 
 
 # Is it written, and the reader's own?
 
 def unwritten(fn):
-    "The verdict on a function or a kernel that still has dots, other than in an index; `None` if it has none."
+    "The verdict on a function or a kernel that still has dots, other than in an index; else `None`."
     tree = parsed(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
     lines = [node.lineno for node in ast.walk(tree)
              if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices]
     if lines:
-        return Verdict("written", False, f"not written yet: line {line_of(fn, min(lines))} still has the dots")
+        return Verdict("written", False,
+                       f"not written yet: line {line_of(fn, min(lines))} still has the dots")
 
 def _returns(kernel):
     "The line in which a kernel returns a value; `None` if it doesn't. A function inside it may."
@@ -89,22 +111,12 @@ def _returns(kernel):
             return line_of(kernel, node.lineno)
         nodes += ast.iter_child_nodes(node)
 
-def without_source(
-    message,  # of the simulator
-    fn,       # a kernel or a function
-) -> str:
-    "The message without the lines of the source that it quotes."
-    for line in sorted({line.strip() for line in source_of(fn).splitlines()}, key=len, reverse=True):
-        if line: message = message.replace(f": {line}", "")
-    return message
-
-
 def _codes(code):
     "The instructions of a code object, and of those inside it."
     return {code.co_code}.union(*(_codes(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 def _is_the_librarys(fn, page):
-    "Is a function a kernel module's, or one that a cell of the lesson defines again? The same name alone doesn't make it so."
+    "Is a function a kernel module's, or defined again by a cell of the lesson? The name alone doesn't count."
     if fn.__globals__.get("__name__", "").startswith("numba_matmul.kernels."): return True
     theirs = getattr(page, _root(fn), None)  # it, or the factory that has made it
     code = getattr(function_of(theirs), "__code__", None)
@@ -115,7 +127,7 @@ def _root(fn):
     return fn.__qualname__.partition(".")[0]
 
 def borrowed(exercise, subject):
-    "The verdict on a subject that is the library's, or has a function of the library's kernels work for it that the page doesn't give."
+    "The verdict on a subject that is, or calls, an answer of the library's; `None` if it's the reader's own."
     given = function_of(exercise.build("reference")).__globals__
     left, seen = [(None, function_of(subject))], set()
     while left:
@@ -127,7 +139,8 @@ def borrowed(exercise, subject):
             calls = f"{caller.__name__} calls {fn.__name__}, which" if caller else fn.__name__
             return Verdict("your own", False, f"{calls} is the library's own answer")
         # what a constant of the exercise names is replaced anyway
-        called = [kernel_parts(fn.__globals__.get(name)) for name in fn.__code__.co_names if name not in exercise.constants]
+        names = [name for name in fn.__code__.co_names if name not in exercise.constants]
+        called = [kernel_parts(fn.__globals__.get(name)) for name in names]
         left += [(fn, parts[0]) for parts in called if parts]
 
 
@@ -144,11 +157,12 @@ def verdict_and_text(
     verdict_of=VERDICT_OF,  # kind of a `SimulatorError` → verdict
 ):
     "By which verdict an error is told, and its first mistake."
-    if not isinstance(error, SimulatorError): return "compiles", f"{type(error).__name__}: {first_of(str(error))}"
-    return verdict_of.get(error.kind, "compiles"), first_of(str(error))
+    text = first_of(str(error))
+    if not isinstance(error, SimulatorError): return "compiles", f"{type(error).__name__}: {text}"
+    return verdict_of.get(error.kind, "compiles"), text
 
 def _play(launches):
-    "In a child: run the launches. What is left of each, or the number of one and its mistake; and what the kernel printed."
+    "In a child: what each launch leaves, or the number of one and its mistake; and what the kernel printed."
     left, printed = [], io.StringIO()
     with redirect_stdout(printed):
         for number, (launch, args, call) in enumerate(launches):
@@ -156,7 +170,8 @@ def _play(launches):
                 if call: call(launch, args)
                 else: launch(*args)
             except Exception as e: return number, verdict_and_text(e), _shortened(printed.getvalue())
-            left.append((args, [*launch.grid.remarks.values()], Counts(launch.grid.stores, launch.grid.barriers)))
+            left.append((args, [*launch.grid.remarks.values()],
+                         Counts(launch.grid.stores, launch.grid.barriers)))
     return None, left, _shortened(printed.getvalue())
 
 def _shortened(text, lines=10, columns=100):
@@ -171,8 +186,9 @@ def first_of(message):
     return first + (f" (and {len(more)} more)" if more else "")
 
 def wrong_elements(name, found, expected, stores=0, places=True):
-    """What is wrong with an array: a word for it, and a sentence; `None` if nothing is. Unless right numbers in wrong
-    `places` may be there by chance, they are told."""
+    """What is wrong with an array: a word for it, and a sentence; `None` if nothing is.
+
+    Right numbers in wrong places are told unless `places` is false: they may be there by chance."""
     limit = 1e-5 * (1 + np.max(abs(expected), initial=0))
     bad = ~(abs(found.astype(np.float64) - expected) <= limit)  # NaN, too
     if not bad.any(): return None
@@ -185,7 +201,8 @@ def wrong_elements(name, found, expected, stores=0, places=True):
     order = np.argsort(expected, axis=None)
     sums, numbers = expected.ravel()[order], found[bad & ~np.isnan(found)]
     near = np.searchsorted((sums[1:] + sums[:-1]) / 2, numbers)
-    if places and len(numbers) > 1 and not np.isnan(found[where]) and (abs(sums[near] - numbers) <= limit).all():
+    moved = len(numbers) > 1 and not np.isnan(found[where]) and (abs(sums[near] - numbers) <= limit).all()
+    if places and moved:
         home = np.unravel_index(order[near[0]], expected.shape)
         count = f"{len(numbers):,} of {bad.size:,} elements"
         return "elsewhere", (f"{count} hold right numbers in the wrong places: {first}, "
@@ -196,14 +213,18 @@ def _wrong(names, given, left, expected, stores, places):
     "What is wrong with the arrays that a launch left: a word for it, and a sentence; `None` if nothing is."
     for i, (before, after) in enumerate(zip(given, left)):
         if i in expected:
-            if wrong := wrong_elements(names[i], after, expected[i], stores.get(names[i], 0), places): return wrong
+            wrong = wrong_elements(names[i], after, expected[i], stores.get(names[i], 0), places)
+            if wrong: return wrong
         elif isinstance(before, np.ndarray) and not np.array_equal(before, after):
             return "changed", f"{names[i]} was changed, and it is only to be read"
 
 
 # Goals
 
-_SINGULAR = {"copies": "copy", "k tiles are": "k tile is", "k tiles": "k tile", "loads and stores": "load or store",
+_SINGULAR = {"copies": "copy",
+             "k tiles are": "k tile is",
+             "k tiles": "k tile",
+             "loads and stores": "load or store",
              "loads, stores and bytes": "load, store or byte"}
 
 def _amount(value, unit):
@@ -241,18 +262,20 @@ def _signature(args):
     return f"void({', '.join(map(kind, args))})"
 
 def accesses(exercise, configured, args):
-    "What a block asks of memory. The arguments have the names that the goals know, whatever the reader calls them."
+    "What a block asks of memory. Its arguments have the names that the goals know, not the reader's."
     canonical = re.search(rf"def {exercise.name}\((.*?)\)", exercise.solutions["reference"])[1].split(", ")
     names = function_of(configured).__code__.co_varnames
     return microscope(configured, *args, blocks=[(0, 0, 0)]).renamed(dict(zip(names, canonical)))
 
 def _refusal(message, kernel):
-    "Why the compiler refuses a kernel, in one line, and in which line of the source: where it names a function, the line that calls it."
+    "Why the compiler refuses a kernel, and in which line: that of the call, where it names a function."
     if called := re.search(r">>> (\w+)(\(.*\))|<ufunc '(\w+)'>", message):
         name = called[1] or called[3]
         for node in ast.walk(parsed(source_of(kernel))):
-            if isinstance(node, ast.Call) and name == getattr(node.func, "attr", getattr(node.func, "id", None)):
-                return f"the compiler has no {ast.unparse(node.func)}{called[2] or ''}, in line {line_of(kernel, node.lineno)}"
+            if not isinstance(node, ast.Call): continue
+            if name == getattr(node.func, "attr", getattr(node.func, "id", None)):
+                refused = f"{ast.unparse(node.func)}{called[2] or ''}"
+                return f"the compiler has no {refused}, in line {line_of(kernel, node.lineno)}"
     line = re.search(r"^line (\d+):", message, re.MULTILINE)
     return message.partition("\n")[0] + (f", in line {line[1]}" if line else "")
 
@@ -281,7 +304,8 @@ def _judge_goals(exercise, kernel, configured, args, counts):
         if verdict.failed: verdict.view = view
         yield verdict
     compiled = with_constants(kernel, exercise.compiled)
-    if exercise.launch: compiled = compiled[exercise.launch(4096, 4096)]  # has a multiprocessor so many registers?
+    # in the page's launch: a multiprocessor must have as many registers
+    if exercise.launch: compiled = compiled[exercise.launch(4096, 4096)]
     yield from judge_code(goals("code"), compiled, exercise.cases[0].signature or _signature(args))
     if exercise.record:
         events = exercise.record(exercise, kernel)
@@ -315,13 +339,15 @@ def unfit(kernel, arguments):
         return Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} isn't a kernel",
                        "put @cuda.jit above its def")
     fn, options, _ = parts
-    if line := _returns(kernel): return Verdict("compiles", False, f"line {line} returns a value, and a kernel can't")
+    if line := _returns(kernel):
+        return Verdict("compiles", False, f"line {line} returns a value, and a kernel can't")
     if options.get("device"):
         return Verdict("compiles", False, f"{fn.__name__} is a device function, which only a kernel can call",
                        "put @cuda.jit above its def, without device=True")
     try: all_arguments(fn, arguments)
     except TypeError as e:
-        return Verdict("compiles", False, str(e), "a kernel takes the arguments that the page shows, in that order")
+        return Verdict("compiles", False, str(e),
+                       "a kernel takes the arguments that the page shows, in that order")
 
 def judge_kernel(
     exercise,  # an `Exercise`
@@ -355,8 +381,8 @@ def judge_kernel(
     for case, (_, expected), (*_, counts) in zip(exercise.cases, made, result):
         for i, values in expected.items():
             if (stores := counts.stores[names[i]]) != values.size:
-                yield Verdict("one store each", False, f"{told(exercise, case)}: {stores:,} stores to {names[i]}, "
-                                                       f"which has {values.size:,} elements")
+                text = f"{stores:,} stores to {names[i]}, which has {values.size:,} elements"
+                yield Verdict("one store each", False, f"{told(exercise, case)}: {text}")
     yield Verdict("in bounds", True)
     yield Verdict("no races", True, "every element written before it is read, all barriers reached")
     yield Verdict("correct", True, _all_told(exercise))
@@ -364,8 +390,10 @@ def judge_kernel(
 
 
 def _hint(exercise, verdict, subject):
-    "The hint to a verdict: to words in it rather than to its name alone, the exercise's rather than one for all."
-    told = without_source(verdict.found, subject)
+    "The hint to a verdict: first those to words in it, then those to its name; first the exercise's own."
+    told = verdict.found
+    for line in sorted({line.strip() for line in source_of(subject).splitlines()}, key=len, reverse=True):
+        if line: told = told.replace(f": {line}", "")  # words of the source are none of the message's
     def hinted(hints, for_words):
         for key, hint in hints.items():
             name, _, word = key.partition(": ")

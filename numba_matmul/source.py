@@ -36,7 +36,8 @@ def reference_of(
     source = source_of(kernel)
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = {token.start[0]: token.start[1] for token in tokens if token.type == tokenize.COMMENT}
-    lines = [line[:comments.get(number, len(line))].rstrip() for number, line in enumerate(source.splitlines(), 1)]
+    lines = [line[:comments.get(number, len(line))].rstrip()
+             for number, line in enumerate(source.splitlines(), 1)]
     text = "\n".join(line for line in lines if line)
     return re.sub(rf"\b{function_of(kernel).__name__}\b", name, text) + "\n"
 
@@ -73,7 +74,8 @@ class Changes:
         for text, new, was in self.lines:
             was = f'<span style="opacity: .6">  # was: {html.escape(was)}</span>' if was else ""
             mark = "#D55E00; background: rgba(230, 159, 0, .18)" if new else "transparent"
-            rows.append(f'<div style="border-left: 4px solid {mark}; padding-left: 8px">{html.escape(text) or " "}{was}</div>')
+            style = f"border-left: 4px solid {mark}; padding-left: 8px"
+            rows.append(f'<div style="{style}">{html.escape(text) or " "}{was}</div>')
         return ('<div style="font: var(--jp-code-font-size, .9em) monospace; white-space: pre; '
                 f'overflow-x: auto">{"".join(rows)}</div>')
 
@@ -97,22 +99,21 @@ def changes(
 
 # A kernel with other constants
 
-_ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Tuple, ast.Store, ast.Load)
-
-def _is_computed(line):
-    "Is a line of a cell an assignment of what is computed from other names?"
-    if not isinstance(line, ast.Assign): return False
-    plain = all(isinstance(node, _ARITHMETIC) for node in ast.walk(line) if node is not line)
-    return plain and any(isinstance(node, ast.Name) for node in ast.walk(line.value))
+_ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Tuple,
+               ast.Store, ast.Load)
 
 def _computed(fn, constants):
-    "Names above a kernel in its cell that are computed from others, as in `HALF = BN // 2`, computed anew from these constants."
+    "What is computed above a kernel in its cell, as in `HALF = BN // 2`, computed anew from these constants."
     try: cell = parsed("".join(linecache.getlines(fn.__code__.co_filename)))
     except SyntaxError: return {}
     scope, found = fn.__globals__ | constants, {}
     for line in cell.body:
         if getattr(line, "name", None) == fn.__name__: break
-        if not _is_computed(line): continue
+        # an assignment of arithmetic with names
+        if not isinstance(line, ast.Assign): continue
+        inside = [node for node in ast.walk(line) if node is not line]
+        if not all(isinstance(node, _ARITHMETIC) for node in inside): continue
+        if not any(isinstance(node, ast.Name) for node in ast.walk(line.value)): continue
         made = {}
         try: exec(compile(ast.Module([line], []), "<constants>", "exec"), scope, made)
         except Exception: continue
@@ -128,7 +129,7 @@ def with_constants(
     kernel,     # a kernel
     constants,  # dict: name → value
 ):
-    "The same kernel, with different values for global names that it uses, and what is computed from them above it."
+    "The same kernel with other values for its global names, and for what is computed from them above it."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
     scope = fn.__globals__ | constants | _computed(fn, constants)
@@ -136,4 +137,5 @@ def with_constants(
         other, how, _ = kernel_parts(value) or (fn, {}, None)
         if how.get("device") and other.__globals__ is fn.__globals__ and name not in constants:
             scope[name] = cuda.jit(**how)(_in_scope(other, scope))
-    return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(_in_scope(fn, scope))  # verdicts name lines
+    # with line numbers, which verdicts name
+    return cuda.jit(**{"lineinfo": not options.get("debug")} | options)(_in_scope(fn, scope))

@@ -1,4 +1,4 @@
-"""What `grade("11", my_double_buffering)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("11", my_double_buffering)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is graded with tiles of 16×32×8, so that a run takes a fraction of a second: five k tiles, and a
 single one in two blocks; then with tiles of 8×64×4, four k tiles in two blocks. A missing barrier shows up as
@@ -47,9 +47,11 @@ def narrowest(view):
 LOADS = """            x = load4(a, (row0 + a_row, k0 + a_col))
             y = load4(b, (k0 + b_row, col0 + b_col))
 """
-BOTH = "            x, y = load4(a, (row0 + a_row, k0 + a_col)), load4(b, (k0 + b_row, col0 + b_col))\n"
-REFERENCE = replaced(reference_of(page.short_double_buffering, "my_double_buffering"), (BOTH, LOADS))
-HEAD, FIRST, LOOP, TAIL = cut(REFERENCE, "    x, y = load4", "    cuda.syncthreads()\n    k0", "    for i in range(TM):\n        for j in range(0,")
+REFERENCE = replaced(reference_of(page.short_double_buffering, "my_double_buffering"),
+                     ("            x, y = load4(a, (row0 + a_row, k0 + a_col)), load4(b, (k0 + b_row, col0 "
+                      "+ b_col))\n", LOADS))
+HEAD, FIRST, LOOP, TAIL = cut(REFERENCE, "    x, y = load4", "    cuda.syncthreads()\n    k0",
+                              "    for i in range(TM):\n        for j in range(0,")
 MULTIPLY = cut(LOOP, "        dot = 0\n", "        now = 1")[1]
 
 
@@ -169,57 +171,79 @@ BETWEEN = MULTIPLY + "        now = 1 - now\n        if k0 < a.shape[1]:\n"
 MUTANTS = (
     EACH_STEP, EXCHANGED,
     Mutant("not written", LOADS + BETWEEN + STORES, "            pass\n        ...\n", "written"),
-    Mutant("no test before the loads", "if k0 < a.shape[1]:\n            x =", "if True:\n            x =", "in bounds"),
-    Mutant("<= before the loads", "if k0 < a.shape[1]:\n            x =", "if k0 <= a.shape[1]:\n            x =", "in bounds"),
+    Mutant("no test before the loads", "if k0 < a.shape[1]:\n            x =", "if True:\n            x =",
+           "in bounds"),
+    Mutant("<= before the loads", "if k0 < a.shape[1]:\n            x =",
+           "if k0 <= a.shape[1]:\n            x =", "in bounds"),
     Mutant("no barrier in the loop", "        cuda.syncthreads()\n" + TAIL, TAIL, "all written"),
     Mutant("no barrier before the loop", "    cuda.syncthreads()\n    k0, now", "    k0, now", "all written"),
     Mutant("the barrier before the stores", MULTIPLY + "        now = 1 - now\n",
            MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n", "barriers per tile"),
-    Mutant("the barrier before the stores, and none after them", BETWEEN + STORES + "        cuda.syncthreads()\n",
-           MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n        if k0 < a.shape[1]:\n" + STORES, "all written"),
+    Mutant("the barrier before the stores, and none after them",
+           BETWEEN + STORES + "        cuda.syncthreads()\n",
+           MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n        if k0 < a.shape[1]:\n"
+           + STORES, "all written"),
     Mutant("each half of the block has its own barrier", "        cuda.syncthreads()\n" + TAIL,
-           "        if thread < THREADS // 2: cuda.syncthreads()\n        else: cuda.syncthreads()\n" + TAIL, "barriers"),
+           "        if thread < THREADS // 2: cuda.syncthreads()\n        else: cuda.syncthreads()\n" + TAIL,
+           "barriers"),
     Mutant("a barrier for half of the threads", "        cuda.syncthreads()\n" + TAIL,
            "        if thread < THREADS // 2: cuda.syncthreads()\n" + TAIL, "no races"),
     Mutant("the tiles stay where they are", "now = 1 - now", "now = now", "no races"),
     Mutant("they change places after the stores", BETWEEN + STORES,
            MULTIPLY + "        if k0 < a.shape[1]:\n" + STORES + "        now = 1 - now\n", "no races"),
-    Mutant("A is always read from the first tile", "a_tile[now, dot, row + i]", "a_tile[0, dot, row + i]", "no races"),
-    Mutant("B is always read from the second tile", "b_tile[now, dot, col + j]", "b_tile[1, dot, col + j]", "all written"),
+    Mutant("A is always read from the first tile", "a_tile[now, dot, row + i]", "a_tile[0, dot, row + i]",
+           "no races"),
+    Mutant("B is always read from the second tile", "b_tile[now, dot, col + j]", "b_tile[1, dot, col + j]",
+           "all written"),
     Mutant("B is stored where it is read", "store4(b_tile, (now,", "store4(b_tile, (1 - now,", "no races"),
-    Mutant("the loads after the multiplication", LOADS + BETWEEN, "            pass\n" + BETWEEN + LOADS, "early loads"),
-    Mutant("the stores before the multiplication", LOADS + BETWEEN + STORES, LOADS + STORES.replace("[now", "[1 - now").replace(
-        "(now", "(1 - now") + MULTIPLY + "        now = 1 - now\n", "early loads"),
-    Mutant("only A early", LOADS + BETWEEN + STORES, LOADS.splitlines(True)[0] + BETWEEN + STORES.splitlines(True)[0]
-           + LOADS.splitlines(True)[1] + STORES.splitlines(True)[1], "early loads"),
-    Mutant("A of the tile that is there already", LOADS, LOADS.replace("k0 + a_col", "k0 - BK + a_col"), "correct"),
+    Mutant("the loads after the multiplication", LOADS + BETWEEN, "            pass\n" + BETWEEN + LOADS,
+           "early loads"),
+    Mutant("the stores before the multiplication", LOADS + BETWEEN + STORES,
+           LOADS + STORES.replace("[now", "[1 - now").replace("(now", "(1 - now") + MULTIPLY
+           + "        now = 1 - now\n", "early loads"),
+    Mutant("only A early", LOADS + BETWEEN + STORES,
+           LOADS.splitlines(True)[0] + BETWEEN + STORES.splitlines(True)[0] + LOADS.splitlines(True)[1]
+           + STORES.splitlines(True)[1], "early loads"),
+    Mutant("A of the tile that is there already", LOADS, LOADS.replace("k0 + a_col", "k0 - BK + a_col"),
+           "correct"),
     Mutant("B is fetched once", LOADS, LOADS.splitlines(True)[0], "correct"),
     Mutant("the block's row left out", LOADS, LOADS.replace("row0 + a_row", "a_row"), "correct"),
-    Mutant("A is stored as it lies", "a_tile[now, a_col + q, a_row] = x[q]", "a_tile[now, a_row, a_col + q] = x[q]", "in bounds"),
-    Mutant("A's numbers in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]", "a_tile[now, a_col + q, a_row] = x[3 - q]", "correct"),
+    Mutant("A is stored as it lies", "a_tile[now, a_col + q, a_row] = x[q]",
+           "a_tile[now, a_row, a_col + q] = x[q]", "in bounds"),
+    Mutant("A's numbers in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]",
+           "a_tile[now, a_col + q, a_row] = x[3 - q]", "correct"),
     Mutant("three of four numbers are stored", STORES, STORES.replace("range(4)", "range(3)"), "all written"),
     Mutant("every other tile", "        k0 += BK\n", "        k0 += 2 * BK\n", "correct"),
     Mutant("the last tile is left out", "while k0 < a.shape[1]:", "while k0 < a.shape[1] - BK:", "correct"),
-    Mutant("the sum begins anew", "        now = 1 - now\n", "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
-    Mutant("number by number", LOADS, LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))", "(b[k0 + b_row, col0 + b_col], "
-           "b[k0 + b_row, col0 + b_col + 1], b[k0 + b_row, col0 + b_col + 2], b[k0 + b_row, col0 + b_col + 3])"), "wide loads"),
+    Mutant("the sum begins anew", "        now = 1 - now\n",
+           "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
+    Mutant("number by number", LOADS,
+           LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))",
+                         "(b[k0 + b_row, col0 + b_col], b[k0 + b_row, col0 + b_col + 1], b[k0 + b_row, col0 "
+                         "+ b_col + 2], b[k0 + b_row, col0 + b_col + 3])"), "wide loads"),
     Mutant("B's tile not aligned", "b_tile = cuda.shared.array((2, BK, BN), float32, alignment=16)",
            "b_tile = cuda.shared.array((2, BK, BN), float32)", "aligned"),
-    Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,", "shared memory"),
+    Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,",
+           "shared memory"),
     Mutant("a barrier in every other k tile too many", "        cuda.syncthreads()\n" + TAIL,
-           "        if k0 // BK % 2 == 0: cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL, "barriers per tile"),
-    Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL, "        if k0 == BK: cuda.syncthreads()\n" + TAIL, "no races"),
-    Mutant("a fence for each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.threadfence()\n        cuda.syncthreads()\n" + TAIL, "fences"),
-    Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n" + indent(TAIL, "    "), "one store each"),
-    Mutant("the loop ends after two k tiles", "    while k0 < a.shape[1]:", "    while k0 < 2 * BK:", "all written"),
+           "        if k0 // BK % 2 == 0: cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
+           "barriers per tile"),
+    Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL,
+           "        if k0 == BK: cuda.syncthreads()\n" + TAIL, "no races"),
+    Mutant("a fence for each k tile", "        cuda.syncthreads()\n" + TAIL,
+           "        cuda.threadfence()\n        cuda.syncthreads()\n" + TAIL, "fences"),
+    Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL,
+           "        cuda.syncthreads()\n" + indent(TAIL, "    "), "one store each"),
+    Mutant("the loop ends after two k tiles", "    while k0 < a.shape[1]:", "    while k0 < 2 * BK:",
+           "all written"),
     Mutant("BM for BN", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("a number for BK", "        k0 += BK\n", "        k0 += 8\n", "correct"),
-    Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
-           "barriers per tile"),
+    Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL,
+           "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL, "barriers per tile"),
     Mutant("A is loaded twice", LOADS, LOADS + LOADS.splitlines(True)[0], "loads per tile"),
     Mutant("the library's kernel", SOLUTIONS["reference"],
-           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as my_double_buffering\n",
-           "your own"))
+           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as "
+           "my_double_buffering\n", "your own"))
 
 
 EXERCISES = (Exercise(
@@ -227,35 +251,44 @@ EXERCISES = (Exercise(
     cases=(case(16, 32, 40, SMALL), case(16, 64, 8, SMALL), case(16, 64, 16, OTHER)),
     goals=(Goal("wide loads", narrowest, least=16, unit="bytes in the narrowest load",
                 hint="load4 reads four numbers at once"),
-           Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", counted="code",
-                hint="two tiles of A and two of B are enough"),
+           Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes",
+                counted="code", hint="two tiles of A and two of B are enough"),
            NO_FENCES,
-           Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way", counted="events",
+           Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way",
+                counted="events",
                 hint="load the next k tile before you multiply this one, and store it afterwards"),
-           Goal("barriers per tile", barriers, most=1, counted="events", hint="with two tiles, no thread stores where others still "
-                "read: one barrier per k tile, after the stores, is enough"),
+           Goal("barriers per tile", barriers, most=1, counted="events",
+                hint="with two tiles, no thread stores where others still read: one barrier per k tile, "
+                     "after the stores, is enough"),
            Goal("loads per tile", loads, most=2, unit="of a thread from global memory", counted="events",
                 hint="a thread loads four numbers of A and four of B per k tile, each of them once")),
-    hints={"in bounds: a: index": "after the last k tile there is no next one to load: test for that. And rows of A "
-                                  "begin at row0, which comes from blockIdx.y",
-           "in bounds: b: index": "after the last k tile there is no next one to load: test for that. And columns of "
-                                  "B begin at col0, which comes from blockIdx.x",
-           "in bounds: a_tile": "a_tile[place, step, row]: A is transposed on its way into shared memory, and there "
-                                "are two places, 0 and 1",
-           "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
-           "no races: _tile[": "one place is read while the other is stored: which is which? And do all threads meet "
-                               "at a barrier in each turn, between these two lines?",
-           "all written: 16×64×8": "here A is a single k tile: nothing more is to be loaded or stored, and the loop "
-                                   "ends after it",
-           "all written": "a k tile is complete once every thread has stored its eight numbers. Is it read from the "
-                          "place where it was stored, is there a barrier between, and is the last k tile stored at "
-                          "all?",
-           "correct: never written": "some places in C belong to no thread: are row0 and col0, row and col still as they were given?",
-           "correct: 16×64×16": "the launches before were right. This one has smaller tiles, BK = 4, and two blocks "
-                                "one below the other: does a number stand where a name belongs, and do A's rows "
-                                "begin at row0?",
-           "correct": "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two places do they end up, "
-                      "and is each k tile multiplied exactly once?"},
+    hints={
+        "in bounds: a: index": (
+            "after the last k tile there is no next one to load: test for that. And rows of A begin at "
+            "row0, which comes from blockIdx.y"),
+        "in bounds: b: index": (
+            "after the last k tile there is no next one to load: test for that. And columns of B begin at "
+            "col0, which comes from blockIdx.x"),
+        "in bounds: a_tile": (
+            "a_tile[place, step, row]: A is transposed on its way into shared memory, and there are two "
+            "places, 0 and 1"),
+        "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
+        "no races: _tile[": (
+            "one place is read while the other is stored: which is which? And do all threads meet at a "
+            "barrier in each turn, between these two lines?"),
+        "all written: 16×64×8": (
+            "here A is a single k tile: nothing more is to be loaded or stored, and the loop ends after it"),
+        "all written": (
+            "a k tile is complete once every thread has stored its eight numbers. Is it read from the place "
+            "where it was stored, is there a barrier between, and is the last k tile stored at all?"),
+        "correct: never written": (
+            "some places in C belong to no thread: are row0 and col0, row and col still as they were given?"),
+        "correct: 16×64×16": (
+            "the launches before were right. This one has smaller tiles, BK = 4, and two blocks one below "
+            "the other: does a number stand where a name belongs, and do A's rows begin at row0?"),
+        "correct": (
+            "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two "
+            "places do they end up, and is each k tile multiplied exactly once?")},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",
     solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

@@ -1,4 +1,4 @@
-"""What `grade("13", my_main_loop)` asks of a main loop, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("13", my_main_loop)` asks of a main loop, what it accepts, and what it must catch.
 
 The loop is graded in the lesson's short kernel, with tiles of 128×64×8 in a ring of four stages and 6 k tiles
 (once around the ring and more), and with tiles of 128×16×8 and 2 k tiles (fewer than the ring has) or a
@@ -104,19 +104,21 @@ PLAN = plan(step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT
 
 SOLUTIONS = {
     "reference": HEAD + PLAN + TAIL,
-    "the barrier first of all": HEAD + plan(step1=BARRIER, step2=PIECES[0], step3=PIECES[1], step4=PIECES[2] + COMMIT) + TAIL,
-    "B first, and the group closed at the end": HEAD + plan(step2=BARRIER + PIECES[2], step3=PIECES[1], step5=PIECES[0],
-                                                            end=COMMIT) + TAIL,
+    "the barrier first of all": HEAD + plan(
+        step1=BARRIER, step2=PIECES[0], step3=PIECES[1], step4=PIECES[2] + COMMIT) + TAIL,
+    "B first, and the group closed at the end": HEAD + plan(
+        step2=BARRIER + PIECES[2], step3=PIECES[1], step5=PIECES[0], end=COMMIT) + TAIL,
     "two pieces at once": HEAD + plan(step3=BARRIER + PIECES[0], step4=PIECES[1] + PIECES[2] + COMMIT) + TAIL,
     "a function that is called as one of the library's": """@cuda.jit(device=True)
 def in_sequence():
     cp_async_wait_group(1)
     cuda.syncthreads()
 
-""" + HEAD + plan(step3="        in_sequence()\n" + PIECES[0], step4=PIECES[1], step6=PIECES[2], end=COMMIT) + TAIL,
+""" + HEAD + plan(step3="        in_sequence()\n" + PIECES[0], step4=PIECES[1], step6=PIECES[2], end=COMMIT)
+    + TAIL,
     "the wait a step before the barrier": HEAD + plan(
-        step2="        cp_async_wait_group(1)\n", step3="        cuda.syncthreads()\n" + PIECES[0], step4=PIECES[1],
-        step5=PIECES[2] + COMMIT) + TAIL,
+        step2="        cp_async_wait_group(1)\n", step3="        cuda.syncthreads()\n" + PIECES[0],
+        step4=PIECES[1], step5=PIECES[2] + COMMIT) + TAIL,
     "a loop with tests": HEAD + """        for number in range(1, BK):
             if number == 3:
                 cp_async_wait_group(1)
@@ -142,8 +144,8 @@ def start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thre
             cp_async_wait_group(1)
             cuda.syncthreads()
 """ + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT) + TAIL,
-    "factors and products by themselves": HEAD + plan(
-        step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT).replace(STEP_LINES[6], """        next_x, next_y = short_factors(a_ring, b_ring, now, 6, row, col)
+    "factors and products by themselves": HEAD + PLAN.replace(STEP_LINES[6], """
+        next_x, next_y = short_factors(a_ring, b_ring, now, 6, row, col)
         acc = add_outer(acc, x, y)
         x, y = next_x, next_y
 """) + TAIL,
@@ -163,44 +165,58 @@ MUTANTS = (
     wrong("no group may be in flight", "time for a copy", ("group(1)", "group(0)")),
     wrong("no barrier", "all written", (SYNC, "")),
     wrong("the barrier before the wait", "all written", (BARRIER, SYNC + WAIT)),
-    wrong("a barrier for one warp", "no races", (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
+    wrong("a barrier for one warp", "no races",
+          (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
     wrong("a barrier of each warp", "no races", (SYNC, SYNC.replace("syncthreads", "syncwarp"))),
-    wrong("the wait after the copies", "all written", step3=SYNC + PIECES[0], step4=PIECES[1], step5=PIECES[2], step6=WAIT + COMMIT),
-    wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
-    wrong("waits for all at the end of a k tile", "time for a copy", step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT,
-          end="        cp_async_wait_group(0)\n"),
-    wrong("waits for all in every other k tile", "time for a copy", step3=BARRIER + "        if k0 // BK % 2: cp_async_wait_group(0)\n" + PIECES[0],
-          step4=PIECES[1], step5=PIECES[2] + COMMIT),
-    wrong("a second barrier in every other k tile", "barriers per tile", step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT,
-          end="        if k0 // BK % 2: cuda.syncthreads()\n"),
-    wrong("a barrier in each step", "barriers per tile", **{f"step{number}": SYNC for number in (1, 2, 6, 7)}, step3=BARRIER + PIECES[0],
-          step4=PIECES[1], step5=PIECES[2] + COMMIT),
-    wrong("a barrier in the first k tile only", "all written", (SYNC, SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
+    wrong("the wait after the copies", "all written", step3=SYNC + PIECES[0], step4=PIECES[1],
+          step5=PIECES[2], step6=WAIT + COMMIT),
+    wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1],
+          step5=PIECES[2] + COMMIT),
+    wrong("waits for all at the end of a k tile", "time for a copy", step3=BARRIER + PIECES[0],
+          step4=PIECES[1], step5=PIECES[2] + COMMIT, end="        cp_async_wait_group(0)\n"),
+    wrong("waits for all in every other k tile", "time for a copy",
+          step3=BARRIER + "        if k0 // BK % 2: cp_async_wait_group(0)\n" + PIECES[0], step4=PIECES[1],
+          step5=PIECES[2] + COMMIT),
+    wrong("a second barrier in every other k tile", "barriers per tile", step3=BARRIER + PIECES[0],
+          step4=PIECES[1], step5=PIECES[2] + COMMIT, end="        if k0 // BK % 2: cuda.syncthreads()\n"),
+    wrong("a barrier in each step", "barriers per tile", **{f"step{number}": SYNC for number in (1, 2, 6, 7)},
+          step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
+    wrong("a barrier in the first k tile only", "all written",
+          (SYNC, SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
     wrong("a fence for each k tile", "fences", (SYNC, "        cuda.threadfence()\n" + SYNC)),
     Mutant("the loop ends after two k tiles", "while k0 < end:", "while k0 < 2 * BK:", "correct"),
-    Mutant("the library's main loop", HEAD + PLAN + TAIL, """from numba_matmul.kernels.k13_planned_loop import short_main_loop
+    Mutant("the library's main loop", HEAD + PLAN + TAIL,
+           """from numba_matmul.kernels.k13_planned_loop import short_main_loop
 
 @cuda.jit(device=True)
 def my_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
     return short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread)
 """, "your own"),
-    wrong("the barrier before the last step", "slack", end=BARRIER + PIECES[0] + PIECES[1] + PIECES[2] + COMMIT),
-    wrong("the barrier two steps before the end", "slack", step6=BARRIER + PIECES[0], step7=PIECES[1], end=PIECES[2] + COMMIT),
+    wrong("the barrier before the last step", "slack",
+          end=BARRIER + PIECES[0] + PIECES[1] + PIECES[2] + COMMIT),
+    wrong("the barrier two steps before the end", "slack", step6=BARRIER + PIECES[0], step7=PIECES[1],
+          end=PIECES[2] + COMMIT),
     wrong("all copies at once", "copies in a row", step3=BARRIER + "".join(PIECES) + COMMIT),
-    wrong("all of A at once", "copies in a row", step3=BARRIER + PIECES[0] + PIECES[1], step4=PIECES[2] + COMMIT),
-    wrong("copies before the barrier", "no races", step1=PIECES[0], step2=PIECES[1], step3=PIECES[2] + COMMIT + BARRIER),
-    wrong("one piece before the barrier", "no races", step2=PIECES[2], step3=BARRIER + PIECES[0], step4=PIECES[1] + COMMIT),
+    wrong("all of A at once", "copies in a row", step3=BARRIER + PIECES[0] + PIECES[1],
+          step4=PIECES[2] + COMMIT),
+    wrong("copies before the barrier", "no races", step1=PIECES[0], step2=PIECES[1],
+          step3=PIECES[2] + COMMIT + BARRIER),
+    wrong("one piece before the barrier", "no races", step2=PIECES[2], step3=BARRIER + PIECES[0],
+          step4=PIECES[1] + COMMIT),
     wrong("the group closed before the last piece", "all written", (PIECES[2] + COMMIT, COMMIT + PIECES[2])),
-    wrong("a group for each piece", "time for a copy", step3=BARRIER + PIECES[0] + COMMIT, step4=PIECES[1] + COMMIT, step5=PIECES[2] + COMMIT),
+    wrong("a group for each piece", "time for a copy", step3=BARRIER + PIECES[0] + COMMIT,
+          step4=PIECES[1] + COMMIT, step5=PIECES[2] + COMMIT),
     wrong("no group closed", "all written", (COMMIT, "")),
-    wrong("a group is closed only if it is not empty", "all written", (COMMIT, COMMIT.replace("cp_async", "if ahead < end: cp_async"))),
+    wrong("a group is closed only if it is not empty", "all written",
+          (COMMIT, COMMIT.replace("cp_async", "if ahead < end: cp_async"))),
     wrong("B is forgotten", "all written", (PIECES[2], "")),
     wrong("half of A is forgotten", "all written", (PIECES[1], "")),
     wrong("the same half twice", "no races", (PIECES[1], PIECES[0])),
     wrong("into the stage that is multiplied", "no races", (PIECES[0], PIECES[0].replace("free,", "now,"))),
     wrong("the k tile that is multiplied", "correct", (PIECES[0], PIECES[0].replace("ahead,", "k0,"))),
     wrong("B of the next k tile", "correct", (PIECES[2], PIECES[2].replace("ahead,", "k0 + BK,"))),
-    wrong("the copies at the end", "time for a copy", step3=BARRIER, step7=PIECES[0], end=PIECES[1] + PIECES[2] + COMMIT),
+    wrong("the copies at the end", "time for a copy", step3=BARRIER, step7=PIECES[0],
+          end=PIECES[1] + PIECES[2] + COMMIT),
     wrong("a step left out", "correct", (STEP_LINES[6], "")),
     wrong("a step done twice", "correct", (STEP_LINES[6], STEP_LINES[6] + STEP_LINES[6])))
 
@@ -210,8 +226,8 @@ OTHER = dict(BM=128, BN=16, BK=8, WM=128, WN=16, TM=8, TN=8, THREADS=32, PADDED=
 
 def fixed(constants):
     "The page's names with these numbers: its device functions, too."
-    found = constants | {function.__name__: with_constants(function, constants)
-                         for function in (start_copies, page.start_piece, page.short_factors, page.short_place, page.short_step)}
+    functions = start_copies, page.start_piece, page.short_factors, page.short_place, page.short_step
+    found = constants | {function.__name__: with_constants(function, constants) for function in functions}
     return found | dict(short_write=with_constants(page.short_write, found))
 
 EXERCISES = (Exercise(
@@ -220,24 +236,33 @@ EXERCISES = (Exercise(
            matmul_case(256, 16, 8, (32,), (1, 2), fixed(OTHER))),
     goals=(NO_FENCES,
            replace(BARRIERS, measure=barriers),
-           Goal("slack", slack, least=3, unit="steps between the barrier and the first read", counted="events",
+           Goal("slack", slack, least=3, unit="steps between the barrier and the first read",
+                counted="events",
                 hint="the barrier may come as early as you like: which steps read only from this k tile?"),
            Goal("copies in a row", together, most=5, unit="copies between two steps", counted="events",
                 hint="put a step between the pieces"),
-           Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied meanwhile", counted="events",
-                hint="start the copies soon after the barrier, in one group per k tile, and wait only for the group that you need: how many "
-                     "younger groups may still be under way?")),
-    hints={"all written: asynchronous copy": "when is the next k tile read for the first time? Before that, each thread has to wait for its "
-                          "own groups, counted from the youngest, and then to meet the others at a barrier. A group is closed in "
-                          "each k tile, after its three pieces, even if it's empty",
-           "all written": "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is each piece, 0, 1 and 2, "
-                          "started once for each k tile, into `free`?",
-           "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
-           "no races: and is read by": "a thread's wait is for its own copies: between that and the first read of the next k tile all threads meet at a barrier",
-           "no races: ring[": "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that nobody reads it anymore, and "
-                       "does every thread reach it?",
-           "correct": "which k tile is copied, into which stage, and is each piece of it? And is each step done once?",
-           "barriers": "all threads of the block must reach the same barrier"},
+           Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied meanwhile",
+                counted="events",
+                hint="start the copies soon after the barrier, in one group per k tile, and wait only for "
+                     "the group that you need: how many younger groups may still be under way?")),
+    hints={
+        "all written: asynchronous copy": (
+            "when is the next k tile read for the first time? Before that, each thread has to wait for its "
+            "own groups, counted from the youngest, and then to meet the others at a barrier. A group is "
+            "closed in each k tile, after its three pieces, even if it's empty"),
+        "all written": (
+            "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is "
+            "each piece, 0, 1 and 2, started once for each k tile, into `free`?"),
+        "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
+        "no races: and is read by": (
+            "a thread's wait is for its own copies: between that and the first read of the next k tile all "
+            "threads meet at a barrier"),
+        "no races: ring[": (
+            "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that nobody "
+            "reads it anymore, and does every thread reach it?"),
+        "correct": (
+            "which k tile is copied, into which stage, and is each piece of it? And is each step done once?"),
+        "barriers": "all threads of the block must reach the same barrier"},
     constants=fixed(SMALL),
     preamble="from numba_matmul.kernels.k13_planned_loop import LEFT, NO_X, NO_Y, RESULTS, ZEROS\n"
              "from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"

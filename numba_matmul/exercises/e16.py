@@ -1,4 +1,4 @@
-"""What `grade("16", my_tma_wgmma)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("16", my_tma_wgmma)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is graded with blocks of 128×64 (two warpgroups) and a ring of three stages: seven k tiles, which
 is twice around the ring and one more, and a single one; then with blocks of 128×128 and three k tiles. A
@@ -37,12 +37,12 @@ BN, STAGES = 64, 3
 
 def ring_of(bn):
     "The page's names with tiles of 128×bn and a ring of three stages."
-    found = dict(BN=bn, STAGES=STAGES, STAGE_BYTES=(page.BM + bn) * ROW, ZEROS=(np.float32(0),) * (bn // 2), PAIRS=(bn // 4, 2),
-                 UNSET=(np.float32(np.nan),) * (bn // 2))
-    return found | {name: with_constants(getattr(page, name), found) for name in ("start_copies", "short_epilogue")}
+    found = dict(BN=bn, STAGES=STAGES, STAGE_BYTES=(page.BM + bn) * ROW, ZEROS=(np.float32(0),) * (bn // 2),
+                 PAIRS=(bn // 4, 2), UNSET=(np.float32(np.nan),) * (bn // 2))
+    return found | dict(start_copies=with_constants(page.start_copies, found),
+                        short_epilogue=with_constants(page.short_epilogue, found))
 
 SMALL, WIDE = ring_of(BN), ring_of(2 * BN)
-SIGNATURE = "void(uint64[::1], uint64[::1], uint16[:, ::1], int64)"
 
 def call(launch, args):
     "In the simulator: matrices become tensor maps, and bits of bfloat16."
@@ -55,13 +55,13 @@ def case(m, n, k, grid, constants=SMALL):
     def make(random):
         a, b = (random.integers(-3, 4, shape).astype(np.float32) for shape in ((m, k), (k, n)))
         return (a, b, np.full((m, n), np.nan, np.float32), k), {2: from_bf16(to_bf16(a @ b)).astype(float)}
-    return Case(f"{m}×{n}×{k}", (page.THREADS,), grid, make, OptIn(STAGES * (constants["STAGE_BYTES"] + 8) + 1024), call,
-                SIGNATURE, constants, (m, n, k))
+    return Case(f"{m}×{n}×{k}", (page.THREADS,), grid, make,
+                OptIn(STAGES * (constants["STAGE_BYTES"] + 8) + 1024), call,
+                "void(uint64[::1], uint64[::1], uint16[:, ::1], int64)", constants, (m, n, k))
 
 
-def fences(code): return sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in code.main_loop)
-
-NO_FENCES = Goal("fences", fences, most=0, unit="in the main loop", counted="code",
+NO_FENCES = Goal("fences", lambda code: sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in code.main_loop),
+                 most=0, unit="in the main loop", counted="code",
                  hint="threads write nothing in the loop that a copy or another thread would have to see")
 def record(exercise, kernel):
     "What happens in a run of the first case."
@@ -70,10 +70,14 @@ def record(exercise, kernel):
 
 REFERENCE = reference_of(page.short_tma_wgmma, "my_tma_wgmma")
 HEAD, PROLOGUE, BEGIN, WAIT, MULTIPLY, MEET, AHEAD, ON, TAIL = cut(
-    REFERENCE, "    if elected:", "    acc, k_tile", "        mbarrier_try_wait", "        here", "        cuda.sync", "        ahead",
-    "        free, stage", "    acc = wgmma_wait")
+    REFERENCE, "    if elected:", "    acc, k_tile", "        mbarrier_try_wait", "        here",
+    "        cuda.sync", "        ahead", "        free, stage", "    acc = wgmma_wait")
 LOOP = BEGIN + WAIT + MULTIPLY + MEET + AHEAD + ON
-BY_NUMBER = """        stage, phase, free = k_tile % STAGES, k_tile // STAGES % 2, (k_tile + STAGES - 1) % STAGES
+PRODUCT = "        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)\n"
+FOUR_PRODUCTS = """        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 1, 1, 4, 1)
+        acc = wgmma_mma_async(acc, a + NEXT_A, b + NEXT_B, NEXT_A, NEXT_B, 1, 1, 4, 1)
+        acc = wgmma_mma_async(acc, a + 2 * NEXT_A, b + 2 * NEXT_B, NEXT_A, NEXT_B, 1, 1, 4, 1)
+        acc = wgmma_mma_async(acc, a + 3 * NEXT_A, b + 3 * NEXT_B, NEXT_A, NEXT_B, 1, 1, 4, 1)
 """
 
 
@@ -81,7 +85,8 @@ SOLUTIONS = {
     "reference": REFERENCE,
     "stage and phase by the number of the k tile": HEAD + PROLOGUE + """    acc, k_tile = ZEROS, 0
     while k_tile < k_tiles:
-""" + BY_NUMBER + WAIT + MULTIPLY + MEET + AHEAD + """        k_tile += 1
+        stage, phase, free = k_tile % STAGES, k_tile // STAGES % 2, (k_tile + STAGES - 1) % STAGES
+""" + WAIT + MULTIPLY + MEET + AHEAD + """        k_tile += 1
 """ + TAIL,
     "the first product begins at zero": HEAD + PROLOGUE + """    mbarrier_try_wait(full, 0)
     a, b = OF_A | (ring + BOX * warpgroup) // 16, OF_B | (ring + BYTES_A) // 16
@@ -99,12 +104,13 @@ SOLUTIONS = {
         "            mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)\n",
         "            mbarrier_arrive_expect_tx(full + 8 * free, BYTES_A)\n"
         "            mbarrier_arrive_expect_tx(full + 8 * free, BN * ROW)\n") + TAIL,
-    "the last k tiles in a loop of their own": HEAD + PROLOGUE + """    acc, k_tile, stage, phase = ZEROS, 0, 0, 0
+    "the last k tiles in a loop of their own": HEAD + PROLOGUE + """
+    acc, k_tile, stage, phase = ZEROS, 0, 0, 0
     while k_tile + STAGES - 1 < k_tiles:
-""" + WAIT + MULTIPLY + MEET + """        free = (stage + STAGES - 1) % STAGES
+""" + WAIT + MULTIPLY + MEET + """        free, ahead = (stage + STAGES - 1) % STAGES, k_tile + STAGES - 1
         if elected:
             mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
-            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, k_tile + STAGES - 1)
+            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, ahead)
         stage = (stage + 1) % STAGES
         if stage == 0: phase ^= 1
         k_tile += 1
@@ -113,11 +119,8 @@ SOLUTIONS = {
         if stage == 0: phase ^= 1
         k_tile += 1
 """ + TAIL,
-    "four calls, four of them at work": HEAD + PROLOGUE + LOOP.replace("        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)\n",
-        "        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 1, 1, 4, 1)\n"
-        "        acc = wgmma_mma_async(acc, a + NEXT_A, b + NEXT_B, NEXT_A, NEXT_B, 1, 1, 4, 1)\n"
-        "        acc = wgmma_mma_async(acc, a + 2 * NEXT_A, b + 2 * NEXT_B, NEXT_A, NEXT_B, 1, 1, 4, 1)\n"
-        "        acc = wgmma_mma_async(acc, a + 3 * NEXT_A, b + 3 * NEXT_B, NEXT_A, NEXT_B, 1, 1, 4, 1)\n") + TAIL,
+    "four calls, four of them at work":
+        HEAD + PROLOGUE + replaced(LOOP, (PRODUCT, FOUR_PRODUCTS)) + TAIL,
     "orders in a function": """@cuda.jit(device=True)
 def order(ring, full, stage, map_a, map_b, row, col, k_tile):
     mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)
@@ -127,10 +130,11 @@ def order(ring, full, stage, map_a, map_b, row, col, k_tile):
     for k_tile in range(k_tiles):
         mbarrier_try_wait(full + 8 * stage, turns & 1)
         here = ring + STAGE_BYTES * stage
-        acc = wgmma_mma_async(acc, OF_A | (here + BOX * warpgroup) >> 4, OF_B | (here + BYTES_A) >> 4, NEXT_A, NEXT_B, 4, 1, 1, 1)
+        a, b = OF_A | (here + BOX * warpgroup) >> 4, OF_B | (here + BYTES_A) >> 4
+        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
         cuda.syncthreads()
-        free = stage - 1 if stage > 0 else STAGES - 1
-        if k_tile + STAGES - 1 < k_tiles and elected: order(ring, full, free, map_a, map_b, row, col, k_tile + STAGES - 1)
+        free, ahead = stage - 1 if stage > 0 else STAGES - 1, k_tile + STAGES - 1
+        if ahead < k_tiles and elected: order(ring, full, free, map_a, map_b, row, col, ahead)
         stage += 1
         if stage == STAGES:
             stage = 0
@@ -144,12 +148,14 @@ def descriptor(of, address): return of | address >> 4
         times, stage = divmod(i, STAGES)
         mbarrier_try_wait(full + 8 * stage, times % 2)
         base, ahead = ring + stage * STAGE_BYTES, i + STAGES - 1
-        acc = wgmma_mma_async(acc, descriptor(OF_A, base + warpgroup * BOX), descriptor(OF_B, base + BYTES_A), NEXT_A, NEXT_B, 4, 1, 1, 1)
+        a, b = descriptor(OF_A, base + warpgroup * BOX), descriptor(OF_B, base + BYTES_A)
+        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
         if ahead < k_tiles:
             cuda.syncthreads()
             if thread == 0:
-                start_copies(ring + ahead % STAGES * STAGE_BYTES, full + 8 * (ahead % STAGES), map_a, map_b, row, col, ahead)
-                mbarrier_arrive_expect_tx(full + 8 * (ahead % STAGES), STAGE_BYTES)
+                free = ahead % STAGES
+                start_copies(ring + free * STAGE_BYTES, full + 8 * free, map_a, map_b, row, col, ahead)
+                mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
 """ + TAIL,
     "the free stage before the products": HEAD + PROLOGUE + """    acc, k_tile, stage, phase = ZEROS, 0, 0, 0
     while k_tile < k_tiles:
@@ -185,72 +191,89 @@ MUTANTS = (
     changed("the phase flips with each k tile", "if stage == STAGES: stage, phase = 0, 1 - phase",
             "phase = 1 - phase\n        if stage == STAGES: stage = 0", "all written"),
     changed("the phase flips a stage too early", "if stage == STAGES: stage, phase = 0, 1 - phase",
-            "if stage == STAGES - 1: phase = 1 - phase\n        if stage == STAGES: stage = 0", "all written"),
-    changed("waits at the mbarrier of the free stage", "wait(full + 8 * stage", "wait(full + 8 * free", "barriers"),
+            "if stage == STAGES - 1: phase = 1 - phase\n        if stage == STAGES: stage = 0",
+            "all written"),
+    changed("waits at the mbarrier of the free stage", "wait(full + 8 * stage", "wait(full + 8 * free",
+            "barriers"),
     changed("waits at the first mbarrier only", "wait(full + 8 * stage", "wait(full", "all written"),
     changed("announces A alone", "free, STAGE_BYTES)\n", "free, BYTES_A)\n", "barriers"),
     changed("announces B alone", "free, STAGE_BYTES)\n", "free, BN * ROW)\n", "barriers"),
     changed("announces too many bytes", "free, STAGE_BYTES)\n", "free, 2 * STAGE_BYTES)\n", "barriers"),
     changed("announces numbers, not bytes", "free, STAGE_BYTES)\n", "free, STAGE_BYTES // 2)\n", "barriers"),
-    changed("nobody arrives", "            mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)\n", "", "barriers"),
-    changed("arrives at the mbarrier of this stage", "expect_tx(full + 8 * free", "expect_tx(full + 8 * stage", "barriers"),
+    changed("nobody arrives", "            mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)\n", "",
+            "barriers"),
+    changed("arrives at the mbarrier of this stage", "expect_tx(full + 8 * free",
+            "expect_tx(full + 8 * stage", "barriers"),
     changed("all threads arrive", "if elected and ahead", "if ahead", "barriers"),
-    changed("one thread of each warp arrives", "if elected and ahead", "if thread % 32 == 0 and ahead", "barriers"),
+    changed("one thread of each warp arrives", "if elected and ahead", "if thread % 32 == 0 and ahead",
+            "barriers"),
     changed("into the stage that is multiplied", "STAGE_BYTES * free", "STAGE_BYTES * stage", "no races"),
     changed("the free stage stays where it was", "free, stage = stage, stage + 1", "stage += 1", "barriers"),
     changed("no guard for the last k tiles", "if elected and ahead < k_tiles:", "if elected:", "ends"),
     changed("<= in the guard", "ahead < k_tiles", "ahead <= k_tiles", "ends"),
     changed("a k tile too far ahead", "ahead = k_tile + STAGES - 1", "ahead = k_tile + STAGES", "barriers"),
     changed("the same k tile again", "row, col, ahead)", "row, col, k_tile)", "correct"),
-    changed("the ring does not come round", "if stage == STAGES: stage, phase", "if stage > STAGES: stage, phase", "barriers"),
+    changed("the ring does not come round", "if stage == STAGES: stage, phase",
+            "if stage > STAGES: stage, phase", "barriers"),
     changed("no barrier", MEET, "", "no races"),
     loop("the barrier before the products", BEGIN + WAIT + MEET + MULTIPLY + AHEAD + ON, "no races"),
     loop("the copy before the barrier", BEGIN + WAIT + MULTIPLY + AHEAD + MEET + ON, "no races"),
-    changed("a barrier for one warpgroup", MEET, "        if warpgroup == 0: cuda.syncthreads()\n", "barriers"),
+    changed("a barrier for one warpgroup", MEET, "        if warpgroup == 0: cuda.syncthreads()\n",
+            "barriers"),
     changed("two calls may be at work", "4, 1, 1, 1)", "4, 1, 2, 1)", "no races"),
     changed("no call may be at work", "4, 1, 1, 1)", "4, 1, 0, 1)", "products at work"),
-    changed("each product is waited for", MEET, "        acc = wgmma_wait_group(acc)\n" + MEET, "products at work"),
-    changed("two barriers", "        free, stage =", "        cuda.syncthreads()\n        free, stage =", "barriers per tile"),
-    changed("four calls, one of them at work", "        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)\n",
-            "        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 1, 1, 1, 1)\n"
-            "        acc = wgmma_mma_async(acc, a + NEXT_A, b + NEXT_B, NEXT_A, NEXT_B, 1, 1, 1, 1)\n"
-            "        acc = wgmma_mma_async(acc, a + 2 * NEXT_A, b + 2 * NEXT_B, NEXT_A, NEXT_B, 1, 1, 1, 1)\n"
-            "        acc = wgmma_mma_async(acc, a + 3 * NEXT_A, b + 3 * NEXT_B, NEXT_A, NEXT_B, 1, 1, 1, 1)\n", "products at work"),
-    changed("every other k tile is waited for", MEET, "        if k_tile % 2: acc = wgmma_wait_group(acc)\n" + MEET, "products at work"),
-    changed("a barrier in every other k tile too many", "        free, stage =", "        if k_tile % 2: cuda.syncthreads()\n        free, stage =", "barriers per tile"),
-    changed("a named barrier for each k tile", "        free, stage =", "        bar_sync(uint32(1), uint32(256))\n        free, stage =", "barriers per tile"),
-    changed("a barrier in the first k tile only", MEET, "        if k_tile == 0: cuda.syncthreads()\n", "no races"),
+    changed("each product is waited for", MEET, "        acc = wgmma_wait_group(acc)\n" + MEET,
+            "products at work"),
+    changed("two barriers", "        free, stage =", "        cuda.syncthreads()\n        free, stage =",
+            "barriers per tile"),
+    changed("four calls, one of them at work", PRODUCT, FOUR_PRODUCTS.replace("1, 1, 4, 1)", "1, 1, 1, 1)"),
+            "products at work"),
+    changed("every other k tile is waited for", MEET,
+            "        if k_tile % 2: acc = wgmma_wait_group(acc)\n" + MEET, "products at work"),
+    changed("a barrier in every other k tile too many", "        free, stage =",
+            "        if k_tile % 2: cuda.syncthreads()\n        free, stage =", "barriers per tile"),
+    changed("a named barrier for each k tile", "        free, stage =",
+            "        bar_sync(uint32(1), uint32(256))\n        free, stage =", "barriers per tile"),
+    changed("a barrier in the first k tile only", MEET, "        if k_tile == 0: cuda.syncthreads()\n",
+            "no races"),
     changed("a fence for each k tile", MEET, "        cuda.threadfence_block()\n" + MEET, "fences"),
-    changed("a fence between the proxies for each k tile", MEET, "        fence_proxy_async()\n" + MEET, "fences"),
-    changed("waits for the newest copy as well", AHEAD, AHEAD + "        if ahead < k_tiles: mbarrier_try_wait(full + 8 * free, (ahead // STAGES) % 2)\n",
+    changed("a fence between the proxies for each k tile", MEET, "        fence_proxy_async()\n" + MEET,
+            "fences"),
+    changed("waits for the newest copy as well", AHEAD,
+            AHEAD + "        if ahead < k_tiles: mbarrier_try_wait(full + 8 * free, (ahead // STAGES) % 2)\n",
             "k tiles ahead"),
-    changed("the loop ends after two k tiles", "while k_tile < k_tiles", "while k_tile < min(k_tiles, 2)", "ends"),
-    Mutant("C stored in each k tile", MEET + AHEAD + ON, MEET + AHEAD + "        short_epilogue(c, row + thread // 32 * 16, col, wgmma_wait_group(acc))\n" + ON,
-           "one store each"),
+    changed("the loop ends after two k tiles", "while k_tile < k_tiles", "while k_tile < min(k_tiles, 2)",
+            "ends"),
+    Mutant("C stored in each k tile", MEET + AHEAD + ON,
+           MEET + AHEAD + "        short_epilogue(c, row + thread // 32 * 16, col, wgmma_wait_group(acc))\n"
+           + ON, "one store each"),
     changed("BM for BN", "(here + BYTES_A) // 16", "(here + BN * ROW) // 16", "correct"),
-    Mutant("a number for STAGE_BYTES", "full = ring + STAGE_BYTES * STAGES", "full = ring + 24576 * STAGES", "no races"),
-    Mutant("the library's kernel", HEAD + PROLOGUE + LOOP + TAIL, """from numba_matmul.kernels.k16_tma_wgmma import short_tma_wgmma
-
-@cuda.jit
-def my_tma_wgmma(map_a, map_b, c, k): short_tma_wgmma(map_a, map_b, c, k)
-""", "your own"),
+    Mutant("a number for STAGE_BYTES", "full = ring + STAGE_BYTES * STAGES", "full = ring + 24576 * STAGES",
+           "no races"),
+    Mutant("the library's kernel", REFERENCE,
+           "from numba_matmul.kernels.k16_tma_wgmma import short_tma_wgmma as my_tma_wgmma\n", "your own"),
     changed("row and column exchanged", "row, col, ahead)", "col, row, ahead)", "correct"),
-    changed("A's tensor map for B", "map_a, map_b, row, col, ahead)", "map_b, map_a, row, col, ahead)", "no races"),
-    changed("each k tile ordered twice", "row, col, ahead)\n", "row, col, ahead)\n            start_copies(ring + STAGE_BYTES * free, full + 8 * free, "
-            "map_a, map_b, row, col, ahead)\n", "no races"),
+    changed("A's tensor map for B", "map_a, map_b, row, col, ahead)", "map_b, map_a, row, col, ahead)",
+            "no races"),
+    changed("each k tile ordered twice", "row, col, ahead)\n",
+            "row, col, ahead)\n"
+            "            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, "
+            "ahead)\n", "no races"),
     changed("eight steps", "NEXT_B, 4,", "NEXT_B, 8,", "in bounds"),
     changed("each k tile begins at zero", "4, 1, 1, 1)", "4, 1, 1, 0)", "correct"),
     changed("a quarter of the k tile", "NEXT_B, 4,", "NEXT_B, 1,", "correct"),
     changed("B is not transposed", "4, 1, 1, 1)", "4, 0, 1, 1)", "in bounds"),
     changed("steps of A and B exchanged", "NEXT_A, NEXT_B", "NEXT_B, NEXT_A", "correct"),
     changed("B's step is A's", "NEXT_A, NEXT_B", "NEXT_A, NEXT_A", "correct"),
-    changed("a different swizzle in A's descriptor", "a = OF_A |", "a = OF_A ^ uint64(3) << uint64(62) |", "correct"),
+    changed("a different swizzle in A's descriptor", "a = OF_A |", "a = OF_A ^ uint64(3) << uint64(62) |",
+            "correct"),
     changed("both warpgroups take the first rows", "(here + BOX * warpgroup)", "here", "correct"),
     changed("each warp takes rows of its own", "BOX * warpgroup", "16 * ROW * (thread // 32)", "correct"),
     changed("B's tile is A's", "(here + BYTES_A) // 16", "here // 16", "correct"),
     changed("an address, not sixteenths of it", "(here + BYTES_A) // 16", "(here + BYTES_A)", "in bounds"),
     changed("the last k tile is left out", "while k_tile < k_tiles", "while k_tile + 1 < k_tiles", "ends"),
-    Mutant("nobody waits for the last product", TAIL, TAIL.replace("    acc = wgmma_wait_group(acc)\n", ""), "ends"),
+    Mutant("nobody waits for the last product", TAIL, TAIL.replace("    acc = wgmma_wait_group(acc)\n", ""),
+           "ends"),
     Mutant("sums picked by a number that only the run knows", TAIL, """    acc = wgmma_wait_group(acc)
     sums = cuda.local.array(PAIRS, float32)
     to_array(acc, sums, 2)
@@ -263,72 +286,110 @@ def my_tma_wgmma(map_a, map_b, c, k): short_tma_wgmma(map_a, map_b, c, k)
     Mutant("the first product adds to what was there", "UNSET, a, b, NEXT_A, NEXT_B, 4, 1, 1, 0)",
            "UNSET, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)", "correct", "the first product begins at zero"),
     start("no fence_mbarrier_init", PROLOGUE.replace("        fence_mbarrier_init()\n", ""), "fences"),
-    start("the fence before the mbarriers", PROLOGUE.replace("        fence_mbarrier_init()\n", "").replace(
-        "    if elected:\n", "    if elected:\n        fence_mbarrier_init()\n"), "fences"),
-    start("B's tensor map is not fenced", PROLOGUE.replace("        fence_proxy_tensormap(map_b)\n", ""), "fences"),
-    start("no barrier after the mbarriers are made", PROLOGUE.replace("    cuda.syncthreads()\n", ""), "barriers"),
-    start("all threads make the mbarriers", PROLOGUE.replace("    if elected:\n", "    if True:\n"), "barriers"),
-    start("as many arrivals as threads", PROLOGUE.replace("8 * stage, 1)", "8 * stage, THREADS)"), "barriers"),
-    start("an mbarrier too few", PROLOGUE.replace("in range(STAGES): mb", "in range(STAGES - 1): mb"), "barriers"),
+    start("the fence before the mbarriers",
+          replaced(PROLOGUE, ("        fence_mbarrier_init()\n", ""),
+                   ("    if elected:\n", "    if elected:\n        fence_mbarrier_init()\n")), "fences"),
+    start("B's tensor map is not fenced", PROLOGUE.replace("        fence_proxy_tensormap(map_b)\n", ""),
+          "fences"),
+    start("no barrier after the mbarriers are made", PROLOGUE.replace("    cuda.syncthreads()\n", ""),
+          "barriers"),
+    start("all threads make the mbarriers", PROLOGUE.replace("    if elected:\n", "    if True:\n"),
+          "barriers"),
+    start("as many arrivals as threads", PROLOGUE.replace("8 * stage, 1)", "8 * stage, THREADS)"),
+          "barriers"),
+    start("an mbarrier too few", PROLOGUE.replace("in range(STAGES): mb", "in range(STAGES - 1): mb"),
+          "barriers"),
     start("no guard before the loop", PROLOGUE.replace("if stage < k_tiles:", "if True:"), "ends"),
-    start("the whole ring ordered before the loop", PROLOGUE.replace("range(STAGES - 1)", "range(STAGES)"), "barriers"),
-    Mutant("one k tile ahead", ALL, ALL.replace("range(STAGES - 1)", "range(1)").replace("0, STAGES - 1\n", "0, 1\n").replace(
-        "k_tile + STAGES - 1", "k_tile + 1").replace("free, stage = stage, stage + 1\n", "free, stage = (stage + 2) % STAGES, stage + 1\n"),
+    start("the whole ring ordered before the loop", PROLOGUE.replace("range(STAGES - 1)", "range(STAGES)"),
+          "barriers"),
+    Mutant("one k tile ahead", ALL,
+           replaced(ALL, ("range(STAGES - 1)", "range(1)"), ("0, STAGES - 1\n", "0, 1\n"),
+                    ("k_tile + STAGES - 1", "k_tile + 1"),
+                    ("free, stage = stage, stage + 1\n", "free, stage = (stage + 2) % STAGES, stage + 1\n")),
            "k tiles ahead"))
 
 
-SUMS = ("if only the lower 64 rows of each tile are wrong, it's the second warpgroup's part of A: BOX * warpgroup into the tile. If only blocks other than the "
-        "first are: is row, col the tile's? If nearly all is wrong (some sums of a bfloat16 C are then right elsewhere, by chance): where does B's tile "
-        "begin (BYTES_A behind A's), how far is it to the next 16 of k in A and in B, are there four steps, do the sums go on "
-        "(scale_d), and which k tile is ordered into which stage?")
 EXERCISES = (Exercise(
     "16", "my_tma_wgmma",
     cases=(case(128, 64, 448, (1, 1)), case(256, 128, 192, (1, 2), WIDE), case(128, 128, 64, (2, 1))),
-    goals=(Goal("spills", lambda code: code.spills + code.stack_bytes, most=0, unit="loads, stores and bytes of stack", counted="code",
+    goals=(Goal("spills", lambda code: code.spills + code.stack_bytes, most=0,
+                unit="loads, stores and bytes of stack", counted="code",
                 hint="the sums are one tuple: pass it on whole"),
            NO_FENCES,
            Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile", counted="events",
-                hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you multiply, and wait for no other than that one"),
-           Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one", counted="events",
-                hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while you wait for the next one; "
-                     "those of the k tile before are complete"),
+                hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you "
+                     "multiply, and wait for no other than that one"),
+           Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one",
+                counted="events",
+                hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while "
+                     "you wait for the next one; those of the k tile before are complete"),
            Goal("barriers per tile", barriers_of, most=1, counted="events",
-                hint="one barrier says that both warpgroups are done with the k tile before: its stage is the one to fill, and no other "
-                     "barrier is needed")),
-    hints={"all written": "a product may start once the phase of its stage's mbarrier has ended: does each thread wait for that, before the product, at the "
-                          "mbarrier of the stage that it multiplies? Which parity is that the first time around the ring, and which the second?",
-           "no races: or an mbarrier is": "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written where STAGE_BYTES or "
-                                          "STAGES belongs? And map_a comes before map_b",
-           "no races: two asynchronous copies": "a stage is ordered twice: is each k tile ordered once, and does `free` move on?",
-           "no races": "a stage may be ordered again once the products of its k tile are complete, in both warpgroups. With pending = 1, those of the k tile before "
-                       "are complete when a call returns: does the barrier come after that call and before the copy, in each k tile, and "
-                       "does the copy go into `free`?",
-           "barriers: 128 of 256": "the warpgroups wait for each other, at different places: all threads go through the same barriers and mbarriers",
-           "barriers: of 256 have arrived": "one thread arrives in each phase, and this mbarrier was made for more arrivals",
-           "barriers: more than": "a phase of this mbarrier ends with one arrival: has one thread been elected to arrive, and does `free` move on "
-                                   "with each k tile, so that no stage is ordered twice?",
-           "barriers: there is no mbarrier": "there are STAGES mbarriers, 8 bytes each, from `full` on: is one made for each stage, and does "
-                                             "`stage` begin again at 0?",
-           "barriers: 0 of 1 have arrived, 0 bytes are expected, and 0": "no k tile has been ordered for the phase that is waited for: is it the "
-                                            "right stage's mbarrier, with the right parity, and is the k tile STAGES - 1 ahead ordered?",
-           "barriers: 0 of 1 have arrived": "copies are on their way, but nobody has arrived at the mbarrier that they tell: "
-                                            "mbarrier_arrive_expect_tx, at the same stage's",
-           "barriers: are expected": "the bytes that were announced and those that are on their way aren't the same: count both tiles of one "
-                                     "stage, in bytes. And do they tell the mbarrier at which the thread has arrived?",
-           "barriers: mbarrier": "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier before they use one",
-           "in bounds: c: index": "the tile of C begins at blockIdx.y * BM and blockIdx.x * BN",
-           "in bounds": "wgmma reads past shared memory: are both descriptors in units of 16 bytes, do B's rows lie along n, and are there four steps?",
-           "fences: in the main loop": "in the loop threads write nothing that a copy or another thread would have to see",
-           "fences": "the thread that orders copies has to fence what it has made, the mbarriers, and what it uses, both tensor maps",
-           "ends: copies": "past the last k tile there is nothing to order; and each k tile that was ordered is waited for",
-           "ends: products": "after the loop one call may still be at work",
-           "correct: NaN, and each": "the sums have begun with what nobody set: ZEROS, or scale_d = 0 for the first product",
-           "correct: never written": "where does the block's tile begin in C, and which 16 rows of it does a warp store?",
-           "correct: in the wrong places": SUMS,
-           "correct: descriptors": "both descriptors keep the page's OF_A and OF_B and get an address in units of 16 bytes; all threads of a "
-                                   "warpgroup give the same one",
-           "correct: swizzle": "both descriptors keep the page's OF_A and OF_B: add only the address",
-           "correct": SUMS},
+                hint="one barrier says that both warpgroups are done with the k tile before: its stage is "
+                     "the one to fill, and no other barrier is needed")),
+    hints={
+        "all written": (
+            "a product may start once the phase of its stage's mbarrier has ended: does each thread wait "
+            "for that, before the product, at the mbarrier of the stage that it multiplies? Which parity is "
+            "that the first time around the ring, and which the second?"),
+        "no races: or an mbarrier is": (
+            "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written "
+            "where STAGE_BYTES or STAGES belongs? And map_a comes before map_b"),
+        "no races: two asynchronous copies": (
+            "a stage is ordered twice: is each k tile ordered once, and does `free` move on?"),
+        "no races": (
+            "a stage may be ordered again once the products of its k tile are complete, in both warpgroups. "
+            "With pending = 1, those of the k tile before are complete when a call returns: does the "
+            "barrier come after that call and before the copy, in each k tile, and does the copy go into "
+            "`free`?"),
+        "barriers: 128 of 256": (
+            "the warpgroups wait for each other, at different places: all threads go through the same "
+            "barriers and mbarriers"),
+        "barriers: of 256 have arrived": (
+            "one thread arrives in each phase, and this mbarrier was made for more arrivals"),
+        "barriers: more than": (
+            "a phase of this mbarrier ends with one arrival: has one thread been elected to arrive, and "
+            "does `free` move on with each k tile, so that no stage is ordered twice?"),
+        "barriers: there is no mbarrier": (
+            "there are STAGES mbarriers, 8 bytes each, from `full` on: is one made for each stage, and does "
+            "`stage` begin again at 0?"),
+        "barriers: 0 of 1 have arrived, 0 bytes are expected, and 0": (
+            "no k tile has been ordered for the phase that is waited for: is it the right stage's mbarrier, "
+            "with the right parity, and is the k tile STAGES - 1 ahead ordered?"),
+        "barriers: 0 of 1 have arrived": (
+            "copies are on their way, but nobody has arrived at the mbarrier that they tell: "
+            "mbarrier_arrive_expect_tx, at the same stage's"),
+        "barriers: are expected": (
+            "the bytes that were announced and those that are on their way aren't the same: count both "
+            "tiles of one stage, in bytes. And do they tell the mbarrier at which the thread has arrived?"),
+        "barriers: mbarrier": (
+            "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier "
+            "before they use one"),
+        "in bounds: c: index": "the tile of C begins at blockIdx.y * BM and blockIdx.x * BN",
+        "in bounds": (
+            "wgmma reads past shared memory: are both descriptors in units of 16 bytes, do B's rows lie "
+            "along n, and are there four steps?"),
+        "fences: in the main loop": (
+            "in the loop threads write nothing that a copy or another thread would have to see"),
+        "fences": (
+            "the thread that orders copies has to fence what it has made, the mbarriers, and what it uses, "
+            "both tensor maps"),
+        "ends: copies": (
+            "past the last k tile there is nothing to order; and each k tile that was ordered is waited for"),
+        "ends: products": "after the loop one call may still be at work",
+        "correct: NaN, and each": (
+            "the sums have begun with what nobody set: ZEROS, or scale_d = 0 for the first product"),
+        "correct: never written": (
+            "where does the block's tile begin in C, and which 16 rows of it does a warp store?"),
+        "correct: descriptors": (
+            "both descriptors keep the page's OF_A and OF_B and get an address in units of 16 bytes; all "
+            "threads of a warpgroup give the same one"),
+        "correct: swizzle": "both descriptors keep the page's OF_A and OF_B: add only the address",
+        "correct": (
+            "if only the lower 64 rows of each tile are wrong, it's the second warpgroup's part of A: BOX * "
+            "warpgroup into the tile. If only blocks other than the first are: is row, col the tile's? If "
+            "nearly all is wrong: where does B's tile begin (BYTES_A behind A's), how far is it to the next "
+            "16 of k in A and in B, are there four steps, do the sums go on (scale_d), and which k tile is "
+            "ordered into which stage?")},
     constants=SMALL,
     preamble="""from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from numba_matmul.gemm.tiles import BK, BOX, ROW

@@ -36,12 +36,12 @@ def first_warp(exercise, kernel):
     return WarpRun(events, first.size[2] // exercise.constants["BK"])
 
 def barriers(run):
-    "Barriers for each k tile after the first, from the first read of the one before to the last read of this one."
+    "Barriers for each k tile after the first, from the first read to the last."
     reads = [i for i, (kind, _) in enumerate(run.events) if kind == "shared load"]
     return sum(kind == "barrier" for kind, _ in run.events[reads[0]:reads[-1]]) / (run.tiles - 1)
 
 def time_for_a_copy(run):
-    "The fewest k tiles multiplied between the start of a copy and the wait for it, in the loop, while there are more to start."
+    "The fewest k tiles multiplied from the start of a copy to its wait, while there are more to start."
     whole = sum(kind == "shared load" for kind, _ in run.events) / run.tiles
     last = max((i for i, (kind, _) in enumerate(run.events) if kind == "copy"), default=0)
     reads, started, waited = 0, None, False
@@ -59,16 +59,17 @@ def time_for_a_copy(run):
             del waiting[:landed]
     return min(found, default=0)
 
-BARRIERS = Goal(
-    "barriers per tile", barriers, most=1, counted="events",
-    hint="one barrier does both: all threads have waited for their copies, and all are done with the stage before")
+BARRIERS = Goal("barriers per tile", barriers, most=1, counted="events",
+                hint="one barrier does both: all threads have waited for their copies, and all are done "
+                     "with the stage before")
 
 def copy_order(tiles):
     "The goals of a ring whose copies are on their way while so many k tiles are multiplied."
     return (
-        Goal("time for a copy", time_for_a_copy, least=tiles, unit="k tiles multiplied meanwhile", counted="events",
-             hint="start the copy before you multiply, and wait only for the group that you need: how many younger "
-                  "groups may still be under way?"),
+        Goal("time for a copy", time_for_a_copy, least=tiles, unit="k tiles multiplied meanwhile",
+             counted="events",
+             hint="start the copy before you multiply, and wait only for the group that you need: how many "
+                  "younger groups may still be under way?"),
         BARRIERS)
 
 
@@ -80,7 +81,7 @@ def recorded_run(
     run,    # function
     *args,  # its arguments
 ):
-    "In a child: what happens to mbarriers, copies and products in order, as (what, number of the thread, number)."
+    "In a child: what happens to mbarriers, copies and products, as (what, number of the thread, number)."
     events, block = [], []
     load, store, try_wait = hopper.load_box, hopper.store_box, hopper.mbarrier_try_wait
     start, finish, fence = hopper.start_products, hopper.finish_products, hopper.fence_proxy_async
@@ -89,7 +90,6 @@ def recorded_run(
     def place(barrier): return next(at for at, other in block[0].memory.mbarriers.items() if other is barrier)
     # copies and products
     def load_box(target, map_address, barrier_address, *rest):
-        note("copy", target)
         note("ordered", barrier_address)
         load(target, map_address, barrier_address, *rest)
     def store_box(map_address, source, column, row):
@@ -132,8 +132,10 @@ def recorded_run(
                          start_products=start_products, finish_products=finish_products,
                          fence_proxy_async=fence_proxy_async),
           patch.multiple(hopper.MBarrier, arrive=counted_arrival, land=counted_landing),
-          patch.object(StrictModule, "syncthreads", syncthreads), patch.object(Thread, "meet", counted_meeting)):
-        run(*args)
+          patch.object(StrictModule, "syncthreads", syncthreads),
+          patch.object(Thread, "meet", counted_meeting)):
+        try: run(*args)
+        except Exception as e: events.append((str(e), 0, 0))  # by which a picture shows where it ended
     return events
 
 K_TILE = 4  # steps of 16
@@ -149,7 +151,7 @@ def k_tiles_ahead(events):
     return min(found, default=0)
 
 def products_at_work(events, thread=0):
-    "The fewest k tiles whose products are left to themselves when a thread waits for the next one, while there are more to order."
+    "The fewest k tiles whose products are at work at the wait for the next, while there are more to order."
     left, begun, found = 0, False, []
     last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
     for what, who, number in events[:last]:
@@ -164,3 +166,34 @@ def barriers_of(events, thread=0):
     products = [i for i, (what, _) in enumerate(own) if what == "product"]
     tiles = sum(number for what, number in own if what == "product") / K_TILE
     return sum(what == "barrier" for what, _ in own[products[0]:products[-1]]) / (tiles - 1)
+
+def k_tiles_on_their_way(boxes, events):
+    "The most k tiles, of so many boxes each, copied at a time; 1 if the producer waits for its own copy."
+    producers = {thread for what, thread, _ in events if what == "ordered"}
+    full = {number for what, _, number in events if what == "ordered"}
+    waits = {(thread, number) for what, thread, number in events if what == "waits at"}
+    if any(thread in producers and number in full for thread, number in waits): return 1
+    now = most = 0
+    for what, _, number in events:
+        if what == "ordered": now += 1
+        elif what == "ended" and number in full: now -= boxes
+        most = max(most, now)
+    return most / boxes
+
+def ended_too_often(boxes, events):
+    "In a sentence: a stage that was said to be empty more often than a k tile has come."
+    full = sorted({number for what, _, number in events if what == "ordered"})
+    empty = sorted({number for what, _, number in events if what == "arrives at"} - {*full})
+    def count(kind, place): return sum(what == kind and number == place for what, _, number in events)
+    for stage, (came, left) in enumerate(zip(full, empty)):
+        tiles, ended = count("ordered", came) // boxes, count("ended", left)
+        if ended > tiles:
+            arrivals, many = count("arrives at", left), "s" * (tiles != 1)
+            return (f"{arrivals} arrivals at the mbarrier that says stage {stage} is empty, for {tiles} "
+                    f"k tile{many}: its phase has ended {ended} times, and once for each k tile is enough")
+
+def for_the_results(events, thread):
+    "Barriers of a consumer's thread after it has waited for all products, or its fences, if those are more."
+    own = [what for what, who, _ in events if who == thread]
+    after = own[max(i for i, what in enumerate(own) if what == "products left"):]
+    return max(after.count("barrier"), after.count("fence"))
