@@ -51,7 +51,7 @@ def stage_results(acc, store):
 
 @cuda.jit(device=True)
 def send_results(store, row, col):
-    "Have the TMA bring both boxes to the warpgroup's part of C, by one thread, and wait until it has read them."
+    "Have the TMA bring both boxes to the warpgroup's part of C, and wait until it has read them."
     for box in range(2):
         start, across = uint32(store.boxes + uint32(BOX * box)), uint32(col + uint32(64 * box))
         cp_async_bulk_tensor_2d_shared_to_global(store.map_c, start, across, row)
@@ -418,8 +418,7 @@ EXERCISES = (Exercise(
             "each phase of an mbarrier needs exactly the arrivals it was made for: one from the producer, "
             "or one from each consumer warp. Who arrives too often, or too early?"),
         "stages: multiplied while": (
-            "this stage isn't full yet: before mma, wait for it with the phase of this time around, 0 at "
-            "first"),
+            "this stage isn't full yet: before mma, wait for it with its phase, 0 the first time around"),
         "stages: multiplied": (
             "a copy came into a stage that products were still reading. Is it released too early? When mma "
             "returns, only the products of the call before are complete: release that stage, and none after "
@@ -437,8 +436,7 @@ EXERCISES = (Exercise(
             "is each of the grid.k_tiles k tiles ordered once, at row, col and its own number, is it "
             "multiplied once, and does each consumer multiply and send its own 64 rows?"),
         "one store each": (
-            "the results leave once, after the loop over the k tiles, by one elected thread of each "
-            "consumer"),
+            "the results leave once, after the loop over the k tiles, by one thread of each consumer"),
         "compiles": "the message names what is missing or has the wrong type"},
     preamble="""from numba import uint16
 from numba_matmul.gemm.epilogue import tma_store_of
