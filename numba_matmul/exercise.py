@@ -173,17 +173,14 @@ def matmul_case(
     shape = f", blocks of {'×'.join(map(str, block))}" if isinstance(block, tuple) and len(block) > 1 else ""
     return Case(f"{m}×{n}×{k}{shape}", block, grid, make, constants=constants, size=(m, n, k))
 
-def in_float64(code): return sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64"))
-
 NO_FLOAT64 = Goal(
-    "float64", in_float64, most=0, unit="instructions in float64 in the main loop", counted="code",
+    "float64", lambda code: sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64")), most=0,
+    unit="instructions in float64 in the main loop", counted="code",
     hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0); and so is what "
          "comes of an unsigned and a signed number of 64 bits, and an array without float32")
 
 
 # The scoreboard
-
-MARKS = {None: "·", True: "✓", False: "✗"}
 
 @dataclass
 class Scoreboard:
@@ -206,7 +203,8 @@ class Scoreboard:
         width, lines = self.width, []
         for v in self.verdicts:
             found = v.found.replace("\n", "\n" + " " * (width + 4))
-            lines.append(f"{MARKS[v.ok]} {v.name:{width}}  {found}".rstrip())
+            mark = {None: "·", True: "✓", False: "✗"}[v.ok]
+            lines.append(f"{mark} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
@@ -260,13 +258,13 @@ def grade(
     "Judge what you wrote, without a GPU; on a GPU, once all is right, time it as well."
     exercise = exercise_of(key)
     found = verdicts(exercise, subject)
-    reached = {verdict.name for verdict in found}
     board = Scoreboard(found)
     if board.passed:
         timed = exercise.launch or exercise.host
         if timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
         return board
     if exercise.cases:
+        reached = {verdict.name for verdict in found}
         names = "correct", *(goal.name for goal in exercise.goals)
         board.left = tuple(name for name in names if name not in reached)
     if found[-1].view: board.beside = _beside(exercise, found[-1].view)

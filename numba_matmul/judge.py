@@ -407,10 +407,10 @@ def verdicts(
     subject,   # what the reader wrote: a kernel
 ) -> list:     # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
+    if not kernel_parts(subject) and not inspect.isfunction(subject):
+        return [Verdict("written", False, f"{subject!r} isn't a function",
+                        "pass your function or kernel itself, without calling it")]
     def found():
-        if not kernel_parts(subject) and not inspect.isfunction(subject):
-            yield Verdict("written", False, f"{subject!r} isn't a function",
-                          "pass your function or kernel itself, without calling it")
         if dots := unwritten(subject): yield dots
         yield Verdict("written", True)
         if exercise.page and (theirs := borrowed(exercise, subject)): yield theirs

@@ -30,7 +30,6 @@ HEAD, FIRST, BEGIN, WAIT, AHEAD, MULTIPLY, ON, _ = cut(
 
 
 COMMIT = "        cp_async_commit_group()\n"
-IF_ANY = COMMIT, "    " + COMMIT
 
 SOLUTIONS = {
     "reference": REFERENCE,
@@ -43,12 +42,12 @@ SOLUTIONS = {
         cp_async_commit_group()
         now = tile % 4
 """ + MULTIPLY + TAIL,
-    "no empty groups": HEAD + FIRST.replace(*IF_ANY) + BEGIN + """
+    "no empty groups": HEAD + FIRST.replace(COMMIT, "    " + COMMIT) + BEGIN + """
         if k0 + 2 * BK < a.shape[1]: cp_async_wait_group(2)
         elif k0 + BK < a.shape[1]: cp_async_wait_group(1)
         else: cp_async_wait_group(0)
         cuda.syncthreads()
-""" + AHEAD.replace(*IF_ANY) + MULTIPLY + ON + TAIL,
+""" + AHEAD.replace(COMMIT, "    " + COMMIT) + MULTIPLY + ON + TAIL,
     "now and free each come round": HEAD + FIRST + BEGIN + WAIT + AHEAD + MULTIPLY + """
         now = (now + 1) % STAGES
         free = (free + 1) % STAGES

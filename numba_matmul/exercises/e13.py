@@ -56,12 +56,11 @@ def judge(exercise, loop):
         yield Verdict("compiles", False, f"{getattr(loop, '__name__', loop)!r} isn't a device function",
                       "put @cuda.jit(device=True) above its def")
     # the page's kernel calls the reader's loop by this name, with the constants of each case
-    cases = []
-    for case in exercise.cases:
+    def with_loop(case):
         constants = constants_of(exercise, case)
-        loop_here = dict(short_main_loop=with_constants(loop, constants))
-        cases.append(replace(case, constants=constants | loop_here))
-    inside = replace(exercise, cases=tuple(cases), constants=cases[0].constants)
+        return replace(case, constants=constants | dict(short_main_loop=with_constants(loop, constants)))
+    cases = tuple(map(with_loop, exercise.cases))
+    inside = replace(exercise, cases=cases, constants=cases[0].constants)
     yield from judge_kernel(inside, page.short_planned_loop)
 
 

@@ -62,8 +62,6 @@ SMALL = given(BM=32, BN=16, BK=4, PADDED=36, STAGES=1, THREADS=64, RESULTS=8, PA
 OTHER = given(BM=8, BN=32, BK=2, PADDED=12, STAGES=2, THREADS=32, RESULTS=8, PART=256, STEP=128)
 CASES = (SMALL, 32, 32, 24, 5), (OTHER, 24, 64, 8, 7), (SMALL, 32, 16, 8, 1)  # names, m, n, k, blocks
 ORDERS = "backwards", None, 1, 2, 3, 4  # of the blocks: as they come, or mixed by a seed
-IN_ORDER = VERDICT_OF | {"uninitialized": "no races", "alignment": "in bounds"}
-
 def play(kernels, cases, orders):
     "In a child: all launches; the verdict that fails first and its text, or `None`."
     random = np.random.default_rng()
@@ -99,7 +97,8 @@ def mistake(order, launch, names, a, b, c, *others):
     if order == "backwards": launch.blocks = [(block, 0, 0) for block in reversed(range(launch.grid_dim[0]))]
     try:
         with interleaved(order if isinstance(order, int) else None): launch(a, b, c, *others)
-    except Exception as e: return verdict_and_text(e, IN_ORDER)
+    except Exception as e:
+        return verdict_and_text(e, VERDICT_OF | {"uninitialized": "no races", "alignment": "in bounds"})
     if wrong := wrong_elements(names[2], c, a.astype(np.float64) @ b, launch.grid.stores[names[2]]):
         return "correct", wrong[1]
 
