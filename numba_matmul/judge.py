@@ -32,7 +32,7 @@ class Verdict:
     def failed(self): return self.ok is False
 
 
-VERDICTS = {
+VERDICTS = {  # name → the hint, where an exercise has no better one
     "written": "replace the dots with lines of your own",
     "your own": "write the lines yourself: the library's are for comparing, after you have passed",
     "compiles: must be known to the compiler": "give the number a name above the kernel",
@@ -76,16 +76,10 @@ VERDICTS = {
         "the arrays for results are full of NaN before the launch, and NaN + x is NaN: does += stand where "
         "= belongs?"),
     "correct": "follow the first wrong element by hand: which thread computes it, from what?"}
-VERDICT_OF = {
-    "race": "no races",
-    "uninitialized": "all written",
-    "barrier": "barriers",
-    "deadlock": "ends",
-    "fence": "fences",
-    "unfinished": "ends",
-    "descriptor": "correct",
-    "alignment": "aligned",
-    "bounds": "in bounds"}
+VERDICT_OF = {  # kind of a `SimulatorError` → the verdict that fails
+    "race": "no races", "uninitialized": "all written", "barrier": "barriers", "deadlock": "ends",
+    "fence": "fences", "unfinished": "ends", "descriptor": "correct",
+    "alignment": "aligned", "bounds": "in bounds"}
 
 
 # Is it written, and the reader's own?

@@ -33,7 +33,7 @@ def stores(view):
 
 ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores per thread",
                 hint="each thread stores one element, its own, and stores it once")
-HINTS = {
+HINTS = {  # of both
     "compiles: np.": "numpy works on whole arrays on the host; a thread computes with single numbers",
     "compiles: setting an array element": "a whole array stands where one of its elements belongs",
     "compiles: a slice": "a thread computes one element: index the arrays instead of slicing them",

@@ -14,7 +14,7 @@ def stores(view):
 
 ONE_EACH = Goal("one each", stores, most=1, unit="stores per thread",
                 hint="a thread computes one element of C, and stores it once")
-HINTS = {
+HINTS = {  # of this exercise and the next
     "compiles: 'array' and 'array'": (
         "a thread adds up numbers, in a loop of its own: each array needs two indices"),
     "ends: It's slow": "a thread computes one element of C: does each go through all rows, or all columns?",

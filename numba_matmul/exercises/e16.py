@@ -1,18 +1,17 @@
 """What `grade("16", my_tma_wgmma)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is graded with blocks of 128×64 (two warpgroups) and a ring of three stages: seven k tiles, which
-is twice around the ring and one more, and a single one; then with blocks of 128×128 and three k tiles. A
-kernel that calls the library's is told so. The factors are small whole numbers. So their sums are exact, and
-results must agree to the last bit. In the simulator a copy lands when nobody can go on without it, and a
-product reads its factors at the wait for it, so what is used too early, or overwritten too early, is caught
-every time. Two of its verdicts differ from what a GPU does: where too few bytes are announced, the
-simulator's phase never ends, and a GPU's may end too early; and a descriptor with any other swizzle is
-refused, where a GPU computes something else.
+is twice around the ring and one more, and a single one; then with blocks of 128×128 and three k tiles. The
+factors are small whole numbers. So their sums are exact, and results must agree to the last bit. In the
+simulator a copy lands when nobody can go on without it, and a product reads its factors at the wait for it,
+so what is used too early, or overwritten too early, is caught every time. Two of its verdicts differ from
+what a GPU does: where too few bytes are announced, the simulator's phase never ends, and a GPU's may end too
+early; and a descriptor with any other swizzle is refused, where a GPU computes something else.
 
 After that come these goals:
 
-- **k tiles ahead**: how many k tiles are started between the order of a k tile and the wait for it? With
-  three stages at least one, for each k tile that is ordered in the loop. This is counted in a recorded run.
+- **k tiles ahead**: how many k tiles are started between the copy of a k tile and the wait for it? With three
+  stages at least one, for each k tile whose copy is issued in the loop. This is counted in a recorded run.
 - **products at work**: whenever a warpgroup waits for the next k tile, the products of a whole k tile should
   still be at work, in however many calls.
 - **barriers per tile**: one between each k tile and the next.
@@ -121,8 +120,8 @@ SOLUTIONS = {
 """ + TAIL,
     "four calls, four of them at work":
         HEAD + PROLOGUE + replaced(LOOP, (PRODUCT, FOUR_PRODUCTS)) + TAIL,
-    "orders in a function": """@cuda.jit(device=True)
-def order(ring, full, stage, map_a, map_b, row, col, k_tile):
+    "copies in a function": """@cuda.jit(device=True)
+def fill(ring, full, stage, map_a, map_b, row, col, k_tile):
     mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)
     start_copies(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, k_tile)
 
@@ -134,13 +133,13 @@ def order(ring, full, stage, map_a, map_b, row, col, k_tile):
         acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
         cuda.syncthreads()
         free, ahead = stage - 1 if stage > 0 else STAGES - 1, k_tile + STAGES - 1
-        if ahead < k_tiles and elected: order(ring, full, free, map_a, map_b, row, col, ahead)
+        if ahead < k_tiles and elected: fill(ring, full, free, map_a, map_b, row, col, ahead)
         stage += 1
         if stage == STAGES:
             stage = 0
             turns += 1
 """ + TAIL,
-    "a function for descriptors, and a barrier only if something is ordered": """@cuda.jit(device=True)
+    "a function for descriptors, and a barrier only if something is copied": """@cuda.jit(device=True)
 def descriptor(of, address): return of | address >> 4
 
 """ + HEAD + PROLOGUE + """    acc = ZEROS
@@ -255,7 +254,7 @@ MUTANTS = (
     changed("row and column exchanged", "row, col, ahead)", "col, row, ahead)", "correct"),
     changed("A's tensor map for B", "map_a, map_b, row, col, ahead)", "map_b, map_a, row, col, ahead)",
             "no races"),
-    changed("each k tile ordered twice", "row, col, ahead)\n",
+    changed("each k tile copied twice", "row, col, ahead)\n",
             "row, col, ahead)\n"
             "            start_copies(ring + STAGE_BYTES * free, full + 8 * free, map_a, map_b, row, col, "
             "ahead)\n", "no races"),
@@ -300,7 +299,7 @@ MUTANTS = (
     start("an mbarrier too few", PROLOGUE.replace("in range(STAGES): mb", "in range(STAGES - 1): mb"),
           "barriers"),
     start("no guard before the loop", PROLOGUE.replace("if stage < k_tiles:", "if True:"), "ends"),
-    start("the whole ring ordered before the loop", PROLOGUE.replace("range(STAGES - 1)", "range(STAGES)"),
+    start("the whole ring filled before the loop", PROLOGUE.replace("range(STAGES - 1)", "range(STAGES)"),
           "barriers"),
     Mutant("one k tile ahead", ALL,
            replaced(ALL, ("range(STAGES - 1)", "range(1)"), ("0, STAGES - 1\n", "0, 1\n"),
@@ -317,8 +316,8 @@ EXERCISES = (Exercise(
                 hint="the sums are one tuple: pass it on whole"),
            NO_FENCES,
            Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile", counted="events",
-                hint="order a k tile as soon as its stage is free, STAGES - 1 ahead of the one that you "
-                     "multiply, and wait for no other than that one"),
+                hint="issue the copies of a k tile as soon as its stage is free, STAGES - 1 ahead of the "
+                     "one that you multiply, and wait only for that one"),
            Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one",
                 counted="events",
                 hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while "
@@ -335,9 +334,9 @@ EXERCISES = (Exercise(
             "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written "
             "where STAGE_BYTES or STAGES belongs? And map_a comes before map_b"),
         "no races: two asynchronous copies": (
-            "a stage is ordered twice: is each k tile ordered once, and does `free` move on?"),
+            "a stage is filled twice: is each k tile copied once, and does `free` move on?"),
         "no races": (
-            "a stage may be ordered again once the products of its k tile are complete, in both warpgroups. "
+            "a stage may be filled again once the products of its k tile are complete, in both warpgroups. "
             "With pending = 1, those of the k tile before are complete when a call returns: does the "
             "barrier come after that call and before the copy, in each k tile, and does the copy go into "
             "`free`?"),
@@ -348,19 +347,19 @@ EXERCISES = (Exercise(
             "one thread arrives in each phase, and this mbarrier was made for more arrivals"),
         "barriers: more than": (
             "a phase of this mbarrier ends with one arrival: has one thread been elected to arrive, and "
-            "does `free` move on with each k tile, so that no stage is ordered twice?"),
+            "does `free` move on with each k tile, so that no stage is filled twice?"),
         "barriers: there is no mbarrier": (
             "there are STAGES mbarriers, 8 bytes each, from `full` on: is one made for each stage, and does "
             "`stage` begin again at 0?"),
         "barriers: 0 of 1 have arrived, 0 bytes are expected, and 0": (
-            "no k tile has been ordered for the phase that is waited for: is it the right stage's mbarrier, "
-            "with the right parity, and is the k tile STAGES - 1 ahead ordered?"),
+            "no copy has been issued for the phase that is waited for: is it the right stage's mbarrier, "
+            "with the right parity, and is the k tile STAGES - 1 ahead copied?"),
         "barriers: 0 of 1 have arrived": (
-            "copies are on their way, but nobody has arrived at the mbarrier that they tell: "
+            "copies are on their way, but nobody has arrived at the mbarrier that they signal: "
             "mbarrier_arrive_expect_tx, at the same stage's"),
         "barriers: are expected": (
-            "the bytes that were announced and those that are on their way aren't the same: count both "
-            "tiles of one stage, in bytes. And do they tell the mbarrier at which the thread has arrived?"),
+            "the bytes announced and the bytes on their way aren't the same: count both tiles of one stage, "
+            "in bytes. And do the copies signal the mbarrier at which the thread has arrived?"),
         "barriers: mbarrier": (
             "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier "
             "before they use one"),
@@ -371,13 +370,13 @@ EXERCISES = (Exercise(
         "fences: in the main loop": (
             "in the loop threads write nothing that a copy or another thread would have to see"),
         "fences": (
-            "the thread that orders copies has to fence what it has made, the mbarriers, and what it uses, "
-            "both tensor maps"),
+            "the thread that issues copies has to fence the mbarriers, which it has made, and both tensor "
+            "maps, which it uses"),
         "ends: copies": (
-            "past the last k tile there is nothing to order; and each k tile that was ordered is waited for"),
+            "past the last k tile there is nothing to copy, and a k tile that is copied is waited for"),
         "ends: products": "after the loop one call may still be at work",
         "correct: NaN, and each": (
-            "the sums have begun with what nobody set: ZEROS, or scale_d = 0 for the first product"),
+            "the sums began with something nobody set: ZEROS, or scale_d = 0 for the first product"),
         "correct: never written": (
             "where does the block's tile begin in C, and which 16 rows of it does a warp store?"),
         "correct: descriptors": (
@@ -388,8 +387,8 @@ EXERCISES = (Exercise(
             "if only the lower 64 rows of each tile are wrong, it's the second warpgroup's part of A: BOX * "
             "warpgroup into the tile. If only blocks other than the first are: is row, col the tile's? If "
             "nearly all is wrong: where does B's tile begin (BYTES_A behind A's), how far is it to the next "
-            "16 of k in A and in B, are there four steps, do the sums go on (scale_d), and which k tile is "
-            "ordered into which stage?")},
+            "16 of k in A and in B, are there four steps, do the sums go on (scale_d), and which k tile goes "
+            "into which stage?")},
     constants=SMALL,
     preamble="""from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from numba_matmul.gemm.tiles import BK, BOX, ROW

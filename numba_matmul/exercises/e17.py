@@ -1,8 +1,7 @@
 """What `grade("17", my_warp_specialized)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is graded with tiles of 128×128 and two consumers: once with a ring of two stages and six k tiles,
-of which the last one is not whole, and once with three stages, two blocks and four k tiles. A kernel that
-calls the library's is told so. A copy lands as late as it may, and factors are read when their product has to
+of which the last one is not whole, and once with three stages, two blocks and four k tiles. A copy lands as late as it may, and factors are read when their product has to
 be complete, so a missing wait or an early release is caught every time. Each element of C is sent once. Then
 come the goals:
 
@@ -258,7 +257,7 @@ def k_tile_of(storage, state, acc, warpgroup):
     "the last stage is released, too": HEAD + PRODUCE + CONSUMER + CONSUME + RESULTS.replace(
         "        stage_results",
         "        consumer_release(storage, previous, store.releases)\n        stage_results") + SEE + SEND,
-    "the copies ordered by hand": HEAD + PRODUCE.replace(LOAD, """
+    "the copies by hand": HEAD + PRODUCE.replace(LOAD, """
             full = full_barrier(storage, state.stage)
             to, k0 = uint32(storage.ab_tiles + state.stage * uint32(32768)), uint32(k_tile * uint32(64))
             mbarrier_arrive_expect_tx(full, uint32(32768))
@@ -269,7 +268,7 @@ def k_tile_of(storage, state, acc, warpgroup):
 """) + CONSUMER + CONSUME + END}
 
 
-BY_HAND, EXPECT = "the copies ordered by hand", "mbarrier_arrive_expect_tx(full, uint32(32768))"
+BY_HAND, EXPECT = "the copies by hand", "mbarrier_arrive_expect_tx(full, uint32(32768))"
 def produce(name, old, new, verdict): return Mutant(name, PRODUCE, PRODUCE.replace(old, new), verdict)
 def consume(name, old, new, verdict): return Mutant(name, CONSUME, CONSUME.replace(old, new), verdict)
 WAIT = "            consumer_wait(storage, state)\n"
@@ -279,7 +278,7 @@ RELEASE = "            if k_tile > 0: consumer_release(storage, previous, store.
 
 
 MUTANTS = (
-    consume("released when all products are through", RELEASE, "            acc = wgmma_wait_group(acc)\n"
+    consume("released when all products are complete", RELEASE, "            acc = wgmma_wait_group(acc)\n"
             "            consumer_release(storage, state.stage, store.releases)\n", "products at work"),
     consume("every other k tile is waited for", RELEASE,
             RELEASE + "            if k_tile % 2: acc = wgmma_wait_group(acc)\n", "products at work"),
@@ -315,7 +314,7 @@ produce = producer_loop(WgmmaTile(128, 128, 2), False)
     produce("nothing is acquired", ACQUIRE, "", "arrivals"),
     consume("nothing is waited for", WAIT, "", "stages"),
     consume("nothing is released", RELEASE, "", "ends"),
-    consume("released before the products are through", RELEASE,
+    consume("released before the products are complete", RELEASE,
             "            consumer_release(storage, state.stage, store.releases)\n", "stages"),
     consume("released before it is multiplied", WAIT + MMA + RELEASE,
             WAIT + "            consumer_release(storage, state.stage, store.releases)\n" + MMA, "stages"),
@@ -344,7 +343,7 @@ produce = producer_loop(WgmmaTile(128, 128, 2), False)
     produce("one k tile too many", "k_tile < grid.k_tiles", "k_tile <= grid.k_tiles", "ends"),
     produce("always the first k tile", "row, col, k_tile)", "row, col, uint32(0))", "correct"),
     produce("rows and columns swapped", "row, col, k_tile)", "col, row, k_tile)", "correct"),
-    produce("all threads of the warpgroup order", "if thread == 0:", "if thread < 128:", "arrivals"),
+    produce("all threads of the warpgroup copy", "if thread == 0:", "if thread < 128:", "arrivals"),
     produce("the producer waits for its own copy",
             ACQUIRE + LOAD, ACQUIRE + LOAD + OWN_COPY, "k tiles on their way"),
     consume("both consumers multiply the same rows", "state.stage, warpgroup)", "state.stage, uint32(0))",
@@ -380,8 +379,8 @@ produce = producer_loop(WgmmaTile(128, 128, 2), False)
            "full = full_barrier(storage, uint32(1) - state.stage)", "stages", BY_HAND))
 
 
-BYTES = ("a k tile has been ordered, and its stage never gets full: that takes one arrival, the producer's, "
-         "which announces all bytes that the copies bring: of A and of all boxes of B")
+BYTES = ("a k tile is on its way, and its stage never gets full: that takes one arrival, the producer's, "
+         "which announces all bytes that the copies bring, those of A and those of all boxes of B")
 OWN = "each consumer has a barrier of its own for its 128 threads: bar_sync(store.barrier, uint32(128))"
 EXERCISES = (Exercise(
     "17", "my_warp_specialized", page=page, judge=judge, constants=ring_of(TILE),
@@ -400,11 +399,10 @@ EXERCISES = (Exercise(
             "some of the consumers' warps have released this stage, and others haven't: one lane of each "
             "warp does, that's what store.releases says, in both consumers"),
         "ends: have arrived, 0 bytes are expected": (
-            "somebody waits for a k tile that the producer hasn't ordered: both sides go through all "
+            "somebody waits for a k tile that the producer doesn't copy: both sides go through all "
             "grid.k_tiles, and each mbarrier gets as many arrivals as it was made for"),
         "ends: ends while copies": (
-            "a k tile was ordered for which nobody waits: do the producer and the consumers count the same "
-            "k tiles?"),
+            "nobody waits for a k tile that is copied: do producer and consumers count the same k tiles?"),
         "ends": (
             "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and who "
             "makes it?"),
@@ -412,7 +410,7 @@ EXERCISES = (Exercise(
             "an mbarrier counts arrivals, not threads: of each warp that consumes, one lane releases a "
             "stage (store.releases), once for each k tile, and the mbarrier is made for all those warps"),
         "arrivals: more than 1 arrival": (
-            "a k tile was ordered into a stage whose copies are still under way: does one thread order, "
+            "a k tile is copied into a stage whose copies are still under way: does one thread issue them, "
             "does it acquire the stage first, and does its phase flip?"),
         "arrivals": (
             "each phase of an mbarrier needs exactly the arrivals it was made for: one from the producer, "
@@ -433,7 +431,7 @@ EXERCISES = (Exercise(
             "the TMA sees what threads have written only after fence_proxy_async, in each thread that "
             "wrote, behind its writes; then they all meet at the barrier"),
         "correct": (
-            "is each of the grid.k_tiles k tiles ordered once, at row, col and its own number, is it "
+            "is each of the grid.k_tiles k tiles copied once, at row, col and its own number, is it "
             "multiplied once, and does each consumer multiply and send its own 64 rows?"),
         "one store each": (
             "the results leave once, after the loop over the k tiles, by one thread of each consumer"),

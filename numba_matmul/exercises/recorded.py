@@ -141,7 +141,7 @@ def recorded_run(
 K_TILE = 4  # steps of 16
 
 def k_tiles_ahead(events):
-    "The fewest k tiles that thread 0 starts between the order of one, in the loop, and the wait for it."
+    "The fewest k tiles that thread 0 starts between the copy of one, in the loop, and the wait for it."
     started, ordered, found = 0, {}, []
     for what, thread, number in events:
         if what == "product" and thread == 0: started += number / K_TILE
@@ -151,7 +151,7 @@ def k_tiles_ahead(events):
     return min(found, default=0)
 
 def products_at_work(events, thread=0):
-    "The fewest k tiles whose products are at work at the wait for the next, while there are more to order."
+    "The fewest k tiles whose products are at work at the wait for the next, while there are more to copy."
     left, begun, found = 0, False, []
     last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
     for what, who, number in events[:last]:
