@@ -1,9 +1,9 @@
 """What `grade("17", my_warp_specialized)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is graded with tiles of 128×128 and two consumers: once with a ring of two stages and six k tiles,
-of which the last one is not whole, and once with three stages, two blocks and four k tiles. A copy lands as late as it may, and factors are read when their product has to
-be complete, so a missing wait or an early release is caught every time. Each element of C is sent once. Then
-come the goals:
+of which the last one is not whole, and once with three stages, two blocks and four k tiles. A copy lands as
+late as it may, and factors are read when their product has to be complete, so a missing wait or an early
+release is caught every time. Each element of C is sent once. Then come the goals:
 
 - **k tiles on their way**: how many k tiles are being copied at a time? At first, as many as the ring has
   stages; and the producer never waits for its own copy.
