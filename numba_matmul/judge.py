@@ -278,7 +278,7 @@ NO_COMPILER = "not judged: it is counted in the machine code, which needs numba-
 def judge_code(goals, kernel, signature):
     "Does a kernel compile, and does its machine code reach these goals?"
     if not has_compiler():
-        for goal in goals: yield Verdict(goal.name, None, NO_COMPILER)
+        for name in [goal.name for goal in goals] or ["compiles"]: yield Verdict(name, None, NO_COMPILER)
         return
     try: code = machine_code(kernel, signature)
     except CompileError as e: yield Verdict("compiles", False, _refusal(str(e), kernel))

@@ -114,21 +114,6 @@ def of_consumers(choose, measure):
     "The most or the least of what the first threads of the consumers do."
     return lambda events: choose(measure(events, thread) for thread in CONSUMER_THREADS)
 
-ORDER = (
-    Goal("k tiles on their way", partial(k_tiles_on_their_way, BOXES), least=TILE.stages,
-         unit="k tiles at a time",
-         hint="the producer must not wait for its own copy: it acquires the next stage at once"),
-    Goal("products at work", of_consumers(min, products_at_work), least=1,
-         unit="k tiles at the wait for the next one",
-         hint="mma leaves the products of its k tile at work and has completed those of the one before: "
-              "release that stage, and wait for all only after the loop"),
-    Goal("barriers per tile", of_consumers(max, barriers_of), most=0,
-         hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its "
-              "own pace"),
-    Goal("for the results", of_consumers(max, for_the_results), most=1, unit="barriers or fences of a thread",
-         hint="one fence of each thread that has written, and one barrier of its consumer's, are enough"))
-
-
 def judge(exercise, kernel):
     "The verdicts on a kernel, one by one."
     if verdict := unfit(kernel, (0,) * 4): yield verdict
@@ -149,7 +134,8 @@ def judge(exercise, kernel):
         runs.append(events)
     yield Verdict("stages", True, "each stage is full when it is multiplied, and empty when it is filled")
     yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k} with {tile}" for m, n, k, tile in CASES))
-    for goal in ORDER: yield reached(goal, goal.measure(runs[0]))
+    for goal in exercise.goals:
+        if goal.counted == "events": yield reached(goal, goal.measure(runs[0]))
     signature = f"void(UniTuple(uint64, {WORDS_BEFORE + 3 * MAP_WORDS}), int64, int64, int64)"
     yield from judge_code([NO_FENCES], with_constants(kernel, exercise.constants), signature)
 
@@ -384,6 +370,21 @@ BYTES = ("a k tile is on its way, and its stage never gets full: that takes one 
 OWN = "each consumer has a barrier of its own for its 128 threads: bar_sync(store.barrier, uint32(128))"
 EXERCISES = (Exercise(
     "17", "my_warp_specialized", page=page, judge=judge, constants=ring_of(TILE),
+    goals=(
+        Goal("k tiles on their way", partial(k_tiles_on_their_way, BOXES), least=TILE.stages,
+             unit="k tiles at a time", counted="events",
+             hint="the producer must not wait for its own copy: it acquires the next stage at once"),
+        Goal("products at work", of_consumers(min, products_at_work), least=1,
+             unit="k tiles at the wait for the next one", counted="events",
+             hint="mma leaves the products of its k tile at work and has completed those of the one before: "
+                  "release that stage, and wait for all only after the loop"),
+        Goal("barriers per tile", of_consumers(max, barriers_of), most=0, counted="events",
+             hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its "
+                  "own pace"),
+        Goal("for the results", of_consumers(max, for_the_results), most=1,
+             unit="barriers or fences of a thread", counted="events",
+             hint="one fence of each thread that has written, and one barrier of its consumer's, are enough"),
+        NO_FENCES),
     hints={
         "ends: 1 of 1 have arrived": BYTES,
         "ends: 1 of 2 have arrived": BYTES,
