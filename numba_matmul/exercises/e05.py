@@ -16,6 +16,8 @@ Four goals are counted, besides the verdicts that every kernel must pass:
 How the results of a thread lie in the tile is free: side by side, or spread over the tile. Both are among the
 solutions below.
 """
+from textwrap import indent
+
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of, replaced
 from ..kernels.k05_2d_blocktiling import short_2d
@@ -59,19 +61,21 @@ SOLUTIONS = {
 }
 
 
-IN_LOOP = ("        for i in range(TM):\n"
-           "            for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]\n")
+def stored_early(reference):
+    "Mistakes: C is stored in each tile, by all blocks or by all but the first."
+    step = "        k0 += BK\n"
+    early = step + indent(reference[reference.rindex("    for i in range(TM):"):], "    ")
+    others = early.replace("range(TM)", "range(TM * (cuda.blockIdx.x + cuda.blockIdx.y > 0))")
+    return (Mutant("C stored in each tile", step, early, "one store each"),
+            Mutant("C stored in each tile, but not by the first block", step, others, "one store each"))
 
 IN_FLOAT64 = Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)",
                     "acc = cuda.local.array((TM, TN), np.float64)", "float64")
 MUTANTS = (
-    *OF_THE_LOOP, IN_FLOAT64,
-    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
-           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"),
-           "one store each"),
+    *OF_THE_LOOP, *stored_early(REFERENCE), IN_FLOAT64,
     Mutant("C stored in each step", "            dot += 1\n",
-           "            dot += 1\n" + replaced(IN_LOOP, ("        for", "            for")),
+           "            dot += 1\n            for i in range(TM):\n"
+           "                for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]\n",
            "one store each"),
     Mutant("a barrier in each pass over A", "k0 + thread % BK]\n",
            "k0 + thread % BK]\n            cuda.syncthreads()\n", "barriers per tile"),

@@ -20,14 +20,13 @@ finds loads of 128 bits either way. In the lesson's tile it does not.
 A tile may be filled in one pass or in a loop, and the indices may be computed as you like.
 """
 from dataclasses import replace
-from textwrap import indent
 
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of, replaced
 from ..kernels.k06_vectorized import short_vectorized
 from .e03 import BETWEEN, copies, global_reads, two_barriers
 from .e04 import OF_THE_LOOP
-from .e05 import IN_FLOAT64
+from .e05 import IN_FLOAT64, stored_early
 
 
 # What is counted
@@ -122,15 +121,10 @@ ALONE = """        if thread == 0:
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = indent(STORES, "    ")
-STEP = "        k0 += BK\n"
 
 
 MUTANTS = (
-    *OF_THE_LOOP, IN_FLOAT64,
-    Mutant("C stored in each tile", STEP, STEP + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", STEP,
-           STEP + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
+    *OF_THE_LOOP, *stored_early(REFERENCE), IN_FLOAT64,
     Mutant("a barrier between the copies", "        store4(b_tile",
            "        cuda.syncthreads()\n        store4(b_tile", "barriers per tile"),
     Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",

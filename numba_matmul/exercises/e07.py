@@ -18,14 +18,12 @@ there must be none, three goals are counted:
 code; a third one is for A), and no conflict when the tile is filled (**stores of B**, four wavefronts for a
 warp's one request of 128 bits).
 """
-from textwrap import indent
-
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..kernels.k07_bank_conflicts_linearize import short_linearized
 from ..source import reference_of, replaced
 from .e03 import two_barriers
 from .e04 import OF_THE_LOOP, instructions
-from .e05 import IN_FLOAT64
+from .e05 import IN_FLOAT64, stored_early
 
 
 # How the goals are counted
@@ -120,13 +118,8 @@ def other_order(name, shape, fill, read, verdict):
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = indent(STORES, "    ")
 CHEATS = (
-    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
-           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"),
-           "one store each"),
-    *OF_THE_LOOP,
+    *stored_early(REFERENCE), *OF_THE_LOOP,
     Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)",
            "correct"),
     Mutant("a barrier between the copies", "        x = load4(b, ",

@@ -16,14 +16,12 @@ thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16�
 - **width**: of the narrowest access to global memory, in the machine code. Four neighbors of A or B are
   loaded at once, and four of C are stored at once.
 """
-from textwrap import indent
-
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..kernels.k08_bank_conflicts_padding import short_padded
 from ..source import reference_of, replaced
 from .e03 import two_barriers
 from .e04 import OF_THE_LOOP
-from .e05 import IN_FLOAT64
+from .e05 import IN_FLOAT64, stored_early
 from .e06 import width
 from .e07 import OF_BLOCKS, SIZES, TWO_BARRIERS, loads_of, stores_of
 
@@ -72,15 +70,10 @@ SOLUTIONS = {
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = indent(STORES, "    ")
 
 
 MUTANTS = (
-    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
-           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"),
-           "one store each"),
-    *OF_THE_LOOP, IN_FLOAT64,
+    *stored_early(REFERENCE), *OF_THE_LOOP, IN_FLOAT64,
     Mutant("a barrier between the copies", "        store4(b_tile, ",
            "        cuda.syncthreads()\n        store4(b_tile, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),

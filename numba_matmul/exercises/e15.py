@@ -48,7 +48,7 @@ def wavefronts_a_step(view):
     return sum(site.passes for site in loads) / (2 * 5 * 4)
 
 def with_ones(launch, args, operand):
-    "In a child, with A (0) or B (1) or neither 1 everywhere: is C right? Has it the right sums somewhere?"
+    "In a child, A (0) or B (1) or neither being 1 everywhere: is C right, or are its sums, in other places?"
     if operand is not None: args[operand][...] = to_bf16(np.ones(1))[0]
     a, b, c = args
     launch(a, b, c)
