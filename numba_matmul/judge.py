@@ -111,7 +111,7 @@ def _codes(code):
 
 def _is_the_librarys(fn, page):
     "Is a function a kernel module's, or defined again by a cell of the lesson? The name alone doesn't count."
-    if fn.__globals__.get("__name__", "").startswith("numba_matmul.kernels."): return True
+    if (fn.__globals__.get("__name__") or "").startswith("numba_matmul.kernels."): return True
     theirs = getattr(page, _root(fn), None)  # it, or the factory that has made it
     code = getattr(function_of(theirs), "__code__", None)
     return bool(code) and fn.__code__.co_code in _codes(code)
