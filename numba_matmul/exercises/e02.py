@@ -16,9 +16,10 @@ def load_of(name): return lambda view: view.site(name, "load")
 EXERCISES = (Exercise(
     "02", "my_coalesced",
     cases=(matmul_case(10, 64, 9, (32, 4), (2, 16)), matmul_case(20, 34, 12, (16, 2), (3, 17))),
-    goals=(ONE_EACH, Goal("sectors of A", load_of("a"), most=1, unit="sectors per request",
-                          hint="your 32 threads read A from different rows: which of x and y runs fastest "
-                               "within a warp?"),
+    goals=(ONE_EACH,
+           Goal("sectors of A", load_of("a"), most=1, unit="sectors per request",
+                hint="your 32 threads read A from different rows: which of x and y runs fastest within a "
+                     "warp?"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors per request",
                 hint="neighbouring threads should read neighbouring numbers of a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",

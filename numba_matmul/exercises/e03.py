@@ -63,7 +63,8 @@ EXERCISES = (Exercise(
     "03", "my_smem", constants=dict(TILE=16),
     preamble="WIDE, ONE_MORE, BOTH = TILE + 2, TILE + 1, 2 * TILE\n",
     cases=(matmul_case(16, 32, 64, (16, 16), (2, 1)), matmul_case(24, 16, 16, (8, 8), (2, 3), dict(TILE=8))),
-    goals=(*ONE_COPY, Goal("sectors", costliest("global"), most=4, unit="sectors per request",
+    goals=(*ONE_COPY,
+           Goal("sectors", costliest("global"), most=4, unit="sectors per request",
                 hint="neighbouring threads (threadIdx.x) should copy neighbouring columns, of A and of B"),
            # with rows of 17 or 32 words the two rows of a warp share banks, and nothing does when TILE is 32
            Goal("wavefronts", costliest("shared"), most=2, unit="wavefronts per request",

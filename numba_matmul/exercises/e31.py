@@ -203,7 +203,8 @@ OVERWRITTEN = ("this may be the mistake of the original: who still reads the til
 EXERCISES = (Exercise(
     "31", "my_port", constants=dict(TILE=16), preamble="SQUARE, WIDE = TILE * TILE, TILE + 2\n",
     cases=(case(16, 16, 64, 16), case(37, 20, 21, 8)),
-    goals=(*ONE_COPY, Goal("sectors", costliest("global"), most=4, unit="sectors per request",
+    goals=(*ONE_COPY,
+           Goal("sectors", costliest("global"), most=4, unit="sectors per request",
                 hint="neighboring threads should copy neighboring columns: tx is threadIdx.x % TILE"),
            Goal("wavefronts", costliest("shared"), most=1, unit="wavefronts per request",
                 hint="the threads of a warp need different words of one bank: keep the layout of the "
