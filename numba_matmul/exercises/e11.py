@@ -56,7 +56,8 @@ MULTIPLY = cut(LOOP, "        dot = 0\n", "        now = 1")[1]
 
 
 SOLUTIONS = {
-    "reference": REFERENCE, "the barrier comes first": HEAD + FIRST + """    k0, now = 0, 0
+    "reference": REFERENCE,
+    "the barrier comes first": HEAD + FIRST + """    k0, now = 0, 0
     while k0 < a.shape[1]:
         cuda.syncthreads()
         more = k0 + BK < a.shape[1]

@@ -188,7 +188,7 @@ PAIRS = """            b0, b1, b2, b3 = uint32(0), uint32(0), uint32(0), uint32(
                 else: y6, y7 = word, more
             y = (y0, y1, y2, y3, y4, y5, y6, y7)
 """
-FRAGMENTS = (
+MUTANTS = (
     loop("not written", STEPS, "        for k in range(0, BK, 16):\n            ...\n", "written"),
     Mutant("lanes in reading order", POINTS_AT, "here, half = lane // 2, lane % 2 * 8", "correct"),
     Mutant("only eight rows", POINTS_AT, "here, half = lane % 8, lane // 16 * 8", "correct"),
@@ -225,11 +225,8 @@ FRAGMENTS = (
          "correct"),
     Mutant("the right half begins a number on, not eight", POINTS_AT, "here, half = lane % 16, lane // 16",
            "correct"),
-    loop("B pair by pair", Y, PAIRS, "wavefronts per step"))
-
-
-MUTANTS = (
-    *FRAGMENTS, EXCHANGED,
+    loop("B pair by pair", Y, PAIRS, "wavefronts per step"),
+    EXCHANGED,
     loop("no wait", "        cp_async_wait_group(1)\n", "", "all written"),
     loop("no group may be in flight", "group(1)", "group(0)", "time for a copy"),
     loop("waits for all in every other k tile", WAIT,
