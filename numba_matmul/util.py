@@ -7,8 +7,9 @@ from .gemm.args import gemm_args
 from .bench.experiment import Experiment, experiment
 from .bench.timing import Runtime, call_time, cuda_mean_runtime, measure_runtime, progress
 from .bench.verify import assert_matmul_correct, check_matmul
-from .exercise import ask, changes, grade, solutions
+from .exercise import ask, grade, solutions
 from .machine import draw_machine
+from .source import changes
 
 
 __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of',

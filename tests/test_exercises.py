@@ -1,6 +1,7 @@
-"""The judge of the exercises is judged: correct solutions pass, and wrong ones fail, each by the verdict that it names.
+"""The judge is judged: correct solutions pass, and wrong ones fail, each by the verdict that it names.
 
-`make grade` judges all of them; here each exercise's correct solutions, and two mutants that change from time to time."""
+`make grade` judges all of them. Here it's each exercise's correct solutions, and two mutants that change from
+time to time."""
 import hashlib
 import json
 import linecache
@@ -10,10 +11,12 @@ import pytest
 from conftest import ROOT
 from numba import cuda, float32, uint32
 
-from numba_matmul import exercise
-from numba_matmul.exercise import VERDICTS, Mutant, exercises, outcome, verdicts
+from numba_matmul import exercise, judge
+from numba_matmul.exercise import Mutant, exercises, outcome
 from numba_matmul.exercises import e09
 from numba_matmul.gemm.tiles import GroupTile
+from numba_matmul.judge import VERDICTS, verdicts
+from numba_matmul.source import function_of, with_constants
 
 ALL = exercises()
 
@@ -36,19 +39,21 @@ def test_a_variant_comes_out_as_it_should(one, variant):
 
 @pytest.mark.parametrize("one", ALL.values(), ids=lambda one: one.key)
 def test_an_exercise_is_whole(one):
-    "Enough variants, all different; each mutant changes a text that is there, and names a verdict that exists."
+    "Enough variants, all different. Each mutant changes a text that is there, and names a verdict there is."
     assert len(one.mutants) >= 15 and len(one.solutions) >= 3 and "reference" in one.solutions
     sources = [one.source(variant) for variant in exercise.variants(one)]
     assert len(set(sources)) == len(sources) and len({m.name for m in one.mutants}) == len(one.mutants)
     for goal in one.goals: assert goal.hint and any(m.verdict == goal.name for m in one.mutants), goal.name
-    if one.judge is None: assert {m.verdict for m in one.mutants} <= {*VERDICTS, *(goal.name for goal in one.goals)}
+    if one.judge is None:
+        assert {m.verdict for m in one.mutants} <= {*VERDICTS, *(goal.name for goal in one.goals)}
 
 
 @pytest.mark.parametrize("one", ALL.values(), ids=lambda one: one.key)
 def test_an_exercise_is_in_its_lesson(one):
     "Its page calls grade on a function of that name, in which there is a hole."
     for path in (ROOT/"nbs").glob(f"{one.key[:2]}_*.ipynb"):
-        code = ["".join(c["source"]) for c in json.loads(path.read_text())["cells"] if c["cell_type"] == "code"]
+        cells = json.loads(path.read_text())["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         if any(f'grade("{one.key}"' in text for text in code): break
     else: pytest.fail("no page grades it")
     assert any(f"def {one.name}(" in text and "..." in text for text in code)
@@ -56,10 +61,12 @@ def test_an_exercise_is_in_its_lesson(one):
 
 def test_a_hole_in_a_solution_is_told():
     one = next(iter(ALL.values()))
-    name = "reference"
-    body = f"{one.solutions[name].rstrip()}\n    ...\n"
-    hollow = Mutant("hole", one.solutions[name], body, "written")
-    assert outcome(one, hollow)[0]
+    assert outcome(one, rewritten(one, f"{one.solutions['reference'].rstrip()}\n    ...\n", "written"))[0]
+
+
+def rewritten(one, source, verdict=""):
+    "The reference with another source."
+    return Mutant("rewritten", one.solutions["reference"], source, verdict)
 
 
 def graded(key, source):
@@ -71,9 +78,13 @@ def graded(key, source):
 
 
 def test_a_verdict_goes_by_the_mistake_and_not_by_the_words_of_the_line_that_has_it():
-    found = graded("01", "@cuda.jit\ndef my_naive(a, b, c):\n    row, col = cuda.grid(2)\n"
-                         "    if row < c.shape[0] and cl < c.shape[1]: c[row, col] = 0  # never out of bounds\n")
-    assert found.name == "compiles" and "cl is not defined" in found.found and found.hint == VERDICTS["compiles"]
+    found = graded("01", """@cuda.jit
+def my_naive(a, b, c):
+    row, col = cuda.grid(2)
+    if row < c.shape[0] and cl < c.shape[1]: c[row, col] = 0  # never out of bounds
+""")
+    assert found.name == "compiles" and "cl is not defined" in found.found
+    assert found.hint == VERDICTS["compiles"]
 
 
 def test_a_failed_case_tells_which_constants_it_had():
@@ -112,15 +123,23 @@ def test_a_scoreboard_says_what_passed_what_failed_and_what_is_left():
     assert [line.split("  ")[0][2:] for line in lines[3:]] == ["correct", *(goal.name for goal in one.goals)]
 
 
-NAIVE = "@cuda.jit\ndef my_naive(x, y, z):\n    row, col = cuda.grid(2)\n    if row >= z.shape[0] or col >= z.shape[1]: return\n    acc = float32(0)\n"
+NAIVE = """@cuda.jit
+def my_naive(x, y, z):
+    row, col = cuda.grid(2)
+    if row >= z.shape[0] or col >= z.shape[1]: return
+    acc = float32(0)
+"""
+SUM = "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    "
 TOLD = {  # a body of kernel 1 → its verdict, what it finds, and what it hints at
     "for i in range(x.shape[1]): acc += x[row, i] * y[i, z.shape[1] - 1 - col]\n    z[row, col] = acc":
-        ("correct", "right numbers in the wrong places: first z[0, 0], which has what belongs into z[0, 9]", "row and column exchanged"),
-    "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    z[row, col] += acc": ("correct", "NaN, and each was stored", "NaN + x is NaN"),
+        ("correct", "right numbers in the wrong places: first z[0, 0], which has what belongs into z[0, 9]",
+         "row and column exchanged"),
+    SUM + "z[row, col] += acc": ("correct", "NaN, and each was stored", "NaN + x is NaN"),
     "if row > 0: z[row, col] = acc": ("correct", "are wrong: first z[0, 0] = nan", ""),
-    "if acc < 0: z[row, col] = acc": ("correct", "330 of 330 elements were never written", "which thread stores"),
+    "if acc < 0: z[row, col] = acc":
+        ("correct", "330 of 330 elements were never written", "which thread stores"),
     "z[row, col] = acc\n    return acc": ("compiles", "line 7 returns a value", "store it in an element"),
-    "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    z[row, col] = np.dot(x[row], y[:, col])": ("compiles", "np.dot", "a loop of its own")}
+    SUM + "z[row, col] = np.dot(x[row], y[:, col])": ("compiles", "np.dot", "a loop of its own")}
 
 
 @pytest.mark.parametrize("body", TOLD)
@@ -132,41 +151,49 @@ def test_a_mistake_is_told_by_what_it_is(body):
 
 
 def test_what_a_kernel_prints_is_shown_and_not_all_of_it():
-    source = ALL["00a"].solutions["reference"] + "        print(i, alpha)\n"
-    board = exercise.grade("00a", ALL["00a"].build(Mutant("prints", ALL["00a"].solutions["reference"], source, "")))
+    one = ALL["00a"]
+    prints = rewritten(one, one.solutions["reference"] + "        print(i, alpha)\n")
+    board = exercise.grade("00a", one.build(prints))
     lines = repr(board).splitlines()
-    assert board.passed and sum(line.startswith("            ") for line in lines) == 10 and "… and 38 more lines" in repr(board)
+    assert board.passed and sum(line.startswith("            ") for line in lines) == 10
+    assert "… and 38 more lines" in repr(board)
 
 
 def test_constants_of_an_exercise_win_over_what_its_page_computes():
-    kernel = ALL["05"].build(Mutant("BN computed", ALL["05"].solutions["reference"], "BN = 2 * BM\nHALF = BN // 2\n" + ALL["05"].solutions["reference"], ""))
-    scope = exercise.kernel_parts(exercise.with_constants(kernel, dict(BM=16, BN=48)))[0].__globals__
+    one = ALL["05"]
+    kernel = one.build(rewritten(one, "BN = 2 * BM\nHALF = BN // 2\n" + one.solutions["reference"]))
+    scope = function_of(with_constants(kernel, dict(BM=16, BN=48))).__globals__
     assert (scope["BM"], scope["BN"], scope["HALF"]) == (16, 48, 24)
 
 
 WRONG = {  # by verdicts that only a careless judge would leave out
-    "one writer": "i = cuda.grid(1)\n    if i < out.shape[0]: out[i] = alpha * x[i] + y[i]\n    if i == 1: out[0] = alpha * x[0] + y[0]",
-    "correct": "i = cuda.grid(1)\n    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]\n        y[i] = 0"}
+    "one writer": """
+    if i < out.shape[0]: out[i] = alpha * x[i] + y[i]
+    if i == 1: out[0] = alpha * x[0] + y[0]
+""", "correct": """
+    if i < out.shape[0]:
+        out[i] = alpha * x[i] + y[i]
+        y[i] = 0
+"""}
 
 
 @pytest.mark.parametrize("verdict", WRONG)
 def test_a_result_twice_and_a_changed_input_are_told(verdict):
-    found = graded("00a", f"@cuda.jit\ndef my_saxpy(alpha, x, y, out):\n    {WRONG[verdict]}\n")
+    found = graded("00a", f"@cuda.jit\ndef my_saxpy(alpha, x, y, out):\n    i = cuda.grid(1){WRONG[verdict]}")
     assert found.name == verdict and ("only to be read" in found.found) == (verdict == "correct")
 
 
 @pytest.mark.parametrize("error, passes", [(3e-6, True), (1e-4, False)])
 def test_a_result_may_be_off_by_rounding_alone(error, passes):
-    source = ALL["00a"].solutions["reference"].replace("alpha * x[i] + y[i]", f"(alpha * x[i] + y[i]) * float32({1 + error})")
-    board = exercise.grade("00a", ALL["00a"].build(Mutant("off", ALL["00a"].solutions["reference"], source, "correct")))
-    assert board.passed == passes
+    off = Mutant("off", "alpha * x[i] + y[i]", f"(alpha * x[i] + y[i]) * float32({1 + error})", "correct")
+    assert exercise.grade("00a", ALL["00a"].build(off)).passed == passes
 
 
 @pytest.fixture
 def no_compiler(monkeypatch):
     "On a Mac there is no numba-cuda."
-    for module in exercise, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
-    monkeypatch.setattr(exercise, "machine_code", None)
+    for module in judge, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
+    monkeypatch.setattr(judge, "machine_code", None)
 
 
 @pytest.mark.parametrize("key", ["02", "09"])
@@ -177,17 +204,21 @@ def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
     assert board.passed and "not judged: it is counted in the machine code" in repr(board)
 
 
-@pytest.mark.parametrize("key, verdict", [("03", "wavefronts"), ("11", "barriers per tile"), ("12", "barriers per tile"),
-                                          ("15", "barriers per tile"), ("16", "barriers per tile")])
+@pytest.mark.parametrize("key, verdict", [
+    ("03", "wavefronts"), ("11", "barriers per tile"), ("12", "barriers per tile"),
+    ("15", "barriers per tile"), ("16", "barriers per tile")])
 def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict, no_compiler):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.verdict == verdict))
     assert ok, found
 
 
 @pytest.mark.parametrize("key, name", [
-    ("09", "the library's own check"), ("18", "the judge's own estimate"), ("30", "matmul called, PyTorch's product returned"),
-    ("10", "BM for BN"), ("13", "the library's main loop"), ("14", "whole tiles for each block"), ("16", "four calls, one of them at work"),
-    ("17", "all threads release"), ("17", "a barrier of both consumers for each k tile"), ("30b", "a barrier for each sum")])
+    ("09", "the library's own check"), ("18", "the judge's own estimate"),
+    ("30", "matmul called, PyTorch's product returned"), ("10", "BM for BN"),
+    ("13", "the library's main loop"), ("14", "whole tiles for each block"),
+    ("16", "four calls, one of them at work"), ("17", "all threads release"),
+    ("17", "a barrier of both consumers for each k tile"),
+    ("30b", "a barrier for each sum")])
 def test_a_cheat_is_refused_by_its_own_verdict(key, name):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))
     assert ok, found
@@ -197,16 +228,20 @@ def test_a_function_of_the_readers_own_has_the_constants_of_each_case():
     one = ALL["11"]
     helper = "@cuda.jit(device=True)\ndef ahead(k0): return k0 + BK\n\n"
     source = helper + one.solutions["reference"].replace("        k0 += BK\n", "        k0 = ahead(k0)\n")
-    assert outcome(one, Mutant("none", one.solutions["reference"], source, ""))[1] == "passes, and must not"
+    assert outcome(one, rewritten(one, source))[1] == "passes, and must not"
 
 
 def test_a_kernel_with_more_registers_than_its_pages_block_may_have_is_refused():
     "96 sums for each thread, in a block of 1,024 threads."
-    found = graded("01", "@cuda.jit\ndef my_naive(a, b, c):\n    row, col = cuda.grid(2)\n    acc = cuda.local.array(96, float32)\n"
-                         "    for i in range(96): acc[i] = float32(0)\n"
-                         "    if row < c.shape[0] and col < c.shape[1]:\n"
-                         "        for k in range(a.shape[1]):\n"
-                         "            for i in range(96): acc[i] += a[row, k] * b[k, (col + i) % c.shape[1]]\n"
-                         "        for i in range(1, 96): acc[0] += float32(0) * acc[i]\n"
-                         "        c[row, col] = acc[0]\n")
+    found = graded("01", """@cuda.jit
+def my_naive(a, b, c):
+    row, col = cuda.grid(2)
+    acc = cuda.local.array(96, float32)
+    for i in range(96): acc[i] = float32(0)
+    if row < c.shape[0] and col < c.shape[1]:
+        for k in range(a.shape[1]):
+            for i in range(96): acc[i] += a[row, k] * b[k, (col + i) % c.shape[1]]
+        for i in range(1, 96): acc[0] += float32(0) * acc[i]
+        c[row, col] = acc[0]
+""")
     assert found.name == "compiles" and "registers × 1024 threads" in found.found

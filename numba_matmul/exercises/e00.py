@@ -1,4 +1,4 @@
-"""What `grade("00a", my_saxpy)` and `grade("00b", my_scale_rows)` ask of a kernel, the solutions that they accept, and the mistakes that they have to catch.
+"""What `grade("00a", my_saxpy)` and `grade("00b", my_scale_rows)` ask of a kernel, accept, and must catch.
 
 Both kernels run on sizes that do not fit the block, in blocks of several shapes and with more threads than
 there are elements. The output starts as NaN, so an element that nobody writes shows up. The data is random,
@@ -37,7 +37,8 @@ HINTS = {  # of both
     "compiles: np.": "numpy works on whole arrays on the host; a thread computes with single numbers",
     "compiles: setting an array element": "a whole array stands where one of its elements belongs",
     "compiles: a slice": "a thread computes one element: index the arrays instead of slicing them",
-    "in bounds: is negative": "which index does the first thread use? A negative one would count from the array's end",
+    "in bounds: is negative": (
+        "which index does the first thread use? A negative one would count from the array's end"),
     "correct: was changed": "only out is to be written",
     "one writer": "each element belongs to one thread, and a thread without an element does nothing",
     "one store each": "compute the whole result first, then store it once"}
@@ -49,13 +50,17 @@ SAXPY = Exercise(
     goals=(ONE_EACH,),
     hints=HINTS | {
         "compiles: 2 indices": "cuda.grid(1) returns one number, cuda.grid(2) a pair",
-        "in bounds": "there are more threads than elements, and the last element is out.shape[0] - 1: which threads "
-                     "pass your guard, and with which index?",
-        "no races: with no flag": "two blocks write to one element: each thread has an i of its own, from cuda.grid(1)",
-        "no races: written by": "two threads write to one element: each has an i of its own, from cuda.grid(1)",
-        "correct: never written": "which thread stores this element? cuda.grid(1) counts through all blocks, from 0",
-        "correct: in the wrong places": "the numbers are right, and their places are not: do x, y and out have the "
-                                        "same index?",
+        "in bounds": (
+            "there are more threads than elements, and the last element is out.shape[0] - 1: which threads "
+            "pass your guard, and with which index?"),
+        "no races: with no flag": (
+            "two blocks write to one element: each thread has an i of its own, from cuda.grid(1)"),
+        "no races: written by": (
+            "two threads write to one element: each has an i of its own, from cuda.grid(1)"),
+        "correct: never written": (
+            "which thread stores this element? cuda.grid(1) counts through all blocks, from 0"),
+        "correct: in the wrong places": (
+            "the numbers are right, and their places are not: do x, y and out have the same index?"),
         "correct": "out[i] = alpha · x[i] + y[i], with the same i in all three"},
     solutions={"reference": """@cuda.jit
 def my_saxpy(alpha, x, y, out):
@@ -95,16 +100,20 @@ def my_saxpy(alpha, x, y, out):
         Mutant("counted from 1", "i = cuda.grid(1)", "i = cuda.grid(1) + 1", "correct"),
         Mutant("the guard after the use", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
                "    value = alpha * x[i] + y[i]\n    if i < out.shape[0]: out[i] = value", "in bounds"),
-        Mutant("a return for one thread too many only", "    if i < out.shape[0]:\n        out", "    if i == out.shape[0]: return\n    if True:\n        out", "in bounds"),
+        Mutant("a return for one thread too many only", "    if i < out.shape[0]:\n        out",
+               "    if i == out.shape[0]: return\n    if True:\n        out", "in bounds"),
         Mutant("a negative index", "x[i]", "x[-i]", "in bounds"),
-        Mutant("idle threads compute the last element, too", "i = cuda.grid(1)", "i = min(cuda.grid(1), out.shape[0] - 1)", "one writer"),
-        Mutant("a barrier behind the guard", "        out[i]", "        cuda.syncthreads()\n        out[i]", "barriers"),
+        Mutant("idle threads compute the last element, too", "i = cuda.grid(1)",
+               "i = min(cuda.grid(1), out.shape[0] - 1)", "one writer"),
+        Mutant("a barrier behind the guard", "        out[i]", "        cuda.syncthreads()\n        out[i]",
+               "barriers"),
         Mutant("the guard the wrong way round", "if i <", "if not i <", "in bounds"),
         Mutant("a return for those who have work", "if i < out.shape[0]:\n        out",
                "if i < out.shape[0]: return\n    if True:\n        out", "in bounds"),
         Mutant("place in the block, not in the grid", "cuda.grid(1)", "cuda.threadIdx.x", "correct"),
         Mutant("the block's number alone", "cuda.grid(1)", "cuda.blockIdx.x", "correct"),
-        Mutant("the place in the block left out", "cuda.grid(1)", "cuda.blockIdx.x * cuda.blockDim.x", "correct"),
+        Mutant("the place in the block left out", "cuda.grid(1)", "cuda.blockIdx.x * cuda.blockDim.x",
+               "correct"),
         Mutant("the grid's size for the block's", "cuda.grid(1)",
                "cuda.blockIdx.x * cuda.gridDim.x + cuda.threadIdx.x", "correct"),
         Mutant("block and thread swapped", "cuda.grid(1)",
@@ -122,40 +131,53 @@ def my_saxpy(alpha, x, y, out):
         Mutant("x of the place in the block", "x[i]", "x[cuda.threadIdx.x]", "correct"),
         Mutant("stored at the place in the block", "out[i] =", "out[cuda.threadIdx.x] =", "no races"),
         Mutant("all into one element", "out[i] =", "out[0] =", "no races"),
-        Mutant("idle threads compute the first element, too", "    if i < out.shape[0]:\n", "    if i >= out.shape[0]: i = 0\n    if True:\n", "one writer"),
+        Mutant("idle threads compute the first element, too", "    if i < out.shape[0]:\n",
+               "    if i >= out.shape[0]: i = 0\n    if True:\n", "one writer"),
         Mutant("added to what out held", "out[i] =", "out[i] +=", "correct"),
         Mutant("the result in y", "out[i] = alpha", "y[i] = alpha", "correct"),
-        Mutant("a result is returned", "out[i] = alpha * x[i] + y[i]", "return alpha * x[i] + y[i]", "compiles"),
-        Mutant("every thread does all", "if i < out.shape[0]:", "for i in range(out.shape[0]):", "one writer"),
+        Mutant("a result is returned", "out[i] = alpha * x[i] + y[i]", "return alpha * x[i] + y[i]",
+               "compiles"),
+        Mutant("every thread does all", "if i < out.shape[0]:", "for i in range(out.shape[0]):",
+               "one writer"),
         Mutant("one thread does all", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
-               "    if i == 0:\n        for j in range(out.shape[0]): out[j] = alpha * x[j] + y[j]", "one each"),
+               "    if i == 0:\n        for j in range(out.shape[0]): out[j] = alpha * x[j] + y[j]",
+               "one each"),
         Mutant("the last thread does all", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
                "    if i == cuda.gridsize(1) - 1:\n"
                "        for j in range(out.shape[0]): out[j] = alpha * x[j] + y[j]", "one each"),
         Mutant("one thread of each block", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
-               "    if cuda.threadIdx.x == 0:\n        for j in range(i, min(i + cuda.blockDim.x, out.shape[0])):\n"
+               "    if cuda.threadIdx.x == 0:\n"
+               "        for j in range(i, min(i + cuda.blockDim.x, out.shape[0])):\n"
                "            out[j] = alpha * x[j] + y[j]", "one each"),
         Mutant("added up in two stores", "out[i] = alpha * x[i] + y[i]",
                "out[i] = y[i]\n        out[i] += alpha * x[i]", "one store each"),
         Mutant("stored twice, but not by the first block", "out[i] = alpha * x[i] + y[i]",
-               "out[i] = alpha * x[i] + y[i]\n        if cuda.blockIdx.x > 0: out[i] = alpha * x[i] + y[i]", "one store each"),
-        Mutant("a function that the compiler doesn't have", "alpha * x[i] + y[i]", "np.add.reduce((alpha * x[i], y[i]))", "compiles"),
+               "out[i] = alpha * x[i] + y[i]\n        if cuda.blockIdx.x > 0: out[i] = alpha * x[i] + y[i]",
+               "one store each"),
+        Mutant("a function that the compiler doesn't have", "alpha * x[i] + y[i]",
+               "np.add.reduce((alpha * x[i], y[i]))", "compiles"),
     ))
 
 
 SCALE_ROWS = Exercise(
     "00b", "my_scale_rows",
-    cases=(rows_case((5, 7), (4, 8), (3, 2)), rows_case((33, 6), (8, 4), (5, 9)), rows_case((6, 35), (8, 4), (5, 9))),
+    cases=(rows_case((5, 7), (4, 8), (3, 2)), rows_case((33, 6), (8, 4), (5, 9)),
+           rows_case((6, 35), (8, 4), (5, 9))),
     goals=(ONE_EACH,),
     hints=HINTS | {
-        "in bounds": "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j "
-                     "below x.shape[1]; factors has one number per row",
-        "no races: with no flag": "two blocks write to one element: each thread has a pair of its own, from "
-                                  "cuda.grid(2)",
-        "no races: written by": "two threads write to one element: each has a pair of its own, from cuda.grid(2)",
-        "correct: never written": "which thread stores this element? If you compute i and j yourself: x goes with "
-                                  "blockIdx.x and blockDim.x, y with blockIdx.y and blockDim.y",
-        "correct": "out[i, j] = factors[i] · x[i, j]: which thread has the first wrong element, and what is its i?"},
+        "in bounds": (
+            "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j "
+            "below x.shape[1]; factors has one number per row"),
+        "no races: with no flag": (
+            "two blocks write to one element: each thread has a pair of its own, from cuda.grid(2)"),
+        "no races: written by": (
+            "two threads write to one element: each has a pair of its own, from cuda.grid(2)"),
+        "correct: never written": (
+            "which thread stores this element? If you compute i and j yourself: x goes with blockIdx.x and "
+            "blockDim.x, y with blockIdx.y and blockDim.y"),
+        "correct": (
+            "out[i, j] = factors[i] · x[i, j]: which thread has the first wrong element, and what is its "
+            "i?")},
     solutions={"reference": """@cuda.jit
 def my_scale_rows(x, factors, out):
     i, j = cuda.grid(2)
@@ -190,22 +212,29 @@ def my_scale_rows(x, factors, out):
     mutants=(
         Mutant("not written", "out[i, j] = factors[i] * x[i, j]", "...", "written"),
         Mutant("no guard", "if i < out.shape[0] and j < out.shape[1]:", "if True:", "in bounds"),
-        Mutant("guard of the rows only", "i < out.shape[0] and j < out.shape[1]", "i < out.shape[0]", "in bounds"),
-        Mutant("guard of the columns only", "i < out.shape[0] and j < out.shape[1]", "j < out.shape[1]", "in bounds"),
+        Mutant("guard of the rows only", "i < out.shape[0] and j < out.shape[1]", "i < out.shape[0]",
+               "in bounds"),
+        Mutant("guard of the columns only", "i < out.shape[0] and j < out.shape[1]", "j < out.shape[1]",
+               "in bounds"),
         Mutant("<= for the rows", "i < out", "i <= out", "in bounds"),
         Mutant("<= for the columns", "j < out", "j <= out", "in bounds"),
         Mutant("guard with rows and columns swapped", "i < out.shape[0] and j < out.shape[1]",
                "i < out.shape[1] and j < out.shape[0]", "in bounds"),
         Mutant("or in the guard", " and j", " or j", "in bounds"),
-        Mutant("a return only if both are outside", "    if i < out.shape[0] and j < out.shape[1]:\n        out",
-               "    if i >= out.shape[0] and j >= out.shape[1]: return\n    if True:\n        out", "in bounds"),
+        Mutant("a return only if both are outside",
+               "    if i < out.shape[0] and j < out.shape[1]:\n        out",
+               "    if i >= out.shape[0] and j >= out.shape[1]: return\n    if True:\n        out",
+               "in bounds"),
         Mutant("idle threads compute the last row or column, too", "i, j = cuda.grid(2)",
-               "i, j = cuda.grid(2)\n    i, j = min(i, out.shape[0] - 1), min(j, out.shape[1] - 1)", "one writer"),
+               "i, j = cuda.grid(2)\n    i, j = min(i, out.shape[0] - 1), min(j, out.shape[1] - 1)",
+               "one writer"),
         Mutant("numbered in one dimension, with the height for the width", "i, j = cuda.grid(2)",
-               "x0, y0 = cuda.grid(2)\n    i, j = divmod(x0 + y0 * cuda.gridsize(2)[0], out.shape[0])", "correct"),
+               "x0, y0 = cuda.grid(2)\n    i, j = divmod(x0 + y0 * cuda.gridsize(2)[0], out.shape[0])",
+               "correct"),
         Mutant("a whole row of x", "* x[i, j]", "* x[i]", "compiles"),
         Mutant("a factor with two indices", "factors[i]", "factors[i, 0]", "compiles"),
-        Mutant("a guard for the product", "i < out.shape[0] and j < out.shape[1]", "i * j < out.size", "in bounds"),
+        Mutant("a guard for the product", "i < out.shape[0] and j < out.shape[1]", "i * j < out.size",
+               "in bounds"),
         Mutant("columns as many as factors", "j < out.shape[1]", "j < factors.shape[0]", "in bounds"),
         Mutant("the last column left out", "out.shape[1]", "out.shape[1] - 1", "correct"),
         Mutant("the first row left out", "if i <", "if 0 < i <", "correct"),
@@ -223,7 +252,8 @@ def my_scale_rows(x, factors, out):
         Mutant("scaled in place", "out[i, j] = factors[i] * x[i, j]", "x[i, j] *= factors[i]", "correct"),
         Mutant("one index", "i, j = cuda.grid(2)", "i = j = cuda.grid(1)", "correct"),
         Mutant("a grid of one dimension", "i, j = cuda.grid(2)", "i, j = cuda.grid(1)", "compiles"),
-        Mutant("place in the block, not in the grid", "cuda.grid(2)", "cuda.threadIdx.x, cuda.threadIdx.y", "correct"),
+        Mutant("place in the block, not in the grid", "cuda.grid(2)", "cuda.threadIdx.x, cuda.threadIdx.y",
+               "correct"),
         Mutant("the block's number alone", "cuda.grid(2)", "cuda.blockIdx.x, cuda.blockIdx.y", "correct"),
         Mutant("the block's number left out of a column", "cuda.grid(2)",
                "cuda.grid(2)[0], cuda.threadIdx.y", "correct"),
@@ -249,8 +279,10 @@ def my_scale_rows(x, factors, out):
         Mutant("copied, then scaled", "out[i, j] = factors[i] * x[i, j]",
                "out[i, j] = x[i, j]\n        out[i, j] *= factors[i]", "one store each"),
         Mutant("copied, then scaled, but not by the first block", "out[i, j] = factors[i] * x[i, j]",
-               "if cuda.blockIdx.x + cuda.blockIdx.y > 0: out[i, j] = x[i, j]\n        out[i, j] = factors[i] * x[i, j]", "one store each"),
-        Mutant("a function that the compiler doesn't have", "factors[i] * x[i, j]", "np.prod((factors[i], x[i, j]))", "compiles"),
+               "if cuda.blockIdx.x + cuda.blockIdx.y > 0: out[i, j] = x[i, j]\n"
+               "        out[i, j] = factors[i] * x[i, j]", "one store each"),
+        Mutant("a function that the compiler doesn't have", "factors[i] * x[i, j]",
+               "np.prod((factors[i], x[i, j]))", "compiles"),
     ))
 
 

@@ -1,4 +1,4 @@
-"""What `grade("01", my_naive)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("01", my_naive)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is run on two shapes that do not fit the block, by more threads than there are elements, and C
 starts as NaN. The sum has to stay in a register, so each element is stored once. Then come three goals: each
@@ -8,8 +8,6 @@ The last two are counted in the machine code.
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 
-def atomics(code): return sum(x.opcode.startswith(("RED", "ATOM")) for x in code.instructions)
-
 def stores(view):
     "Stores to C of block 0, which has four warps, per thread."
     return sum(site.requests for site in view.merged() if (site.array, site.operation) == ("c", "store")) / 4
@@ -17,25 +15,44 @@ def stores(view):
 ONE_EACH = Goal("one each", stores, most=1, unit="stores per thread",
                 hint="a thread computes one element of C, and stores it once")
 HINTS = {  # of this exercise and the next
-    "compiles: 'array' and 'array'": "a thread adds up numbers, in a loop of its own: each array needs two indices",
+    "compiles: 'array' and 'array'": (
+        "a thread adds up numbers, in a loop of its own: each array needs two indices"),
     "ends: It's slow": "a thread computes one element of C: does each go through all rows, or all columns?",
-    "float64": "for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). "
-               "It also compares a uint64, such as uint32(i) + uint32(1), with the signed a.shape[1] in float64: start the "
-               "counter at 0"}
+    "float64": (
+        "for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). It also compares "
+        "a uint64, such as uint32(i) + uint32(1), with the signed a.shape[1] in float64: start the counter "
+        "at 0")}
 
+
+OF_BOTH = (  # mistakes that the next exercise's kernel can have, too
+    Mutant("no guard", "if row < c.shape[0] and col < c.shape[1]:", "if True:", "in bounds"),
+    Mutant("guard of the rows only", "row < c.shape[0] and col < c.shape[1]", "row < c.shape[0]",
+           "in bounds"),
+    Mutant("guard of the columns only", "row < c.shape[0] and col < c.shape[1]", "col < c.shape[1]",
+           "in bounds"),
+    Mutant("guard with rows and columns swapped", "row < c.shape[0] and col < c.shape[1]",
+           "row < c.shape[1] and col < c.shape[0]", "in bounds"),
+    Mutant("a column of A", "a[row, i]", "a[i, row]", "in bounds"),
+    Mutant("C transposed", "c[row, col] = acc", "c[col, row] = acc", "in bounds"),
+    Mutant("added to what C held", "c[row, col] = acc", "c[row, col] += acc", "correct"))
 
 EXERCISES = (Exercise(
     "01", "my_naive",
     cases=(matmul_case(33, 10, 9, (32, 4), (2, 9)), matmul_case(20, 35, 12, (8, 16), (5, 3))),
     goals=(ONE_EACH, NO_FLOAT64,
-           Goal("atomics", atomics, most=0, unit="instructions", counted="code", hint="no other thread has this element: an ordinary store is enough")),
+           Goal("atomics", lambda code: sum(x.opcode.startswith(("RED", "ATOM")) for x in code.instructions),
+                most=0, unit="instructions", counted="code",
+                hint="no other thread has this element: an ordinary store is enough")),
     hints=HINTS | {
-        "in bounds": "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index at the "
-                     "axis it belongs to?",
-        "correct: never written": "which thread stores this element? A block may have any shape: x goes with "
-                                  "blockIdx.x and blockDim.x, y with blockIdx.y and blockDim.y",
-        "correct": "C[row, col] is the sum of all A[row, i] · B[i, col]: does i take every value below a.shape[1], and "
-                   "does acc keep what it has?"},
+        "in bounds": (
+            "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index at the "
+            "axis it belongs to?"),
+        "correct: never written": (
+            "which thread stores this element? A block may have any shape: x goes with blockIdx.x and "
+            "blockDim.x, y with blockIdx.y and blockDim.y"),
+        "correct": (
+            "C[row, col] is the sum of all A[row, i] · B[i, col]: does i take every value below a.shape[1], "
+            "and does acc keep what it has?")},
     solutions={"reference": """@cuda.jit
 def my_naive(a, b, c):
     row, col = cuda.grid(2)
@@ -103,24 +120,17 @@ def my_naive(a, b, c):
         c[row, col] = acc
 """},
     mutants=(
+        *OF_BOTH,
         Mutant("not written", "acc += a[row, i] * b[i, col]", "...", "written"),
-        Mutant("no guard", "if row < c.shape[0] and col < c.shape[1]:", "if True:", "in bounds"),
-        Mutant("guard of the rows only", "row < c.shape[0] and col < c.shape[1]", "row < c.shape[0]", "in bounds"),
-        Mutant("guard of the columns only", "row < c.shape[0] and col < c.shape[1]", "col < c.shape[1]", "in bounds"),
         Mutant("<= in the guard", "row < c.shape[0]", "row <= c.shape[0]", "in bounds"),
-        Mutant("guard with rows and columns swapped", "row < c.shape[0] and col < c.shape[1]",
-               "row < c.shape[1] and col < c.shape[0]", "in bounds"),
         Mutant("or in the guard", "c.shape[0] and col", "c.shape[0] or col", "in bounds"),
-        Mutant("a column of A", "a[row, i]", "a[i, row]", "in bounds"),
         Mutant("a row of B", "b[i, col]", "b[col, i]", "in bounds"),
-        Mutant("C transposed", "c[row, col] = acc", "c[col, row] = acc", "in bounds"),
         Mutant("a sum over the columns of C", "range(a.shape[1])", "range(c.shape[1])", "in bounds"),
         Mutant("the last step left out", "range(a.shape[1])", "range(a.shape[1] - 1)", "correct"),
         Mutant("the first step left out", "range(a.shape[1])", "range(1, a.shape[1])", "correct"),
         Mutant("one step too many", "range(a.shape[1])", "range(a.shape[1] + 1)", "in bounds"),
         Mutant("only the last product", "acc +=", "acc =", "correct"),
         Mutant("a sum, not a product", "a[row, i] * b[i, col]", "a[row, i] + b[i, col]", "correct"),
-        Mutant("added to what C held", "c[row, col] = acc", "c[row, col] += acc", "correct"),
         Mutant("place in the block, not in the grid", "row, col = cuda.grid(2)",
                "row, col = cuda.threadIdx.x, cuda.threadIdx.y", "correct"),
         Mutant("the block's number left out of a row", "row, col = cuda.grid(2)",
@@ -132,20 +142,28 @@ def my_naive(a, b, c):
         Mutant("stored in each step", "acc += a[row, i] * b[i, col]",
                "acc += a[row, i] * b[i, col]\n            c[row, col] = acc", "one store each"),
         Mutant("stored in each step, but not by the first block", "acc += a[row, i] * b[i, col]",
-               "acc += a[row, i] * b[i, col]\n            if cuda.blockIdx.x + cuda.blockIdx.y > 0: c[row, col] = acc", "one store each"),
+               "acc += a[row, i] * b[i, col]\n"
+               "            if cuda.blockIdx.x + cuda.blockIdx.y > 0: c[row, col] = acc", "one store each"),
         Mutant("a 32 for the width of a block", "row, col = cuda.grid(2)",
                "row, col = cuda.blockIdx.x * 32 + cuda.threadIdx.x, cuda.grid(2)[1]", "correct"),
         Mutant("a thread for each row", "if row < c.shape[0] and col < c.shape[1]:",
                "if row >= c.shape[0] or col > 0: return\n    for col in range(c.shape[1]):", "one each"),
-        Mutant("the tail of an unrolled loop left out", "range(a.shape[1])", "range(a.shape[1] // 4 * 4)", "correct"),
-        Mutant("a counter in uint64", "        for i in range(a.shape[1]):\n            acc += a[row, i] * b[i, col]\n",
+        Mutant("the tail of an unrolled loop left out", "range(a.shape[1])", "range(a.shape[1] // 4 * 4)",
+               "correct"),
+        Mutant("a counter in uint64",
+               "        for i in range(a.shape[1]):\n            acc += a[row, i] * b[i, col]\n",
                "        i = uint32(0)\n        while i < a.shape[1]:\n"
                "            acc += a[row, i] * b[i, col]\n            i += uint32(1)\n", "float64"),
-        Mutant("stored by an atomic operation", "c[row, col] = acc", "cuda.atomic.nanmax(c, (row, col), acc)", "atomics"),
-        Mutant("np.dot of a row and a column", "            acc += a[row, i] * b[i, col]\n        c[row, col] = acc\n",
+        Mutant("stored by an atomic operation", "c[row, col] = acc", "cuda.atomic.nanmax(c, (row, col), acc)",
+               "atomics"),
+        Mutant("np.dot of a row and a column",
+               "            acc += a[row, i] * b[i, col]\n        c[row, col] = acc\n",
                "            acc = np.dot(a[row], b[:, col])\n        c[row, col] = acc\n", "compiles"),
-        Mutant("summed in C by atomic additions", "            acc += a[row, i] * b[i, col]\n        c[row, col] = acc\n",
-               "            if i == 0: c[row, col] = acc\n            cuda.atomic.add(c, (row, col), a[row, i] * b[i, col])\n", "one store each"),
+        Mutant("summed in C by atomic additions",
+               "            acc += a[row, i] * b[i, col]\n        c[row, col] = acc\n",
+               "            if i == 0: c[row, col] = acc\n"
+               "            cuda.atomic.add(c, (row, col), a[row, i] * b[i, col])\n", "one store each"),
         Mutant("summed in C itself", "            acc += a[row, i] * b[i, col]\n        c[row, col] = acc\n",
-               "            if i == 0: c[row, col] = acc\n            c[row, col] += a[row, i] * b[i, col]\n", "one store each")),
+               "            if i == 0: c[row, col] = acc\n            c[row, col] += a[row, i] * b[i, col]\n",
+               "one store each")),
     launch=lambda m, n: ((-(-m // 32), -(-n // 32)), (32, 32))),)

@@ -1,4 +1,4 @@
-"""What `grade("04", my_1d)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("04", my_1d)` asks of a kernel, what it accepts, and what it must catch.
 
 `grade("04", my_1d)` launches a kernel `my_1d(a, b, c)` on random matrices, with two tiles smaller than the
 lesson's. Sizes fit the tile, so no guard is needed. The machine code is counted for the lesson's tile.
@@ -16,13 +16,17 @@ A kernel that is correct can still miss the point, in several ways that are coun
 - **instructions**: how many the main loop has for each multiply-add, in the machine code. A `range` around a
   `range` is not unrolled completely, and then the loads stay narrow.
 """
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of, replaced
 from ..kernels.k04_1d_blocktiling import short_1d
 from .e03 import BETWEEN, global_reads, two_barriers
 
 def shared_reads(products):
-    "Numbers that the threads of a block read from shared memory, for each of its multiply-adds, of which there are so many."
-    return lambda view: sum(32 * s.requests * s.count for s in view.merged() if (s.space, s.operation) == ("shared", "load")) / products
+    "Numbers that the threads of a block read from shared memory, for each of its so many multiply-adds."
+    def numbers(view):
+        return [32 * site.requests * site.count for site in view.merged()
+                if (site.space, site.operation) == ("shared", "load")]
+    return lambda view: sum(numbers(view)) / products
 
 def instructions(code):
     "Of the main loop, for each multiply-add."
@@ -39,37 +43,30 @@ INNER = """        dot = 0
             dot += 1
 """
 STORE = "    for i in range(TM): c[row0 + row + i, col0 + col] = acc[i]\n"
-COLUMN = """        for dot in range(BK): b_column[dot] = b_tile[dot, col]
-        for i in range(TM):
-            for dot in range(BK): acc[i] += a_tile[row + i, dot] * b_column[dot]
-"""
-SPREAD_ROW = """        dot = 0
-        while dot < BK:
-            a_value = a_tile[row, dot]
-            for j in range(TM): acc[j] += a_value * b_tile[dot, col + j * (BN // TM)]
-            dot += 1
-"""
-
-def replaced(source, *pairs):
-    "A source with some texts replaced."
-    for old, new in pairs: source = source.replace(old, new)
-    return source
-
 
 SOLUTIONS = {
     "reference": REFERENCE,
-    "a column of B first": replaced(REFERENCE, (INNER, COLUMN), (
-        "    thread = ", "    b_column = cuda.local.array(BK, float32)\n    thread = ")),
+    "a column of B first": replaced(
+        REFERENCE, ("    thread = ", "    b_column = cuda.local.array(BK, float32)\n    thread = "),
+        (INNER, """        for dot in range(BK): b_column[dot] = b_tile[dot, col]
+        for i in range(TM):
+            for dot in range(BK): acc[i] += a_tile[row + i, dot] * b_column[dot]
+""")),
     "rows that are spread": replaced(REFERENCE, ("thread // BN * TM", "thread // BN"),
                                      ("row + i, dot", "row + i * (BM // TM), dot"),
                                      ("row0 + row + i,", "row0 + row + i * (BM // TM),")),
     "a row that is spread": replaced(
         REFERENCE, ("thread // BN * TM, thread % BN", "thread // (BN // TM), thread % (BN // TM)"),
-        (INNER, SPREAD_ROW),
-        (STORE, "    for j in range(TM): c[row0 + row, col0 + col + j * (BN // TM)] = acc[j]\n")),
+        (INNER, """        dot = 0
+        while dot < BK:
+            a_value = a_tile[row, dot]
+            for j in range(TM): acc[j] += a_value * b_tile[dot, col + j * (BN // TM)]
+            dot += 1
+"""), (STORE, "    for j in range(TM): c[row0 + row, col0 + col + j * (BN // TM)] = acc[j]\n")),
     "the steps from the last, in whole rows": replaced(
-        REFERENCE, ("        dot = 0\n", "        dot = BK\n"), ("while dot < BK:\n", "while dot > 0:\n            dot -= 1\n"),
-        ("            dot += 1\n", ""), ("    for i in range(TM): acc[i] = float32(0)\n", "    acc[:] = float32(0)\n"),
+        REFERENCE, ("        dot = 0\n", "        dot = BK\n"),
+        ("while dot < BK:\n", "while dot > 0:\n            dot -= 1\n"), ("            dot += 1\n", ""),
+        ("    for i in range(TM): acc[i] = float32(0)\n", "    acc[:] = float32(0)\n"),
         ("a_tile[row + i, dot]", "a_tile[row + i][dot]")),
     "a zero of no type": replaced(REFERENCE, ("acc[i] = float32(0)", "acc[i] = 0")),
 }
@@ -78,18 +75,30 @@ SOLUTIONS = {
 ZERO, BARRIER = "    for i in range(TM): acc[i] = float32(0)\n", "        cuda.syncthreads()\n"
 
 
+EACH_STEP = Mutant("a barrier in each step", "            dot += 1\n",
+                   "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile")
+EXCHANGED = Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN",
+                   "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds")
+OF_THE_LOOP = (  # mistakes that the kernels of the next lessons can have, too
+    EACH_STEP, EXCHANGED,
+    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)",
+           "correct"),
+    Mutant("the first barrier in the first tile only", BARRIER + "        dot",
+           "        if k0 == 0: cuda.syncthreads()\n        dot", "no races"),
+    Mutant("the second barrier after the first two tiles only", BARRIER + "        k0",
+           "        if k0 < 2 * BK: cuda.syncthreads()\n        k0", "no races"),
+    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
+    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"))
+
 MUTANTS = (
+    *OF_THE_LOOP,
     Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n    " + STORE, "one store each"),
-    Mutant("C stored in each step", "            dot += 1\n", "            dot += 1\n        " + STORE, "one store each"),
+    Mutant("C stored in each step", "            dot += 1\n", "            dot += 1\n        " + STORE,
+           "one store each"),
     Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
            "        k0 += BK\n        if cuda.blockIdx.y > 0:\n        " + STORE, "one store each"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("a barrier between the copies", "        b_tile[thread", "        cuda.syncthreads()\n        b_tile[thread", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", BARRIER + "        dot", "        if k0 == 0: cuda.syncthreads()\n        dot", "no races"),
-    Mutant("the second barrier after the first two tiles only", BARRIER + "        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
-           "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
+    Mutant("a barrier between the copies", "        b_tile[thread",
+           "        cuda.syncthreads()\n        b_tile[thread", "barriers per tile"),
     Mutant("TM for BK", "while dot < BK", "while dot < TM", "correct"),
     Mutant("BK for TM in the store", STORE, STORE.replace("range(TM)", "range(BK)"), "in bounds"),
     Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
@@ -106,10 +115,12 @@ MUTANTS = (
                 acc[i] += a_tile[row + i, dot] * b_tile[dot, col]
                 dot += 1
 """, "shared reads"),
-    Mutant("one barrier too many", "        k0 += BK\n", "        k0 += BK\n        cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("one barrier too many", "        k0 += BK\n", "        k0 += BK\n        cuda.syncthreads()\n",
+           "barriers per tile"),
     Mutant("the hole left in", "acc[i] += a_tile[row + i, dot] * b_value", "...", "written"),
     Mutant("results not set to zero", ZERO, "", "all written"),
-    Mutant("set to zero in each tile", BARRIER + "        dot", BARRIER + "    " + ZERO + "        dot", "correct"),
+    Mutant("set to zero in each tile", BARRIER + "        dot", BARRIER + "    " + ZERO + "        dot",
+           "correct"),
     Mutant("only the last product kept", "acc[i] +=", "acc[i] =", "correct"),
     Mutant("all products in one result", "acc[i] +=", "acc[0] +=", "correct"),
     Mutant("one row of A for all results", "a_tile[row + i, dot]", "a_tile[row, dot]", "correct"),
@@ -121,16 +132,15 @@ MUTANTS = (
     Mutant("one step too few", "while dot < BK", "while dot < BK - 1", "correct"),
     Mutant("the step forgotten", "            dot += 1\n", "", "ends"),
     Mutant("next tile one column on", "k0 += BK", "k0 += 1", "in bounds"),
-    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
-    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
-    Mutant("a barrier for one warp", BARRIER + "        k0", "        if thread < 32: cuda.syncthreads()\n        k0",
-           "no races"),
+    Mutant("a barrier for one warp", BARRIER + "        k0",
+           "        if thread < 32: cuda.syncthreads()\n        k0", "no races"),
     Mutant("one result not stored", STORE, STORE.replace("range(TM)", "range(TM - 1)"), "correct"),
-    Mutant("results stored along a row", "c[row0 + row + i, col0 + col]", "c[row0 + row, col0 + col + i]", "no races"),
+    Mutant("results stored along a row", "c[row0 + row + i, col0 + col]", "c[row0 + row, col0 + col + i]",
+           "no races"),
     Mutant("the block's row forgotten", "c[row0 + row + i,", "c[row + i,", "no races"),
     Mutant("steps as long as A is high", "while k0 < a.shape[1]", "while k0 < a.shape[0]", "in bounds"),
-    Mutant("results as whole numbers", "acc = cuda.local.array(TM, float32)", "acc = cuda.local.array(TM, int32)",
-           "correct"),
+    Mutant("results as whole numbers", "acc = cuda.local.array(TM, float32)",
+           "acc = cuda.local.array(TM, int32)", "correct"),
     Mutant("a warp down the rows", "thread // BN * TM, thread % BN",
            "thread % (BM // TM) * TM, thread // (BM // TM)", "sectors of C"),
     Mutant("TM neighbours of a row", SOLUTIONS["a row that is spread"],
@@ -139,13 +149,14 @@ MUTANTS = (
     Mutant("the number of B never read", "            b_value = b_tile[dot, col]\n", "", "compiles"),
     Mutant("A and B read for each result", "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_value",
            "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_tile[dot, col]", "shared reads"),
-    Mutant("results in float64", "acc = cuda.local.array(TM, float32)", "acc = cuda.local.array(TM, np.float64)",
-           "float64"),
+    Mutant("results in float64", "acc = cuda.local.array(TM, float32)",
+           "acc = cuda.local.array(TM, np.float64)", "float64"),
     Mutant("a range around the range", INNER, """        for dot in range(BK):
             b_value = b_tile[dot, col]
             for i in range(TM): acc[i] += a_tile[row + i, dot] * b_value
 """, "instructions"),
-    Mutant("A read from global memory", "acc[i] += a_tile[row + i, dot] * b_value", "acc[i] += a[row0 + row + i, k0 + dot] * b_value", "global reads"),
+    Mutant("A read from global memory", "acc[i] += a_tile[row + i, dot] * b_value",
+           "acc[i] += a[row0 + row + i, k0 + dot] * b_value", "global reads"),
     Mutant("each thread starts at a different result", "acc[i] += a_tile[row + i, dot]",
            "acc[(i + col) % TM] += a_tile[row + (i + col) % TM, dot]", "local memory"),
 )
@@ -155,8 +166,10 @@ EXERCISES = (Exercise(
     key="04",
     name="my_1d",
     constants=dict(BM=32, BN=32, BK=8, TM=4, THREADS=256),  # a copy of one number per thread needs BM = BN
-    compiled=dict(BM=64, BN=64, BK=8, TM=8, THREADS=512),   # with few results the compiler treats both loops alike
-    cases=(matmul_case(64, 32, 32, 256, (1, 2)), matmul_case(16, 24, 8, 32, (3, 2), dict(BM=8, BN=8, BK=4, TM=2, THREADS=32))),
+    compiled=dict(BM=64, BN=64, BK=8, TM=8,
+                  THREADS=512),   # with few results the compiler treats both loops alike
+    cases=(matmul_case(64, 32, 32, 256, (1, 2)),
+           matmul_case(16, 24, 8, 32, (3, 2), dict(BM=8, BN=8, BK=4, TM=2, THREADS=32))),
     goals=(two_barriers(4),
            Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
                 hint="the factors come from the tiles, and not from a and b"),
@@ -168,24 +181,29 @@ EXERCISES = (Exercise(
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
            NO_FLOAT64,
            Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", counted="code",
-                hint="with range around range(TM) this compiler unrolls two steps and loads A number by number: write the loop over the "
-                     "steps with while")),
-    hints={"in bounds": "no guard is needed, since all sizes fit: row and col count within the tile, i up to TM and "
-                        "dot up to BK; row0, col0 and k0 belong to A, B and C",
-           "all written: acc[": "set all TM numbers of acc to zero before the first tile",
-           "all written": "a barrier must stand between filling the tiles and reading them",
-           "no races: with no flag": "two blocks store the same element of C: does its row begin at row0, and its "
-                                     "column at col0?",
-           "no races: race: c[": "does each element of C belong to one thread? thread // BN counts rows of threads, "
-                                 "each TM high",
-           "no races: was read by": BETWEEN,
-           "no races: is read by": BETWEEN,
-           "correct: never written": "a row of threads is TM rows of C high: in which row does the next one begin? And "
-                                     "does each thread store all TM results?",
-           "correct: in the wrong places": "each of these sums belongs to another element of C: is an i missing in an "
-                                           "index, or the block's row0 or col0?",
-           "correct": "imagine TM = 1: then it's lesson 3. Which names need an i? And acc is set to zero once, and "
-                      "added to in each of BK steps per tile"},
+                hint="with range around range(TM) this compiler unrolls two steps and loads A number by "
+                     "number: write the loop over the steps with while")),
+    hints={
+        "in bounds": (
+            "no guard is needed, since all sizes fit: row and col count within the tile, i up to TM and dot "
+            "up to BK; row0, col0 and k0 belong to A, B and C"),
+        "all written: acc[": "set all TM numbers of acc to zero before the first tile",
+        "all written": "a barrier must stand between filling the tiles and reading them",
+        "no races: with no flag": (
+            "two blocks store the same element of C: does its row begin at row0, and its column at col0?"),
+        "no races: race: c[": (
+            "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high"),
+        "no races: was read by": BETWEEN,
+        "no races: is read by": BETWEEN,
+        "correct: never written": (
+            "a row of threads is TM rows of C high: in which row does the next one begin? And does each "
+            "thread store all TM results?"),
+        "correct: in the wrong places": (
+            "each of these sums belongs to another element of C: is an i missing in an index, or the "
+            "block's row0 or col0?"),
+        "correct": (
+            "imagine TM = 1: then it's lesson 3. Which names need an i? And acc is set to zero once, and "
+            "added to in each of BK steps per tile")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 64, m // 64), 512)),)

@@ -1,4 +1,4 @@
-"""What `grade("06", my_vectorized)` and `grade("06b", …)` ask of a kernel, the solutions that they accept, and the mistakes that they have to catch.
+"""What `grade("06", my_vectorized)` and `grade("06b", …)` ask of a kernel, accept, and must catch.
 
 The kernel runs on random matrices with tiles of 32×32 and 4×4 results per thread, so 64 threads copy each
 tile in one pass. An access of four floats that does not begin at a multiple of 16 bytes ends the run, as it
@@ -21,10 +21,12 @@ A tile may be filled in one pass or in a loop, and the indices may be computed a
 """
 from dataclasses import replace
 
-from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case, reference_of
+from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..source import reference_of, replaced
 from ..kernels.k06_vectorized import short_vectorized
 from .e03 import BETWEEN, copies, global_reads, two_barriers
-from .e04 import replaced
+from .e04 import OF_THE_LOOP
+from .e05 import IN_FLOAT64, stored_early
 
 
 # What is counted
@@ -43,8 +45,6 @@ def width(code):
 REFERENCE = reference_of(short_vectorized, "my_vectorized")
 
 
-PLACES = ("    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4\n"
-          "    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4\n")
 COPY_A = ("        x = load4(a, (row0 + a_row, k0 + a_col))\n"
           "        for q in range(4): a_tile[a_col + q, a_row] = x[q]\n")
 COPY_B = "        store4(b_tile, (b_row, b_col), *load4(b, (k0 + b_row, col0 + b_col)))\n"
@@ -62,7 +62,8 @@ SOLUTIONS = {
         store4(b_tile, (b_row, b_col), p, q, r, s)
 """)),
     "passes, for any number of threads": replaced(
-        REFERENCE, (PLACES, ""),
+        REFERENCE, ("    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4\n"
+                    "    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4\n", ""),
         (COPY_A, """        for first in range(0, BM * BK, 4 * THREADS):
             at = first + 4 * thread
             x = load4(a, (row0 + at // BK, k0 + at % BK))
@@ -71,7 +72,8 @@ SOLUTIONS = {
             at = first + 4 * thread
             store4(b_tile, (at // BN, at % BN), *load4(b, (k0 + at // BN, col0 + at % BN)))
 """)),
-    "B's tile stored one by one": replaced(REFERENCE, (COPY_B, """        y = load4(b, (k0 + b_row, col0 + b_col))
+    "B's tile stored one by one": replaced(
+        REFERENCE, (COPY_B, """        y = load4(b, (k0 + b_row, col0 + b_col))
         for q in range(4): b_tile[b_row, b_col + q] = y[q]
 """)),
     "wide loads of the factors": replaced(
@@ -82,11 +84,14 @@ SOLUTIONS = {
                 x = load4(b_tile, (dot, col + j))
                 for q in range(4): reg_n[j + q] = x[q]
 """)),
-    "A's rows from the last": replaced(REFERENCE, ("a_row, a_col = thread", "a_row, a_col = BM - 1 - thread")),
+    "A's rows from the last": replaced(REFERENCE,
+                                       ("a_row, a_col = thread", "a_row, a_col = BM - 1 - thread")),
     "the next four in registers": replaced(
         REFERENCE, (COPY_A + COPY_B, """        for q in range(4): a_tile[a_col + q, a_row] = x[q]
         store4(b_tile, (b_row, b_col), *y)
-"""), ("    k0 = 0\n", "    k0 = 0\n    x, y = load4(a, (row0 + a_row, a_col)), load4(b, (b_row, col0 + b_col))\n"),
+"""), ("    k0 = 0\n", """    k0 = 0
+    x, y = load4(a, (row0 + a_row, a_col)), load4(b, (b_row, col0 + b_col))
+"""),
         ("        dot = 0\n", """        if k0 + BK < a.shape[1]:
             x = load4(a, (row0 + a_row, k0 + BK + a_col))
             y = load4(b, (k0 + BK + b_row, col0 + b_col))
@@ -116,39 +121,35 @@ ALONE = """        if thread == 0:
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = replaced("\n" + STORES, ("\n", "\n    ")).strip("\n ")
-STEP = "        k0 += BK\n"
 
 
 MUTANTS = (
-    Mutant("C stored in each tile", STEP, f"{STEP}        {IN_LOOP}\n", "one store each"),
-    Mutant("C stored in each tile, but not by the first block", STEP,
-           f"{STEP}        {IN_LOOP}\n".replace("range(TM)", "range(TM * (cuda.blockIdx.y > 0))"), "one store each"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("a barrier between the copies", "        store4(b_tile", "        cuda.syncthreads()\n        store4(b_tile", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", "        cuda.syncthreads()\n        dot", "        if k0 == 0: cuda.syncthreads()\n        dot",
-           "no races"),
-    Mutant("the second barrier after the first two tiles only", "        cuda.syncthreads()\n        k0", "        if k0 < 2 * BK: cuda.syncthreads()\n        k0",
-           "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < 2 * BK", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"),
-    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
+    *OF_THE_LOOP, *stored_early(REFERENCE), IN_FLOAT64,
+    Mutant("a barrier between the copies", "        store4(b_tile",
+           "        cuda.syncthreads()\n        store4(b_tile", "barriers per tile"),
+    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",
+           "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
     Mutant("8 for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("4 for TM", "(BN // TN) * TM", "(BN // TN) * 4", "correct"),
     Mutant("the four not passed one by one", "*load4(b", "load4(b", "compiles"),
-    Mutant("added to what C held", STORES, "    for i in range(TM):\n        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"),
+    Mutant("added to what C held", STORES,
+           "    for i in range(TM):\n"
+           "        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"),
     Mutant("one thread copies for all", COPY_A + COPY_B, ALONE, "copies"),
     Mutant("the hole left in", COPY_B, "        ...\n", "written"),
     Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
     Mutant("columns of B not times four", B_COL, "thread % (BN // 4)", "aligned"),
     Mutant("the first of four for all", "= x[q]", "= x[0]", "correct"),
-    Mutant("k0 in the tile as well", "a_tile[a_col + q, a_row]", "a_tile[k0 + a_col + q, a_row]", "in bounds"),
+    Mutant("k0 in the tile as well", "a_tile[a_col + q, a_row]", "a_tile[k0 + a_col + q, a_row]",
+           "in bounds"),
     Mutant("next tile of A further down", IN_A, "load4(a, (row0 + k0 + a_row, a_col))", "in bounds"),
-    Mutant("four of A in one row of its tile, at once", COPY_A, f"        store4(a_tile, (a_col, a_row), *{IN_A})\n", "aligned"),
-    Mutant("A copied in the first tile only", COPY_A, "        if k0 == 0:\n    " + COPY_A.replace("\n        for", "\n            for"), "correct"),
+    Mutant("four of A in one row of its tile, at once", COPY_A,
+           f"        store4(a_tile, (a_col, a_row), *{IN_A})\n", "aligned"),
+    Mutant("A copied in the first tile only", COPY_A,
+           "        if k0 == 0:\n    " + COPY_A.replace("\n        for", "\n            for"), "correct"),
     Mutant("B copied twice", COPY_B, COPY_B + COPY_B, "global reads"),
-    Mutant("loaded again for each of the four", COPY_A, f"        for q in range(4): a_tile[a_col + q, a_row] = {IN_A}[q]\n",
-           "global reads"),
+    Mutant("loaded again for each of the four", COPY_A,
+           f"        for q in range(4): a_tile[a_col + q, a_row] = {IN_A}[q]\n", "global reads"),
     Mutant("the place as two arguments", IN_A, "load4(a, row0 + a_row, k0 + a_col)", "compiles"),
     Mutant("a thread for each column of A", A_COL, "thread % BK", "aligned"),
     Mutant("A read from its next column", IN_A, IN_A.replace("a_col", "a_col + 1"), "aligned"),
@@ -159,7 +160,8 @@ MUTANTS = (
     Mutant("threads in a row of B as in one of floats", B_ROW, "b_row, b_col = thread // BN", "all written"),
     Mutant("A's tile not transposed", "a_tile[a_col + q, a_row]", "a_tile[a_row, a_col + q]", "in bounds"),
     Mutant("all four of A in one place", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row]", "all written"),
-    Mutant("four of A in one row of its tile", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row + q]", "no races"),
+    Mutant("four of A in one row of its tile", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row + q]",
+           "no races"),
     Mutant("the four of A in reverse", "= x[q]", "= x[3 - q]", "correct"),
     Mutant("three of the four", "for q in range(4)", "for q in range(3)", "all written"),
     Mutant("B not copied", COPY_B, "", "all written"),
@@ -169,22 +171,21 @@ MUTANTS = (
     Mutant("B without the block's column", IN_B, IN_B.replace("col0 + ", ""), "correct"),
     Mutant("A with the block's column", IN_A, IN_A.replace("row0", "col0"), "in bounds"),
     Mutant("A's tile read as if not transposed", "a_tile[dot, row + i]", "a_tile[row + i, dot]", "in bounds"),
-    Mutant("no barrier before use", BARRIER + "        dot", "        dot", "all written"),
-    Mutant("no barrier after use", BARRIER + "        k0", "        k0", "no races"),
     Mutant("one more barrier for half of the threads", BARRIER + "        k0",
            "        if thread < 32: cuda.syncthreads()\n" + BARRIER + "        k0", "barriers"),
     Mutant("C in steps of one", "range(0, TN, 4)", "range(TN)", "in bounds"),
     Mutant("a warp down the rows of A", "a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4",
            "a_row, a_col = thread % BM, thread // BM * 4", "sectors"),
     Mutant("A read one by one", COPY_A,
-           "        for q in range(4): a_tile[a_col + q, a_row] = a[row0 + a_row, k0 + a_col + q]\n", "width"),
+           "        for q in range(4): a_tile[a_col + q, a_row] = a[row0 + a_row, k0 + a_col + q]\n",
+           "width"),
     Mutant("B read one by one", COPY_B,
-           "        for q in range(4): b_tile[b_row, b_col + q] = b[k0 + b_row, col0 + b_col + q]\n", "width"),
-    Mutant("C stored one by one", "        for j in range(0, TN, 4):\n            store4(c, (row0 + row + i, col0 + col + j),\n"
+           "        for q in range(4): b_tile[b_row, b_col + q] = b[k0 + b_row, col0 + b_col + q]\n",
+           "width"),
+    Mutant("C stored one by one",
+           "        for j in range(0, TN, 4):\n            store4(c, (row0 + row + i, col0 + col + j),\n"
            "                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])\n",
            "        for j in range(TN): c[row0 + row + i, col0 + col + j] = acc[i, j]\n", "width"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     Mutant("each thread begins at a different row", "acc[i, j] += reg_m[i]",
            "acc[(i + thread) % TM, j] += reg_m[(i + thread) % TM]", "spills"),
 )
@@ -212,118 +213,157 @@ PASS_SOLUTIONS = {
             for q in range(4): a_tile[a_col + q, a_row + s] = x[q]
             s += THREADS // (BK // 4)
 """)),
-    "from the thread's own row on": replaced(IN_PASSES, (PASSES_A, """        for row_a in range(a_row, BM, 4 * THREADS // BK):
+    "from the thread's own row on": replaced(
+        IN_PASSES, (PASSES_A, """        for row_a in range(a_row, BM, 4 * THREADS // BK):
             x = load4(a, (row0 + row_a, k0 + a_col))
             for q in range(4): a_tile[a_col + q, row_a] = x[q]
 """), (PASSES_B, """        for row_b in range(b_row, BK, 4 * THREADS // BN):
             store4(b_tile, (row_b, b_col), *load4(b, (k0 + row_b, col0 + b_col)))
 """)),
-    "columns of A in passes": replaced(IN_PASSES, (PASSES_A, """        for s in range(0, BK, THREADS // BM * 4):
+    "columns of A in passes": replaced(
+        IN_PASSES, (PASSES_A, """        for s in range(0, BK, THREADS // BM * 4):
             x = load4(a, (row0 + thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))
             for q in range(4): a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]
 """)),
-    "columns of B in passes": replaced(IN_PASSES, (PASSES_B, """        for s in range(0, BN, THREADS // BK * 4):
+    "columns of B in passes": replaced(
+        IN_PASSES, (PASSES_B, """        for s in range(0, BN, THREADS // BK * 4):
             row_b, col_b = thread // (THREADS // BK), thread % (THREADS // BK) * 4 + s
             store4(b_tile, (row_b, col_b), *load4(b, (k0 + row_b, col0 + col_b)))
 """))}
-AS_BEFORE = ("C stored in each tile", "C stored in each tile, but not by the first block", "a barrier in each step", "added to what C held",
-             "the first barrier in the first tile only", "the second barrier after the first two tiles only",
-             "two tiles, however many there are", "block indices exchanged", "columns of A not times four", "no barrier before use", "no barrier after use", "results in float64",
-             "each thread begins at a different row")
+AS_BEFORE = (
+    "C stored in each tile", "C stored in each tile, but not by the first block", "added to what C held",
+    "columns of A not times four", "each thread begins at a different row", "TM and TN exchanged")
 
 
 PASS_MUTANTS = (
-    *(mutant for mutant in MUTANTS if mutant.name in AS_BEFORE),
+    *OF_THE_LOOP, IN_FLOAT64, *(mutant for mutant in MUTANTS if mutant.name in AS_BEFORE),
     Mutant("one thread copies for all", PASSES_A + PASSES_B, ALONE, "copies"),
-    Mutant("a barrier in each pass over A", "a_row + s] = x[q]\n", "a_row + s] = x[q]\n            cuda.syncthreads()\n", "barriers per tile"),
+    Mutant("a barrier in each pass over A", "a_row + s] = x[q]\n",
+           "a_row + s] = x[q]\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("a barrier in each pass over B", "k0 + b_row + s, col0 + b_col)))\n",
            "k0 + b_row + s, col0 + b_col)))\n            cuda.syncthreads()\n", "barriers per tile"),
     Mutant("BM for BN in the block's column", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
-    Mutant("BM for BN in the rows of B", "thread // (BN // 4), thread % (BN // 4)", "thread // (BM // 4), thread % (BM // 4)", "in bounds"),
-    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN", "thread // (BN // TM) * TN, thread % (BN // TM) * TM", "in bounds"),
-    Mutant("THREADS // BK for A's passes", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, THREADS // BK)", "in bounds"),
-    Mutant("two passes for A, however many it needs", "range(0, BM, THREADS // (BK // 4))", "range(0, 2 * THREADS // (BK // 4), THREADS // (BK // 4))",
-           "all written"),
+    Mutant("BM for BN in the rows of B", "thread // (BN // 4), thread % (BN // 4)",
+           "thread // (BM // 4), thread % (BM // 4)", "in bounds"),
+    Mutant("THREADS // BK for A's passes", "range(0, BM, THREADS // (BK // 4))",
+           "range(0, BM, THREADS // BK)", "in bounds"),
+    Mutant("two passes for A, however many it needs", "range(0, BM, THREADS // (BK // 4))",
+           "range(0, 2 * THREADS // (BK // 4), THREADS // (BK // 4))", "all written"),
     Mutant("B copied twice", PASSES_B, PASSES_B + PASSES_B, "global reads"),
-    Mutant("four times as far apart in the tile", "a_tile[a_col + q, a_row + s]", "a_tile[a_col + q, a_row + 4 * s]", "in bounds"),
-    Mutant("64 for THREADS", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, 64 // (BK // 4))", "all written"),
+    Mutant("four times as far apart in the tile", "a_tile[a_col + q, a_row + s]",
+           "a_tile[a_col + q, a_row + 4 * s]", "in bounds"),
+    Mutant("64 for THREADS", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, 64 // (BK // 4))",
+           "all written"),
     Mutant("16 for BK in the loop", "while dot < BK", "while dot < 16", "correct"),
     Mutant("not written", PASSES_B, "        ...\n", "written"),
     Mutant("one pass for A", "range(0, BM, THREADS // (BK // 4))", "range(1)", "all written"),
     Mutant("one pass for B", "range(0, BK, THREADS // (BN // 4))", "range(1)", "all written"),
     Mutant("A's passes a row apart", "range(0, BM, THREADS // (BK // 4))", "range(BM)", "in bounds"),
     Mutant("B's passes a row apart", "range(0, BK, THREADS // (BN // 4))", "range(BK)", "in bounds"),
-    Mutant("A's passes as far apart as B's", "range(0, BM, THREADS // (BK // 4))", "range(0, BM, THREADS // (BN // 4))", "in bounds"),
-    Mutant("B's passes as far apart as A's", "range(0, BK, THREADS // (BN // 4))", "range(0, BK, THREADS // (BK // 4))", "all written"),
+    Mutant("A's passes as far apart as B's", "range(0, BM, THREADS // (BK // 4))",
+           "range(0, BM, THREADS // (BN // 4))", "in bounds"),
+    Mutant("B's passes as far apart as A's", "range(0, BK, THREADS // (BN // 4))",
+           "range(0, BK, THREADS // (BK // 4))", "all written"),
     Mutant("the same rows of A in each pass", "row0 + a_row + s", "row0 + a_row", "correct"),
     Mutant("the same rows of B in each pass", "k0 + b_row + s", "k0 + b_row", "correct"),
-    Mutant("A's passes into the same place", "a_tile[a_col + q, a_row + s]", "a_tile[a_col + q, a_row]", "all written"),
+    Mutant("A's passes into the same place", "a_tile[a_col + q, a_row + s]", "a_tile[a_col + q, a_row]",
+           "all written"),
     Mutant("B's passes into the same place", "(b_row + s, b_col), *", "(b_row, b_col), *", "all written"),
-    Mutant("A's passes along its columns", "(row0 + a_row + s, k0 + a_col)", "(row0 + a_row, k0 + a_col + s)", "in bounds"),
-    Mutant("B's passes along its columns", "(k0 + b_row + s, col0 + b_col)", "(k0 + b_row, col0 + b_col + s)", "in bounds"),
-    Mutant("A's tile not transposed", "a_tile[a_col + q, a_row + s]", "a_tile[a_row + s, a_col + q]", "in bounds"),
+    Mutant("A's passes along its columns", "(row0 + a_row + s, k0 + a_col)", "(row0 + a_row, k0 + a_col + s)",
+           "in bounds"),
+    Mutant("B's passes along its columns", "(k0 + b_row + s, col0 + b_col)", "(k0 + b_row, col0 + b_col + s)",
+           "in bounds"),
+    Mutant("A's tile not transposed", "a_tile[a_col + q, a_row + s]", "a_tile[a_row + s, a_col + q]",
+           "in bounds"),
     Mutant("A without the block's row", "row0 + a_row + s", "a_row + s", "correct"),
     Mutant("B's tile not aligned", "(BK, BN), float32, alignment=16)", "(BK, BN), float32)", "aligned"),
-    Mutant("a warp down the rows of A", "thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))\n            for q in range(4): "
-           "a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS // BM)] = x[q]", "thread % BM, k0 + thread // BM * 4 + s))\n"
-           "            for q in range(4): a_tile[thread // BM * 4 + s + q, thread % BM] = x[q]", "sectors", of="columns of A in passes"),
-    Mutant("A read one by one", "            x = load4(a, (row0 + a_row + s, k0 + a_col))\n            for q in range(4): "
-           "a_tile[a_col + q, a_row + s] = x[q]\n", "            for q in range(4): a_tile[a_col + q, a_row + s] = "
-           "a[row0 + a_row + s, k0 + a_col + q]\n", "width"))
+    Mutant("a warp down the rows of A",
+           "thread // (THREADS // BM), k0 + thread % (THREADS // BM) * 4 + s))\n"
+           "            for q in range(4): a_tile[thread % (THREADS // BM) * 4 + s + q, thread // (THREADS "
+           "// BM)] = x[q]",
+           "thread % BM, k0 + thread // BM * 4 + s))\n"
+           "            for q in range(4): a_tile[thread // BM * 4 + s + q, thread % BM] = x[q]", "sectors",
+           of="columns of A in passes"),
+    Mutant("A read one by one",
+           "            x = load4(a, (row0 + a_row + s, k0 + a_col))\n"
+           "            for q in range(4): a_tile[a_col + q, a_row + s] = x[q]\n",
+           "            for q in range(4): a_tile[a_col + q, a_row + s] = a[row0 + a_row + s, k0 + a_col + "
+           "q]\n", "width"))
 
 
 VECTORIZED = Exercise(
     key="06",
     name="my_vectorized",
-    constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),  # a copy of four numbers per thread needs BM = BN
+    # a copy of four numbers per thread needs BM = BN
+    constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),
     preamble="from numba_matmul.ptx.core import load4, store4\n",
-    cases=(matmul_case(32, 32, 32, 64, 1), matmul_case(64, 32, 8, 32, (1, 2), dict(BM=32, BN=32, BK=4, TM=8, TN=4, THREADS=32)),
+    cases=(matmul_case(32, 32, 32, 64, 1),
+           matmul_case(64, 32, 8, 32, (1, 2), dict(BM=32, BN=32, BK=4, TM=8, TN=4, THREADS=32)),
            matmul_case(32, 48, 8, 16, (3, 2), dict(BM=16, BN=16, BK=4, TM=4, TN=4, THREADS=16))),
     goals=(two_barriers(4),
            Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
-                hint="load each number of A and of B once per tile: keep the four that load4 returns in a variable"),
+                hint="load each number of A and of B once per tile: keep the four that load4 returns in a "
+                     "variable"),
            Goal("sectors", sectors, most=16, unit="sectors per request",
-                hint="two threads side by side should read neighbours: together they fill a sector of 32 bytes"),
-           Goal("copies", copies(2 * 4), most=8, unit="requests of a warp per tile",  # two warps, four tiles; `width` tells 8 from 2
-                hint="all threads copy, each four numbers of A and four of B: a warp then makes one request for each"),
+                hint="two threads side by side should read neighbours: together they fill a sector of 32 "
+                     "bytes"),
+           # two warps, four tiles; `width` tells 8 from 2
+           Goal("copies", copies(2 * 4), most=8, unit="requests of a warp per tile",
+                hint="all threads copy, each four numbers of A and four of B: a warp then makes one request "
+                     "for each"),
            Goal("width", width, least=128, unit="bits", counted="code",
-                hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to global "
-                     "memory: call load4 and store4"),
-           Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory", counted="code",
+                hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to "
+                     "global memory: call load4 and store4"),
+           Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory",
+                counted="code",
                 hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
-    hints={"compiles: load4() takes": "the place is one argument: load4(array, (row, column))",
-           "in bounds: a_tile: index": "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its "
-                                       "second a row",
-           "in bounds": "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 "
-                        "on, and b_tile has BK rows of BN numbers",
-           "all written": "the threads, with four numbers each, fill a tile exactly: which four are yours? And a "
-                          "barrier must stand between filling a tile and reading it",
-           "no races: was read by": BETWEEN,
-           "no races: is read by": BETWEEN,
-           "no races: written by": "two threads fill the same place of a tile: the four of A go to four rows of one "
-                                   "column of a_tile",
-           "correct: in the wrong places": "each of these sums belongs to another element of C: is the block's row0 or "
-                                           "col0 missing in a copy?",
-           "correct": "follow one number of A and one of B in the second tile: where in the matrix does it stand, and "
-                      "where in the tile?"},
+    hints={
+        "compiles: load4() takes": "the place is one argument: load4(array, (row, column))",
+        "in bounds: a_tile: index": (
+            "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its second a row"),
+        "in bounds": (
+            "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 on, "
+            "and b_tile has BK rows of BN numbers"),
+        "all written": (
+            "the threads, with four numbers each, fill a tile exactly: which four are yours? And a barrier "
+            "must stand between filling a tile and reading it"),
+        "no races: was read by": BETWEEN,
+        "no races: is read by": BETWEEN,
+        "no races: written by": (
+            "two threads fill the same place of a tile: the four of A go to four rows of one column of "
+            "a_tile"),
+        "correct: in the wrong places": (
+            "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
+            "copy?"),
+        "correct": (
+            "follow one number of A and one of B in the second tile: where in the matrix does it stand, and "
+            "where in the tile?")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256))
+IN_TWO_PASSES = {
+    "copies": dict(most=16, hint="all threads copy, each four numbers of A and of B in each of two passes"),
+    "global reads": dict(measure=global_reads(32 * 32 * 64))}
 EXERCISES = (VECTORIZED, replace(
-    VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16), solutions=PASS_SOLUTIONS, mutants=PASS_MUTANTS,
-    cases=(matmul_case(32, 32, 64, 64, 1), matmul_case(48, 64, 64, 32, (2, 3), dict(BM=16, BN=32, BK=32, TM=2, TN=8, THREADS=32))),
-    goals=tuple(replace(goal, most=16, hint="all threads copy, each four numbers of A and of B in each of two passes")
-                if goal.name == "copies" else
-                replace(goal, measure=global_reads(32 * 32 * 64)) if goal.name == "global reads" else goal for goal in VECTORIZED.goals),
+    VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16),
+    solutions=PASS_SOLUTIONS, mutants=PASS_MUTANTS,
+    cases=(matmul_case(32, 32, 64, 64, 1),
+           matmul_case(48, 64, 64, 32, (2, 3), dict(BM=16, BN=32, BK=32, TM=2, TN=8, THREADS=32))),
+    goals=tuple(replace(goal, **IN_TWO_PASSES.get(goal.name, {})) for goal in VECTORIZED.goals),
     hints=VECTORIZED.hints | {
-        "in bounds: a_tile: index": "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its "
-                                    "second a row. Where does the next pass begin?",
-        "in bounds": "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 on, "
-                     "and b_tile has BK rows of BN numbers. How many rows further on is the next pass?",
-        "all written": "a pass copies four numbers per thread: how many rows further on is the next one, and how many "
-                       "passes fill the tile? And a barrier must stand between filling a tile and reading it",
-        "correct: in the wrong places": "each of these sums belongs to another element of C: is the block's row0 or "
-                                        "col0 missing in a copy, or the row in which the pass begins?",
-        "correct": "follow one number of each pass in the second tile: where in the matrix does it stand, and where in "
-                   "the tile?"}))
+        "in bounds: a_tile: index": (
+            "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its second a row. "
+            "Where does the next pass begin?"),
+        "in bounds": (
+            "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 on, "
+            "and b_tile has BK rows of BN numbers. How many rows further on is the next pass?"),
+        "all written": (
+            "a pass copies four numbers per thread: how many rows further on is the next one, and how many "
+            "passes fill the tile? And a barrier must stand between filling a tile and reading it"),
+        "correct: in the wrong places": (
+            "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
+            "copy, or the row in which the pass begins?"),
+        "correct": (
+            "follow one number of each pass in the second tile: where in the matrix does it stand, and "
+            "where in the tile?")}))

@@ -1,4 +1,4 @@
-"""What `grade("07", my_linearized)` and `grade("07b", my_wide)` ask of a kernel, the solutions that they accept, and the mistakes that they have to catch.
+"""What `grade("07", my_linearized)` and `grade("07b", my_wide)` ask of a kernel, accept, and must catch.
 
 `grade("07", my_linearized)` runs the kernel with three sets of sizes, small enough for the simulator: tiles
 of 64×64×4 with 8×8 results per thread in one block, 64×64×8 with 4×8 in two blocks side by side, and
@@ -19,8 +19,11 @@ code; a third one is for A), and no conflict when the tile is filled (**stores o
 warp's one request of 128 bits).
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..kernels.k07_bank_conflicts_linearize import short_linearized
+from ..source import reference_of, replaced
 from .e03 import two_barriers
-from .e04 import instructions
+from .e04 import OF_THE_LOOP, instructions
+from .e05 import IN_FLOAT64, stored_early
 
 
 # How the goals are counted
@@ -36,7 +39,9 @@ def of_shared(view, array, operation):
     "The places that load from, or store to, an array in shared memory."
     found = [site for site in view.merged() if site.space == "shared"
              and (site.array, site.operation) == (array, operation)]
-    if not found: raise ValueError(f"nothing {operation}s {'from' if operation == 'load' else 'to'} a shared array called {array}: keep that name")
+    if not found:
+        where = "from" if operation == "load" else "to"
+        raise ValueError(f"nothing {operation}s {where} a shared array called {array}: keep that name")
     return found
 
 def loads_of(array, steps=WARPS * TILES * STEPS):
@@ -57,51 +62,14 @@ PREAMBLE = """from numba_matmul.ptx.core import load4, store4
 BM, BN, BK, TM, TN = 128, 128, 8, 8, 8
 THREADS, ACROSS = 256, 16
 """
-REFERENCE = """@cuda.jit
-def my_linearized(a, b, c):
-    a_tile = cuda.shared.array((BK, BM), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, TN, ACROSS), float32)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // ACROSS * TM, thread % ACROSS * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        x = load4(b, (k0 + b_row, col0 + b_col))
-        for q in range(4): b_tile[b_row, (b_col + q) % TN, (b_col + q) // TN] = x[q]
-        cuda.syncthreads()  # filled
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, j, col // TN]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()  # read
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = reference_of(short_linearized, "my_linearized")
 SHAPE = "cuda.shared.array((BK, TN, ACROSS), float32)"
 FILL = "        for q in range(4): b_tile[b_row, (b_col + q) % TN, (b_col + q) // TN] = x[q]\n"
 READ = "            for j in range(TN): reg_n[j] = b_tile[dot, j, col // TN]\n"
 
 def with_order(shape, fill, read, source=REFERENCE):
     "The same kernel with another order in shared memory."
-    for old, new in ((SHAPE, shape), (FILL, fill), (READ, read)):
-        if source.count(old) != 1: raise ValueError(f"{old!r} occurs {source.count(old)} times, not once")
-        source = source.replace(old, new)
-    return source
+    return replaced(source, (SHAPE, shape), (FILL, fill), (READ, read))
 
 
 WIDE_READ = """            for j in range(0, TN, 4):
@@ -115,10 +83,12 @@ WIDE = with_order(
     *WIDE_ORDER, WIDE_READ.replace("(dot, col + j)", "(dot, j // 4, col // 2)"))
 SOLUTIONS = {
     "reference": REFERENCE,
-    "wide loads of A": REFERENCE.replace("            for i in range(TM): reg_m[i] = a_tile[dot, row + i]\n", """            for i in range(0, TM, 4):
+    "wide loads of A": replaced(REFERENCE, (
+        "            for i in range(TM): reg_m[i] = a_tile[dot, row + i]\n",
+        """            for i in range(0, TM, 4):
                 x = load4(a_tile, (dot, row + i))
                 for q in range(4): reg_m[i + q] = x[q]
-"""),
+""")),
     "flat, the place by a formula": "FLAT = BK * BN\n" + with_order(
         "cuda.shared.array(FLAT, float32)",
         """        for q in range(4):
@@ -148,32 +118,29 @@ def other_order(name, shape, fill, read, verdict):
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = STORES.replace("    for i", "        for i").replace("        for j", "            for j").replace("            store4", "                store4")
-OF_THE_LOOP = (  # and of the blocks: mistakes that lesson 8's kernel can have, too
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("a barrier between the copies", "        x = load4(b, ", "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
-    Mutant("the first barrier in the first tile only", "cuda.syncthreads()  # filled", "if k0 == 0: cuda.syncthreads()", "no races"),
-    Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # read", "if k0 < 2 * BK: cuda.syncthreads()", "no races"),
-    Mutant("two tiles, however many there are", "while k0 < a.shape[1]", "while k0 < min(a.shape[1], 2 * BK)", "correct"),
-    Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds"))
 CHEATS = (
-    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
-           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
-    *OF_THE_LOOP,
+    *stored_early(REFERENCE), *OF_THE_LOOP,
+    Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)",
+           "correct"),
+    Mutant("a barrier between the copies", "        x = load4(b, ",
+           "        cuda.syncthreads()\n        x = load4(b, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 4", "correct"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
-    Mutant("a number for TM", "thread // ACROSS * TM,", "thread // ACROSS * 8,", "in bounds"),
+    Mutant("a number for TM", "thread // (BN // TN) * TM,", "thread // (BN // TN) * 8,", "in bounds"),
     Mutant("a number for BM", "cuda.blockIdx.y * BM", "cuda.blockIdx.y * 64", "correct"),
-    Mutant("added to what C held", STORES, "    for i in range(TM):\n        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"))
+    Mutant("added to what C held", STORES,
+           "    for i in range(TM):\n"
+           "        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"))
 
 
 MUTANTS = (
-    *CHEATS,
+    *CHEATS, IN_FLOAT64,
     Mutant("not written", READ, "            ...\n", "written"),
-    Mutant("row and place swapped in the store", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) // TN, (b_col + q) % TN", "in bounds"),
+    Mutant("row and place swapped in the store", "(b_col + q) % TN, (b_col + q) // TN",
+           "(b_col + q) // TN, (b_col + q) % TN", "in bounds"),
     Mutant("row and place swapped in the load", "dot, j, col // TN", "dot, col // TN, j", "in bounds"),
-    Mutant("one place for all four", "(b_col + q) % TN, (b_col + q) // TN", "b_col % TN, b_col // TN", "all written"),
+    Mutant("one place for all four", "(b_col + q) % TN, (b_col + q) // TN", "b_col % TN, b_col // TN",
+           "all written"),
     Mutant("the fourth number left out", FILL, FILL.replace("range(4)", "range(3)"), "all written"),
     Mutant("all rows of B in one", "b_tile[b_row, (b_col", "b_tile[0, (b_col", "no races"),
     Mutant("the first row in each step", "b_tile[dot, j,", "b_tile[0, j,", "correct"),
@@ -183,24 +150,21 @@ MUTANTS = (
            "instructions"),
     Mutant("a thread's column, not its number", "j, col // TN]", "j, col]", "in bounds"),
     Mutant("the thread's row of results", "j, col // TN]", "j, thread // ACROSS]", "in bounds"),
-    Mutant("threads and columns swapped where it is filled", "(b_col + q) % TN, (b_col + q) // TN", "(b_col + q) % ACROSS, (b_col + q) // ACROSS", "in bounds"),
+    Mutant("threads and columns swapped where it is filled", "(b_col + q) % TN, (b_col + q) // TN",
+           "(b_col + q) % ACROSS, (b_col + q) // ACROSS", "in bounds"),
     Mutant("threads and columns swapped in the shape", "(BK, TN, ACROSS)", "(BK, ACROSS, TN)", "in bounds"),
     Mutant("the thread's number by TN", "j, col // TN]", "j, thread % TN]", "correct"),
-    Mutant("A's tile not aligned", "cuda.shared.array((BK, BM), float32, alignment=16)", "cuda.shared.array((BK, BM), float32)", "aligned",
-           of="wide loads of A"),
+    Mutant("A's tile not aligned", "cuda.shared.array((BK, BM), float32, alignment=16)",
+           "cuda.shared.array((BK, BM), float32)", "aligned", of="wide loads of A"),
     Mutant("one number for all columns", "b_tile[dot, j, col // TN]", "b_tile[dot, 0, col // TN]", "correct"),
     Mutant("each thread reads number 0's place", "b_tile[dot, j, col // TN]", "b_tile[dot, j, 0]", "correct"),
     Mutant("a tile with too few rows", "(BK, TN, ACROSS)", "(4, TN, ACROSS)", "in bounds"),
-    Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
-    Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
-    Mutant("a barrier for those with few rows", "cuda.syncthreads()  # filled", "if row < BM // 2: cuda.syncthreads()", "all written"),
-    Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
+    Mutant("a barrier for those with few rows", "        cuda.syncthreads()\n        dot",
+           "        if row < BM // 2: cuda.syncthreads()\n        dot", "all written"),
     Mutant("the first block's columns", "(k0 + b_row, col0 + b_col)", "(k0 + b_row, b_col)", "correct"),
     Mutant("a load that starts anywhere", "b_col = thread // (BN // 4), thread % (BN // 4) * 4",
            "b_col = thread // (BN // 4), thread % (BN // 4)", "aligned"),
     Mutant("never ends", "            dot += 1\n", "", "ends"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     other_order("kernel 6's order", *PLAIN, WIDE_READ, "loads of B"),
     other_order("kernel 6's order, read one by one", *PLAIN,
                 "            for j in range(TN): reg_n[j] = b_tile[dot, col + j]\n", "loads of B"),
@@ -219,9 +183,7 @@ MUTANTS = (
 
 
 WIDE_PADDED = WIDE.replace("my_linearized", "my_wide")
-WIDE_LOAD = "x = load4(b_tile, (dot, j // 4, col // 2))"
 PADDED = "HALF = BN // 2 + 16\n"
-COLUMNS = (REFERENCE.replace("thread % ACROSS * TN", "thread % ACROSS * 4").replace("col0 + col + j", "col0 + col + j * ACROSS"))
 WIDE_SOLUTIONS = {
     "reference": PADDED + WIDE_PADDED,
     "the second half in another order": "HALF = BN // 2\n" + WIDE_PADDED.replace(
@@ -236,7 +198,10 @@ WIDE_SOLUTIONS = {
         WIDE_READ.replace("(dot, col + j)", "(dot, j // 4 * (BN // 2 + 16) + col // TN * 4)")
     ).replace("my_linearized", "my_wide"),
     "other columns for each thread": with_order(
-        *PLAIN, WIDE_READ.replace("col + j", "col + j * ACROSS"), COLUMNS).replace("my_linearized", "my_wide"),
+        *PLAIN, WIDE_READ.replace("col + j", "col + j * ACROSS"),
+        replaced(REFERENCE, ("thread % (BN // TN) * TN", "thread % (BN // TN) * 4"),
+                 ("col0 + col + j", "col0 + col + j * ACROSS"))
+    ).replace("my_linearized", "my_wide"),
 }
 
 def other_wide_order(name, shape, fill, read, verdict):
@@ -245,69 +210,76 @@ def other_wide_order(name, shape, fill, read, verdict):
                   with_order(shape, fill, read).replace("my_linearized", "my_wide"), verdict)
 
 
-FAR = with_order(*PLAIN, "            for j in range(TN): reg_n[j] = b_tile[dot, col + j * ACROSS]\n",
-                 REFERENCE[:REFERENCE.rindex("    for i in range(TM):")].replace("thread % ACROSS * TN", "thread % ACROSS")
-                 + "    for i in range(TM):\n"
-                 + "        for j in range(TN): c[row0 + row + i, col0 + col + j * ACROSS] = acc[i, j]\n")
-
 WIDE_MUTANTS = (
     *CHEATS,
-    Mutant("not written", WIDE_LOAD, "...", "written"),
+    Mutant("not written", "x = load4(b_tile, (dot, j // 4, col // 2))", "...", "written"),
     Mutant("halves swapped in the load", "(dot, j // 4, col // 2)", "(dot, 1 - j // 4, col // 2)", "correct"),
     Mutant("always the first half", "(dot, j // 4, col // 2)", "(dot, 0, col // 2)", "correct"),
     Mutant("the second four over the first", "reg_n[j + q] = x[q]", "reg_n[q] = x[q]", "all written"),
     Mutant("j, not the half", "(dot, j // 4, col // 2)", "(dot, j, col // 2)", "in bounds"),
-    Mutant("a thread's number, not its words", "(dot, j // 4, col // 2)", "(dot, j // 4, col // TN)", "aligned"),
-    Mutant("the first column, not the first word", "(dot, j // 4, col // 2)", "(dot, j // 4, col)", "all written"),
+    Mutant("a thread's number, not its words", "(dot, j // 4, col // 2)", "(dot, j // 4, col // TN)",
+           "aligned"),
+    Mutant("the first column, not the first word", "(dot, j // 4, col // 2)", "(dot, j // 4, col)",
+           "all written"),
     Mutant("the first row in each step", "(dot, j // 4, col // 2)", "(0, j // 4, col // 2)", "correct"),
     Mutant("all rows of B in one", "(b_row, b_col // 4 % 2,", "(0, b_col // 4 % 2,", "no races"),
     Mutant("stored at a group's number", "b_col // 8 * 4)", "b_col // 8)", "aligned"),
-    Mutant("left and right half of the tile", "b_col // 4 % 2, b_col // 8 * 4", "b_col // (BN // 2), b_col % (BN // 2)", "correct"),
+    Mutant("left and right half of the tile", "b_col // 4 % 2, b_col // 8 * 4",
+           "b_col // (BN // 2), b_col % (BN // 2)", "correct"),
     Mutant("both halves in one", "b_col // 4 % 2, b_col // 8 * 4", "0, b_col // 8 * 4", "no races"),
     Mutant("rows of 81 words", "HALF = BN // 2 + 16", "HALF = BN // 2 + 17", "aligned"),
-    Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
-    Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
-    Mutant("the same rows of B for each tile", "(k0 + b_row, col0 + b_col)", "(b_row, col0 + b_col)", "correct"),
     Mutant("a tile that is not aligned", "HALF), float32, alignment=16)", "HALF), float32)", "aligned"),
-    Mutant("a number in place of the name, right for one tile", "HALF = BN // 2 + 16", "HALF = 48", "in bounds"),
+    Mutant("a number in place of the name, right for one tile", "HALF = BN // 2 + 16", "HALF = 48",
+           "in bounds"),
     Mutant("no padding between the halves", "HALF = BN // 2 + 16", "HALF = BN // 2", "stores of B"),
     Mutant("8 words of padding", "HALF = BN // 2 + 16", "HALF = BN // 2 + 8", "stores of B"),
     other_wide_order("kernel 6's order", *PLAIN, WIDE_READ, "loads of B"),
     other_wide_order("kernel 7's order", SHAPE, FILL, READ, "stores of B"),
-    Mutant("a thread's columns far apart", WIDE_SOLUTIONS["reference"], FAR.replace("my_linearized", "my_wide"), "loads per step"))
+    Mutant("a thread's columns far apart", WIDE_SOLUTIONS["reference"],
+           replaced(with_order(
+               *PLAIN, "            for j in range(TN): reg_n[j] = b_tile[dot, col + j * ACROSS]\n"),
+                    ("my_linearized", "my_wide"), ("thread % (BN // TN) * TN", "thread % (BN // TN)"),
+                    (STORES, """    for i in range(TM):
+        for j in range(TN): c[row0 + row + i, col0 + col + j * ACROSS] = acc[i, j]
+""")), "loads per step"))
 
 
 CASES = (matmul_case(64, 64, 16, 64, 1),
          matmul_case(64, 128, 16, 128, (2, 1), dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, ACROSS=8)),
-         matmul_case(256, 128, 4, 128, (1, 2), dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
-SIZES = ("the launch before was right. This one has other sizes, or more blocks: does a number stand where a name "
-         "belongs, or a name that had the same value there? And does each place count from the block's corner, row0 "
-         "and col0?")
-TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one once all "
-                "have read them")
-OF_BLOCKS = ("the rows of a block begin at row0, from blockIdx.y, its columns at col0, from blockIdx.x, and a k tile "
-             "at k0: is each of them where it belongs?")
+         matmul_case(256, 128, 4, 128, (1, 2),
+                     dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
+SIZES = ("the launch before was right. This one has other sizes, or more blocks: does a number stand where "
+         "a name belongs, or a name that had the same value there? And does each place count from the "
+         "block's corner, row0 and col0?")
+TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one "
+                "once all have read them")
+OF_BLOCKS = ("the rows of a block begin at row0, from blockIdx.y, its columns at col0, from blockIdx.x, and "
+             "a k tile at k0: is each of them where it belongs?")
 HINTS = {
     f"correct: {CASES[1].name}": SIZES, f"correct: {CASES[2].name}": SIZES,
-    "correct: in the wrong places": "the sums are right, but belong to other columns or rows. Follow one column of "
-                                    "B: to which place of b_tile does it go, which thread reads that place, and as "
-                                    "which of its columns?",
-    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, all its BK steps, and "
-               "is row dot read in step dot? Then follow B[k, x]: where does it go, and which thread reads it?",
-    "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have as many, "
-                         "in the same order? With names, not numbers: BK, TN and ACROSS differ from launch to launch",
-    "in bounds: a_tile": "the lines for A are right as the page gives them: was BK, BM or TM replaced by a number, "
-                         "or by another name?",
+    "correct: in the wrong places": "the sums are right, but belong to other columns or rows. Follow one "
+                                    "column of B: to which place of b_tile does it go, which thread reads "
+                                    "that place, and as which of its columns?",
+    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, all its BK "
+               "steps, and is row dot read in step dot? Then follow B[k, x]: where does it go, and which "
+               "thread reads it?",
+    "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have "
+                         "as many, in the same order? With names, not numbers: BK, TN and ACROSS differ "
+                         "from launch to launch",
+    "in bounds: a_tile": "the lines for A are right as the page gives them: was BK, BM or TM replaced by a "
+                         "number, or by another name?",
     "in bounds": OF_BLOCKS,
-    "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?",
-    "all written: b_tile": "a thread brings four numbers of B: each needs a place of its own, and is looked for "
-                           "where it was stored. And a barrier stands between",
-    "all written": "another thread stores this number: do all threads meet at a barrier between that and the first "
-                   "read?",
+    "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its "
+                         "number?",
+    "all written: b_tile": "a thread brings four numbers of B: each needs a place of its own, and is looked "
+                           "for where it was stored. And a barrier stands between",
+    "all written": "another thread stores this number: do all threads meet at a barrier between that and "
+                   "the first read?",
     "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,
-    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those loads by "
-                                  "its name",
-    "stores of B: keep that name": "B goes to b_tile, in shared memory, and grade counts those stores by its name"}
+    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those "
+                                  "loads by its name",
+    "stores of B: keep that name": "B goes to b_tile, in shared memory, and grade counts those stores by "
+                                   "its name"}
 
 EXERCISES = (Exercise(
     "07", "my_linearized", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
@@ -315,21 +287,25 @@ EXERCISES = (Exercise(
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="which words do threads 0, 1, 2 … read at the same time? Put those side by side"),
            NO_FLOAT64,
-           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA", counted="code",
-                hint="reg_n lies in registers only if the compiler knows every index into it. And is anything else "
-                     "in the loop that it doesn't need, such as a second load from global memory?")),
+           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA",
+                counted="code",
+                hint="reg_n lies in registers only if the compiler knows every index into it. And is "
+                     "anything else in the loop that it doesn't need, such as a second load from global "
+                     "memory?")),
     solutions=SOLUTIONS, mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),
     Exercise(
     "07b", "my_wide", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
     goals=(two_barriers(TILES),
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
-                hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 banks"),
+                hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 "
+                     "banks"),
            Goal("loads per step", loads_a_step, most=4, unit="instructions, of A and of B", counted="code",
-                hint="a load of 128 bits needs four neighbors, and a compiler that can see that they are: which "
-                     "four columns of a thread stay together? Where a formula hides it, as ^ does, call load4"),
+                hint="a load of 128 bits needs four neighbors, and a compiler that can see that they are: "
+                     "which four columns of a thread stay together? Where a formula hides it, as ^ does, "
+                     "call load4"),
            Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",
-                hint="eight neighboring threads store 32 neighbors of B: where does every second group of four go, "
-                     "and what would move that place by 16 banks? One store4 for all four, too")),
+                hint="eight neighboring threads store 32 neighbors of B: where does every second group of "
+                     "four go, and what would move that place by 16 banks? One store4 for all four, too")),
     solutions=WIDE_SOLUTIONS, mutants=WIDE_MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)))

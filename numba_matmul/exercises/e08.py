@@ -1,4 +1,4 @@
-"""What `grade("08", my_padded)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("08", my_padded)` asks of a kernel, what it accepts, and what it must catch.
 
 `grade("08", my_padded)` runs the kernel with three sets of sizes: tiles of 64×64×8 with 4×8 results per
 thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16×8 in one. The tiles are called
@@ -17,72 +17,27 @@ thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16�
   loaded at once, and four of C are stored at once.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
+from ..kernels.k08_bank_conflicts_padding import short_padded
+from ..source import reference_of, replaced
 from .e03 import two_barriers
+from .e04 import OF_THE_LOOP
+from .e05 import IN_FLOAT64, stored_early
 from .e06 import width
-from .e07 import OF_BLOCKS, OF_THE_LOOP, SIZES, TWO_BARRIERS, loads_of, stores_of
+from .e07 import OF_BLOCKS, SIZES, TWO_BARRIERS, loads_of, stores_of
 
 
-PREAMBLE = """from numba_matmul.ptx.core import load4, store4
-BM, BN, BK, TM, TN = 128, 128, 8, 8, 8
-GAP = BN // 2
-"""
-REFERENCE = """WIDE = BM + 4
-
-@cuda.jit
-def my_padded(a, b, c):
-    a_tile = cuda.shared.array((BK, WIDE), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    row, col = thread // (BN // TN) * TM, thread % (BN // TN) * 4
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        x = load4(b, (k0 + b_row, col0 + b_col))
-        store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])
-        cuda.syncthreads()  # filled
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, col + j // 4 * GAP + j % 4]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()  # read
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j // 4 * GAP),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = "WIDE = BM + 4\n\n" + reference_of(short_padded, "my_padded")
 
 
 STORE = "        for q in range(4): a_tile[a_col + q, a_row] = x[q]\n"
-READ = "            for i in range(TM): reg_m[i] = a_tile[dot, row + i]\n"
 COLUMNS = "            for j in range(TN): reg_n[j] = b_tile[dot, col + j // 4 * GAP + j % 4]\n"
 C_PLACE = "(row0 + row + i, col0 + col + j // 4 * GAP)"
-SPREAD = (("thread // (BN // TN) * TM,", "thread // (BN // TN),"), ("a_tile[dot, row + i]", "a_tile[dot, row + i * (BM // TM)]"),
-          ("row0 + row + i,", "row0 + row + i * (BM // TM),"))
 
 def narrow_loads(code):
     "Loads of fewer than 128 bits from shared memory, in the main loop."
     return code.mix.get("LDS 32", 0) + code.mix.get("LDS 64", 0)
 
-def changed(*pairs):
-    "The reference with some texts replaced, each of which occurs in it once."
-    source = REFERENCE
-    for old, new in pairs:
-        if source.count(old) != 1: raise ValueError(f"{old!r} occurs {source.count(old)} times, not once")
-        source = source.replace(old, new)
-    return source
+def changed(*pairs): return replaced(REFERENCE, *pairs)
 
 SOLUTIONS = {
     "reference": REFERENCE,
@@ -106,7 +61,8 @@ SOLUTIONS = {
 """)),
     "rows 4 to 7 in another order, no padding": changed(  # a swizzle
         ("WIDE = BM + 4", "WIDE = BM"), ("a_tile[a_col + q, a_row]", "a_tile[a_col + q, a_row ^ a_col * 4]"),
-        (READ, """            for i in range(0, TM, 4):
+        ("            for i in range(TM): reg_m[i] = a_tile[dot, row + i]\n", """
+            for i in range(0, TM, 4):
                 x = load4(a_tile, (dot, (row + i) ^ dot // 4 * 16))
                 for q in range(4): reg_m[i + q] = x[q]
 """)),
@@ -114,15 +70,12 @@ SOLUTIONS = {
 
 
 STORES = REFERENCE[REFERENCE.rindex("    for i in range(TM):"):]
-IN_LOOP = (STORES.replace("    for i", "        for i").replace("        for j", "            for j")
-           .replace("            store4", "                store4"))
 
 
 MUTANTS = (
-    Mutant("C stored in each tile", "        k0 += BK\n", "        k0 += BK\n" + IN_LOOP, "one store each"),
-    Mutant("C stored in each tile, but not by the first block", "        k0 += BK\n",
-           "        k0 += BK\n" + IN_LOOP.replace("range(TM)", "range(TM * (cuda.blockIdx.x > 0))"), "one store each"),
-    *OF_THE_LOOP,
+    *stored_early(REFERENCE), *OF_THE_LOOP, IN_FLOAT64,
+    Mutant("a barrier between the copies", "        store4(b_tile, ",
+           "        cuda.syncthreads()\n        store4(b_tile, ", "barriers per tile"),
     Mutant("a number for BK in the loop", "while dot < BK", "while dot < 8", "in bounds"),
     Mutant("a number for BK in the step", "k0 += BK", "k0 += 8", "correct"),
     Mutant("a number for TM", "thread // (BN // TN) * TM,", "thread // (BN // TN) * 4,", "correct"),
@@ -131,33 +84,34 @@ MUTANTS = (
         for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] += acc[i, j]
 """, "correct"),
     Mutant("a row of 68 words, right for one tile", "WIDE = BM + 4", "WIDE = 68", "in bounds"),
-    Mutant("the four not passed one by one", "x[0], x[1], x[2], x[3])\n        cuda", "x)\n        cuda", "compiles"),
+    Mutant("the four not passed one by one", "*load4(b", "load4(b", "compiles"),
     Mutant("not written", STORE, "        ...\n", "written"),
     Mutant("not transposed", "a_tile[a_col + q, a_row]", "a_tile[a_row, a_col + q]", "in bounds"),
     Mutant("one place for all four", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row]", "all written"),
     Mutant("the fourth number left out", STORE, STORE.replace("range(4)", "range(3)"), "all written"),
-    Mutant("stored behind the padding", "a_tile[a_col + q, a_row]", "a_tile[a_col + q, a_row + 4]", "all written"),
+    Mutant("stored behind the padding", "a_tile[a_col + q, a_row]", "a_tile[a_col + q, a_row + 4]",
+           "all written"),
     Mutant("read behind the padding", "a_tile[dot, row + i]", "a_tile[dot, row + i + 4]", "all written"),
     Mutant("the first row in each step", "a_tile[dot, row + i]", "a_tile[0, row + i]", "correct"),
     Mutant("the first group twice", "col + j // 4 * GAP + j % 4", "col + j % 4", "correct"),
     Mutant("a thread's column of results", "a_tile[dot, row + i]", "a_tile[dot, col + i]", "correct"),
-    Mutant("threads in a row by TN", "thread // (BN // TN) * TM, thread % (BN // TN) * 4", "thread // TN * TM, thread % TN * 4", "in bounds"),
-    Mutant("A's tile not aligned", "cuda.shared.array((BK, WIDE), float32, alignment=16)", "cuda.shared.array((BK, WIDE), float32)", "aligned",
+    Mutant("threads in a row by TN", "thread // (BN // TN) * TM, thread % (BN // TN) * 4",
+           "thread // TN * TM, thread % TN * 4", "in bounds"),
+    Mutant("A's tile not aligned", "cuda.shared.array((BK, WIDE), float32, alignment=16)",
+           "cuda.shared.array((BK, WIDE), float32)", "aligned",
            of="rows 4 to 7 in another order, no padding"),
-    Mutant("B's tile not aligned", "cuda.shared.array((BK, BN), float32, alignment=16)", "cuda.shared.array((BK, BN), float32)", "aligned"),
+    Mutant("B's tile not aligned", "cuda.shared.array((BK, BN), float32, alignment=16)",
+           "cuda.shared.array((BK, BN), float32)", "aligned"),
     Mutant("one word of padding", "WIDE = BM + 4", "WIDE = BM + 1", "stores of A"),
     Mutant("two words", "WIDE = BM + 4", "WIDE = BM + 2", "stores of A"),
     Mutant("five words", "WIDE = BM + 4", "WIDE = BM + 5", "stores of A"),
     Mutant("a row too short", "WIDE = BM + 4", "WIDE = BM // 2 - 4", "in bounds"),
-    Mutant("no barrier after filling", "cuda.syncthreads()  # filled", "pass", "all written"),
-    Mutant("no barrier after reading", "cuda.syncthreads()  # read", "pass", "no races"),
-    Mutant("the same columns of A for each tile", "(row0 + a_row, k0 + a_col)", "(row0 + a_row, a_col)", "correct"),
+    Mutant("the same columns of A for each tile", "(row0 + a_row, k0 + a_col)", "(row0 + a_row, a_col)",
+           "correct"),
     Mutant("the first block's rows", "(row0 + a_row, k0 + a_col)", "(a_row, k0 + a_col)", "correct"),
     Mutant("a load that starts anywhere", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
            "a_col = thread // (BK // 4), thread % (BK // 4)", "aligned"),
     Mutant("never ends", "        k0 += BK\n", "", "ends"),
-    Mutant("results in float64", "acc = cuda.local.array((TM, TN), float32)", "acc = cuda.local.array((TM, TN), np.float64)",
-           "float64"),
     Mutant("no padding", "WIDE = BM + 4", "WIDE = BM", "stores of A"),
     Mutant("8 words", "WIDE = BM + 4", "WIDE = BM + 8", "stores of A"),
     Mutant("16 words", "WIDE = BM + 4", "WIDE = BM + 16", "stores of A"),
@@ -169,73 +123,99 @@ MUTANTS = (
         (C_PLACE, "(row0 + row + i, col0 + col + j)")), "loads of B"),
     Mutant("the groups beside each other in the tile", "col + j // 4 * GAP + j % 4", "col + j", "correct"),
     Mutant("the groups beside each other in C", C_PLACE, "(row0 + row + i, col0 + col + j)", "no races"),
-    Mutant("the threads still eight columns apart", "thread % (BN // TN) * 4", "thread % (BN // TN) * TN", "in bounds"),
-    Mutant("the second group a row further down", "b_tile[dot, col + j // 4 * GAP + j % 4]", "b_tile[dot + j // 4, col + j % 4]", "in bounds"),
+    Mutant("the threads still eight columns apart", "thread % (BN // TN) * 4", "thread % (BN // TN) * TN",
+           "in bounds"),
+    Mutant("the second group a row further down", "b_tile[dot, col + j // 4 * GAP + j % 4]",
+           "b_tile[dot + j // 4, col + j % 4]", "in bounds"),
     Mutant("groups of two", "col + j // 4 * GAP + j % 4", "col + j // 2 * GAP // 2 + j % 2", "in bounds"),
     Mutant("B padded in place of A", REFERENCE, changed(
         ("a_tile = cuda.shared.array((BK, WIDE)", "a_tile = cuda.shared.array((BK, BM)"),
         ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, WIDE)")), "stores of A"),
-    Mutant("B padded by five as well", REFERENCE, changed(
-        ("WIDE = BM + 4", "WIDE, B_WIDE = BM + 4, BN + 5"), ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, B_WIDE)"),
-        ("store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])", "for q in range(4): b_tile[b_row, b_col + q] = x[q]")),
-        "narrow loads"),
+    Mutant("B padded by five as well", REFERENCE,
+           changed(("WIDE = BM + 4", "WIDE, B_WIDE = BM + 4, BN + 5"),
+                   ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, B_WIDE)"),
+                   ("        store4(b_tile, (b_row, b_col), *load4(b, (k0 + b_row, col0 + b_col)))\n",
+                    "        x = load4(b, (k0 + b_row, col0 + b_col))\n"
+                    "        for q in range(4): b_tile[b_row, b_col + q] = x[q]\n")), "narrow loads"),
     Mutant("C stored one by one", """        for j in range(0, TN, 4):
             store4(c, (row0 + row + i, col0 + col + j // 4 * GAP),
                    acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-""", "        for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] = acc[i, j]\n", "width"),
-    Mutant("A copied number by number", STORE, STORE.replace("x[q]", "a[row0 + a_row, k0 + a_col + q]"), "width"),
-    Mutant("a thread's rows spread over the tile", REFERENCE, changed(*SPREAD), "narrow loads"),
+""", """        for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] = acc[i, j]
+""", "width"),
+    Mutant("A copied number by number", STORE, STORE.replace("x[q]", "a[row0 + a_row, k0 + a_col + q]"),
+           "width"),
+    Mutant("a thread's rows spread over the tile", REFERENCE,
+           changed(("thread // (BN // TN) * TM,", "thread // (BN // TN),"),
+                   ("a_tile[dot, row + i]", "a_tile[dot, row + i * (BM // TM)]"),
+                   ("row0 + row + i,", "row0 + row + i * (BM // TM),")), "narrow loads"),
     Mutant("a warp brings 32 rows", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
            "a_col = thread % BM, thread // BM * 4", "sectors of A"))
 
 
 HINTS = {
-    "correct: 64×96×8": SIZES, "correct: 128×128×4": SIZES,
-    "correct: in the wrong places": "the sums are right, but belong to other columns or rows: are the columns that a "
-                                    "thread reads from b_tile those that it stores to c, four from col on and four "
-                                    "from col + GAP on? And the rows of a_tile?",
-    "correct: never written": "a thread stores TM rows, and in each of them two groups of four: from col on, and "
-                              "from col + GAP on",
-    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read in "
-               "step dot? A[r, k] belongs into row k, column r of the tile. And which columns of B are a thread's "
-               "second group?",
-    "in bounds: a_tile": "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM numbers and the padding behind "
-                         "them. Use the names, and make WIDE from BM: they differ from launch to launch",
-    "in bounds: b_tile": "the threads side by side share BN columns: their first groups of four lie one after the "
-                         "other in the left half, the second groups GAP further right, in the same row. Use the "
-                         "names: they differ from launch to launch",
+    "correct: 64×96×8": SIZES,
+    "correct: 128×128×4": SIZES,
+    "correct: in the wrong places": (
+        "the sums are right, but belong to other columns or rows: are the columns that a thread reads from "
+        "b_tile those that it stores to c, four from col on and four from col + GAP on? And the rows of "
+        "a_tile?"),
+    "correct: never written": (
+        "a thread stores TM rows, and in each of them two groups of four: from col on, and from col + GAP "
+        "on"),
+    "correct": (
+        "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read "
+        "in step dot? A[r, k] belongs into row k, column r of the tile. And which columns of B are a "
+        "thread's second group?"),
+    "in bounds: a_tile": (
+        "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM numbers and the padding behind them. "
+        "Use the names, and make WIDE from BM: they differ from launch to launch"),
+    "in bounds: b_tile": (
+        "the threads side by side share BN columns: their first groups of four lie one after the other in "
+        "the left half, the second groups GAP further right, in the same row. Use the names: they differ "
+        "from launch to launch"),
     "in bounds": OF_BLOCKS,
-    "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?",
-    "all written": "each of the four numbers of A that a thread brings goes into a row of the tile of its own, and "
-                   "what is stored in column x is read from column x. And all threads meet at a barrier between "
-                   "filling a tile and reading it",
-    "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,
-    "no races: race: c[": "two threads store the same element of C: a thread stores to the columns that it reads "
-                          "from b_tile",
-    "stores of A: keep that name": "A goes to a_tile, in shared memory, and grade counts those stores by its name",
-    "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those loads by "
-                                  "its name"}
-LONGER = "which threads store to the same bank, and how many rows of the tile lie between their places?"
+    "all written: reg_": (
+        "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?"),
+    "all written": (
+        "each of the four numbers of A that a thread brings goes into a row of the tile of its own, and "
+        "what is stored in column x is read from column x. And all threads meet at a barrier between "
+        "filling a tile and reading it"),
+    "no races: was read by": TWO_BARRIERS,
+    "no races: and is read by": TWO_BARRIERS,
+    "no races: race: c[": (
+        "two threads store the same element of C: a thread stores to the columns that it reads from b_tile"),
+    "stores of A: keep that name": (
+        "A goes to a_tile, in shared memory, and grade counts those stores by its name"),
+    "loads of B: keep that name": (
+        "reg_n is filled from b_tile, in shared memory, and grade counts those loads by its name")}
 
 EXERCISES = (Exercise(
     "08", "my_padded",
     cases=(matmul_case(64, 64, 32, 128, 1),  # as in lesson 7, BM = BN and TN = 8
            matmul_case(64, 96, 8, 32, (3, 2), dict(BM=32, BN=32, BK=4, TM=4, TN=8, THREADS=32, GAP=16)),
            matmul_case(128, 128, 4, 128, 1, dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, GAP=64))),
-    constants=dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, GAP=32), preamble=PREAMBLE,
+    constants=dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, GAP=32),
+    preamble="""from numba_matmul.ptx.core import load4, store4
+BM, BN, BK, TM, TN = 128, 128, 8, 8, 8
+GAP = BN // 2
+""",
     goals=(two_barriers(4),
-           Goal("stores of A", stores_of("a_tile", 4 * 4), most=4, unit="wavefronts per warp and tile", hint=LONGER),
+           Goal("stores of A", stores_of("a_tile", 4 * 4), most=4, unit="wavefronts per warp and tile",
+                hint="which threads store to the same bank, and how many rows of the tile lie between their "
+                     "places?"),
            Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors per request",
                 hint="two neighboring threads should read eight neighbors of A, which is a whole sector"),
            Goal("loads of B", loads_of("b_tile", 4 * 4 * 8), most=8, unit="wavefronts per step of a warp",
-                hint="eight threads side by side read four neighbors each: do these 32 words lie in 32 banks?"),
-           Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop", counted="code",
-                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be neighbors in "
-                     "it. The compiler must see both, and that no index is negative, as int64 or a difference may "
-                     "be: else use load4"),
+                hint="eight threads side by side read four neighbors each: do these 32 words lie in 32 "
+                     "banks?"),
+           Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop",
+                counted="code",
+                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be "
+                     "neighbors in it. The compiler must see both, and that no index is negative, as int64 "
+                     "or a difference may be: else use load4"),
            Goal("width", width, least=128, unit="bits", counted="code",
-                hint="the compiler never widens accesses to global memory: load A and B by load4, and store C by "
-                     "store4, in groups of four neighbors"),
+                hint="the compiler never widens accesses to global memory: load A and B by load4, and store "
+                     "C by store4, in groups of four neighbors"),
            NO_FLOAT64),
     hints=HINTS,
     solutions=SOLUTIONS, mutants=MUTANTS,

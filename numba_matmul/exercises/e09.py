@@ -1,4 +1,4 @@
-"""What `grade("09", my_rule)` asks of a rule and of the tile `my_tile`, the answers that it accepts, and the mistakes that it has to catch.
+"""What `grade("09", my_rule)` asks of a rule and of a tile, what it accepts, and what it must catch.
 
 A rule is judged by tiles, so it may be written in any way. Here is a list of tiles that keep the given rules;
 some work, some don't. This was tried, not reasoned: each was run in the strict simulator, and compiled for
@@ -13,7 +13,8 @@ from functools import partial
 
 from ..cards import load_cards
 from ..compiler import machine_code, occupancy
-from ..exercise import NO_COMPILER, Exercise, Mutant, Verdict
+from ..exercise import Exercise, Mutant
+from ..judge import NO_COMPILER, Verdict
 from ..gemm.tiles import GroupTile, check_tile
 from ..kernels.k09_autotuning import RULES, sgemm_autotuned
 from ..microscope import microscope
@@ -21,25 +22,33 @@ from ..process import has_compiler
 
 
 WORK = [GroupTile(*sizes) for sizes in (
-    (128, 128, 16, 8, 8), (128, 128, 16, 4, 4, 4, 16), (128, 128, 8, 8, 8), (128, 128, 32, 4, 4), (64, 64, 16, 4, 4),
-    (64, 64, 16, 4, 4, 4, 16), (64, 64, 64, 4, 4), (64, 64, 32, 4, 4, 4, 8), (64, 128, 16, 4, 8), (128, 64, 16, 8, 4),
-    (192, 64, 16, 4, 4), (192, 128, 16, 4, 4, 4), (192, 128, 32, 4, 4), (320, 64, 16, 4, 4), (384, 64, 16, 8, 4),
-    (448, 64, 16, 4, 4), (256, 64, 16, 4, 4), (64, 256, 16, 4, 4), (256, 128, 8, 8, 8), (128, 256, 8, 8, 8),
-    (512, 64, 16, 4, 4), (64, 512, 16, 4, 4), (256, 128, 32, 8, 8), (128, 256, 32, 8, 4, 0, 8),
-    (256, 64, 32, 4, 4, 60))]
+    (128, 128, 16, 8, 8), (128, 128, 16, 4, 4, 4, 16), (128, 128, 8, 8, 8), (128, 128, 32, 4, 4),
+    (64, 64, 16, 4, 4), (64, 64, 16, 4, 4, 4, 16), (64, 64, 64, 4, 4), (64, 64, 32, 4, 4, 4, 8),
+    (64, 128, 16, 4, 8), (128, 64, 16, 8, 4), (192, 64, 16, 4, 4), (192, 128, 16, 4, 4, 4),
+    (192, 128, 32, 4, 4), (320, 64, 16, 4, 4), (384, 64, 16, 8, 4), (448, 64, 16, 4, 4), (256, 64, 16, 4, 4),
+    (64, 256, 16, 4, 4), (256, 128, 8, 8, 8), (128, 256, 8, 8, 8), (512, 64, 16, 4, 4), (64, 512, 16, 4, 4),
+    (256, 128, 32, 8, 8), (128, 256, 32, 8, 4, 0, 8), (256, 64, 32, 4, 4, 60))]
 FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
-    "whole passes": ((64, 64, 8, 4, 4), (64, 128, 8, 4, 4), (128, 128, 4, 4, 4), (192, 64, 8, 4, 4), (192, 128, 8, 4, 4),
-                     (64, 512, 8, 4, 4), (256, 64, 8, 4, 4), (128, 64, 8, 8, 4), (512, 64, 8, 4, 4)),
-    "whole rows": ((128, 128, 24, 4, 4), (64, 64, 48, 4, 4), (128, 64, 48, 4, 4), (64, 192, 16, 4, 4),
-                   (128, 192, 16, 4, 4), (64, 384, 16, 4, 4)),
-    "shared memory": ((128, 128, 64, 8, 8), (64, 64, 128, 4, 4), (64, 512, 32, 4, 4), (256, 128, 32, 8, 8, 4),
-                      (128, 256, 32, 4, 4, 4), (256, 64, 32, 4, 4, 68)),
-    "registers": ((256, 256, 16, 8, 8), (256, 256, 8, 8, 8), (512, 128, 8, 8, 8), (128, 512, 8, 4, 4))}.items()}
-WHY = {"whole passes": "a pass of 256 threads is 1,024 numbers; is each of the two tiles a whole number of passes?",
-       "whole rows": "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a remainder?",
+    "whole passes": (
+        (64, 64, 8, 4, 4), (64, 128, 8, 4, 4), (128, 128, 4, 4, 4), (192, 64, 8, 4, 4), (192, 128, 8, 4, 4),
+        (64, 512, 8, 4, 4), (256, 64, 8, 4, 4), (128, 64, 8, 8, 4), (512, 64, 8, 4, 4)),
+    "whole rows": (
+        (128, 128, 24, 4, 4), (64, 64, 48, 4, 4), (128, 64, 48, 4, 4), (64, 192, 16, 4, 4),
+        (128, 192, 16, 4, 4), (64, 384, 16, 4, 4)),
+    "shared memory": (
+        (128, 128, 64, 8, 8), (64, 64, 128, 4, 4), (64, 512, 32, 4, 4), (256, 128, 32, 8, 8, 4),
+        (128, 256, 32, 4, 4, 4), (256, 64, 32, 4, 4, 68)),
+    "registers": (
+        (256, 256, 16, 8, 8), (256, 256, 8, 8, 8), (512, 128, 8, 8, 8), (128, 512, 8, 4, 4))}.items()}
+WHY = {"whole passes": (
+           "a pass of 256 threads is 1,024 numbers; is each of the two tiles a whole number of passes?"),
+       "whole rows": (
+           "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a "
+           "remainder?"),
        "shared memory": "48 KB for both tiles together, in float32; does the padding count?",
-       "registers": "256 threads share the bm × bn sums of a block: how many does each keep? Allow it 128 of its 255 "
-                    "registers"}
+       "registers": (
+           "256 threads share the bm × bn sums of a block: how many does each keep? Allow it 128 of its 255 "
+           "registers")}
 
 
 # The judge of the tile counts the *wavefronts* of shared memory, loads and stores, for each multiply-add
@@ -52,7 +61,8 @@ MOST, WARPS = 0.22, 16  # wavefronts for each FFMA; warps of a multiprocessor
 def wavefronts(tile):
     "Wavefronts of shared memory for each multiply-add of a warp."
     view = microscope(partial(sgemm_autotuned, tile=tile), (tile.bm, tile.bn, tile.bk))
-    return sum(site.passes for site in view.merged() if site.space == "shared") * 32 / (tile.bm * tile.bn * tile.bk)
+    passes = sum(site.passes for site in view.merged() if site.space == "shared")
+    return passes * 32 / (tile.bm * tile.bn * tile.bk)
 
 def recorded_speed(tile):
     "What the recorded searches say of a tile, in a sentence."
@@ -66,35 +76,31 @@ def recorded_speed(tile):
 
 
 def borrowed_from(fn, *args):
-    "What a function returns, and which function of the library it has called; methods and rules of a tile are no answer."
+    "What a function returns, and which of the library's it called. A tile's methods and rules don't count."
     called, before = [], sys.getprofile()
     def note(frame, event, _):
         module, name = frame.f_globals.get("__name__", ""), frame.f_code.co_qualname
-        if event == "call" and module.startswith("numba_matmul.") and module != "numba_matmul.arrays" and name.isidentifier(): called.append(name)
+        answers = module.startswith("numba_matmul.") and module != "numba_matmul.arrays"
+        if event == "call" and answers and name.isidentifier(): called.append(name)
     sys.setprofile(note)
     try: return fn(*args), called
     finally: sys.setprofile(before)
 
 def not_your_own(fn, called):
-    return Verdict("your own", False, f"{fn.__name__} calls {called[0]}, which is the library's own answer",
-                   "write it yourself, then compare it with the library's")
+    return Verdict("your own", False, f"{fn.__name__} calls {called[0]}, which is the library's own answer")
 
 def judge_rule(rule):
-    "The verdicts on a rule, up to the first that fails."
+    "The verdicts on a rule, one by one."
     answers = {name: [] for name in (*FAIL, "accepts")}
     try:
         for name, tiles in (FAIL | {"accepts": WORK}).items():
             for tile in tiles:
                 reason, called = borrowed_from(rule, tile)
-                if called:
-                    yield not_your_own(rule, called)
-                    return
+                if called: yield not_your_own(rule, called)
                 if reason is not None and not (isinstance(reason, str) and reason):
                     raise TypeError(f"it returned {reason!r}, not a reason in words, or None")
                 answers[name].append((tile, reason))
-    except Exception as e:
-        yield Verdict("runs", False, f"{type(e).__name__}: {e}")
-        return
+    except Exception as e: yield Verdict("runs", False, f"{type(e).__name__}: {e}")
     wrong = [(tile, reason) for tile, reason in answers.pop("accepts") if reason]
     yield Verdict("accepts", not wrong, f"{len(WORK)} tiles that work" if not wrong else
                   f"{wrong[0][0]} works, but your rule says: {wrong[0][1]}")
@@ -107,16 +113,12 @@ def judge_rule(rule):
 
 def judge_tile(tile):
     "The verdicts on a tile."
-    try:
-        check_tile(tile, RULES, GroupTile)
-    except (TypeError, ValueError) as e:
-        yield Verdict("my_tile works", False, str(e))
-        return
+    try: check_tile(tile, RULES, GroupTile)
+    except (TypeError, ValueError) as e: yield Verdict("my_tile works", False, str(e))
     yield Verdict("my_tile works", True, str(tuple(tile)))
     count = wavefronts(tile)
     yield Verdict("wavefronts", count <= MOST, f"{count:.3g} for each multiply-add" + (
         "" if count <= MOST else f", the goal is at most {MOST}"))
-    if count > MOST: return
     if not has_compiler():
         yield Verdict("warps", None, NO_COMPILER)
         return
@@ -127,9 +129,7 @@ def judge_tile(tile):
 
 def judge(exercise, rule):
     "The verdicts on `my_rule`, and on `my_tile`, which stands beside it."
-    for verdict in judge_rule(rule):
-        yield verdict
-        if verdict.failed: return
+    yield from judge_rule(rule)
     tile = rule.__globals__.get("my_tile", ...)
     if tile is ...: yield Verdict("my_tile", False, "the rule is complete; now choose my_tile")
     else: yield from judge_tile(tile)
@@ -165,7 +165,8 @@ def my_rule(t):
         if not whole(rows * width, width): return f"{rows} rows of {width} aren't whole passes"
         if width & width - 1 or width > 1024: return f"{width} doesn't divide a pass"
     floats = t.bk * (t.bm + t.pad_a) + t.bk * t.bn
-    return "too large for shared memory" if floats * 4 > 49152 else "too many sums" if t.bm * t.bn > 128 * 256 else None
+    if floats * 4 > 49152: return "too large for shared memory"
+    return "too many sums" if t.bm * t.bn > 128 * 256 else None
 """, "the rules of the library": """from numba_matmul.gemm.tiles import TUNED_RULES
 my_tile = GroupTile(128, 128, 32, 8, 4, pad_a=4, unroll=8)._replace(bk=16)
 
@@ -214,15 +215,19 @@ MUTANTS = (
     Mutant("numbers, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
     Mutant("float64", "if 4 * t.bk *", "if 8 * t.bk *", "accepts"),
     Mutant("the limit of a multiprocessor", "48 * 1024", "227 * 1024", "shared memory"),
-    Mutant("each of the two tiles for itself", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)", "shared memory"),
-    Mutant("shared memory forgotten", "if 4 * t.bk * (t.bm + t.pad_a + t.bn) > 48 * 1024:", "if False:", "shared memory"),
-    Mutant("registers forgotten", "    if t.bm // 16 * (t.bn // 16) > 128: return \"too many results for the registers\"\n",
-           "", "registers"),
+    Mutant("each of the two tiles for itself", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)",
+           "shared memory"),
+    Mutant("shared memory forgotten", "if 4 * t.bk * (t.bm + t.pad_a + t.bn) > 48 * 1024:", "if False:",
+           "shared memory"),
+    Mutant("registers forgotten",
+           "    if t.bm // 16 * (t.bn // 16) > 128: return \"too many results for the registers\"\n", "",
+           "registers"),
     Mutant("one group of results", "t.bm // 16 * (t.bn // 16) > 128", "t.tm * t.tn > 128", "registers"),
     Mutant("every register a result", "(t.bn // 16) > 128", "(t.bn // 16) > 256", "registers"),
     Mutant("64 results, for two blocks", "(t.bn // 16) > 128", "(t.bn // 16) > 64", "accepts"),
     Mutant("rows and columns added", "t.bm // 16 * (t.bn // 16)", "t.bm // 16 + t.bn // 16", "registers"),
-    Mutant("True and False for a reason", "def my_rule(t):", "def my_rule(t): return not broken(t)\n\ndef broken(t):", "runs"),
+    Mutant("True and False for a reason", "def my_rule(t):",
+           "def my_rule(t): return not broken(t)\n\ndef broken(t):", "runs"),
     Mutant("raises, and returns nothing", 'return "more than 48 KB of shared memory"',
            'raise ValueError("more than 48 KB of shared memory")', "runs"),
     Mutant("a name that a tile does not have", "t.pad_a", "t.pad", "runs"),
@@ -237,10 +242,13 @@ def my_rule(t):
     Mutant("whatever the judge's own check says", REFERENCE, """from numba_matmul.exercises import e09
 my_tile = GroupTile(128, 128, 16, 4, 4, pad_a=4)
 
-def refused(t): return next((verdict.found for verdict in e09.judge_tile(t) if verdict.failed and verdict.name == "my_tile works"), None)
+def refused(t):
+    first = next(e09.judge_tile(t))
+    return first.found if first.failed else None
 def my_rule(t): return refused(t)
 """, "your own"),
-    Mutant("the kernel's factory asked", REFERENCE, """from numba_matmul.kernels.k09_autotuning import sgemm_autotuned_kernel
+    Mutant("the kernel's factory asked", REFERENCE,
+           """from numba_matmul.kernels.k09_autotuning import sgemm_autotuned_kernel
 my_tile = GroupTile(128, 128, 16, 4, 4, pad_a=4)
 
 def my_rule(t):
@@ -251,7 +259,8 @@ def my_rule(t):
     Mutant("a tuple, no tile", TILE_TEXT, "128, 128, 16, 4, 4, 4", "my_tile works"),
     Mutant("half a pass", TILE_TEXT, "GroupTile(64, 128, 8, 4, 4, pad_a=4)", "my_tile works"),
     Mutant("groups that don't fit", TILE_TEXT, "GroupTile(128, 64, 16, 4, 8, pad_a=4)", "my_tile works"),
-    Mutant("padding that breaks rows of 16 bytes", TILE_TEXT, "GroupTile(128, 128, 16, 4, 4, pad_a=2)", "my_tile works"),
+    Mutant("padding that breaks rows of 16 bytes", TILE_TEXT, "GroupTile(128, 128, 16, 4, 4, pad_a=2)",
+           "my_tile works"),
     Mutant("the default", TILE_TEXT, "TILE", "wavefronts"),
     Mutant("only padded", TILE_TEXT, "TILE._replace(pad_a=4)", "wavefronts"),
     Mutant("groups of four rows, of eight columns", TILE_TEXT, "TILE._replace(tm=4, pad_a=4)", "wavefronts"),
@@ -264,13 +273,19 @@ def my_rule(t):
 
 EXERCISES = (Exercise(
     "09", "my_rule", judge=judge,
-    hints={"runs": "return None if the tile works, and the reason as text if it can't; a tile has bm, bn, bk, tm, tn, pad_a",
-           "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
-           "my_tile": "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one A's rows?",
-           "my_tile works: expected a": "give it a GroupTile(…)",
-           "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
-           "wavefronts": "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how "
-                         "many words?). And a thread with more results reads fewer numbers for each",
-           "warps": "with more than 64 results per thread there is room for only one block"},
+    hints={
+        "runs": (
+            "return None if the tile works, and the reason as text if it can't; a tile has bm, bn, bk, tm, "
+            "tn, pad_a"),
+        "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
+        "my_tile": (
+            "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one "
+            "A's rows?"),
+        "my_tile works: expected a": "give it a GroupTile(…)",
+        "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
+        "wavefronts": (
+            "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how many "
+            "words?). And a thread with more results reads fewer numbers for each"),
+        "warps": "with more than 64 results per thread there is room for only one block"},
     preamble="from numba_matmul.gemm.tiles import GroupTile\nTILE = GroupTile(128, 128, 16, 8, 8)\n",
     solutions=SOLUTIONS, mutants=MUTANTS),)

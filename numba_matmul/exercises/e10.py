@@ -1,4 +1,4 @@
-"""What `grade("10", my_warptiling)` asks of the map from threads to results, which maps it accepts, and which it has to refuse.
+"""What `grade("10", my_warptiling)` asks of a map from threads to results, and which maps it must refuse.
 
 Only the map is missing, and every map that gives each result to exactly one thread computes the right
 product. It is graded with two sets of numbers, no two of them equal where the page's layout leaves them free:
@@ -13,18 +13,22 @@ where a tile is wider than high.) Then come these goals:
 
 The library's own kernel, or its map, isn't yours, and is refused.
 """
-import numpy as np
 from dataclasses import replace
-from ..exercise import Exercise, Goal, Mutant, Verdict, judge_kernel, matmul_case
-from ..process import kernel_parts
+
+import numpy as np
+from ..exercise import Exercise, Goal, Mutant, matmul_case
+from ..kernels import k10_warptiling as page
+from ..source import reference_of
+from .e04 import EACH_STEP, EXCHANGED
 
 
 SMALL = dict(BM=32, BN=64, BK=8, WM=16, WN=32, TM=2, TN=8, THREADS=128, PADDED=68)
 OTHER = dict(BM=16, BN=16, BK=16, WM=8, WN=16, TM=1, TN=4, THREADS=64, PADDED=20)
 
 def case(m, n, k, constants):
-    "A launch (a, b, c). The lesson's copy brings BN rows of A, even if a tile has fewer: so A has some more below."
-    plain = matmul_case(m, n, k, (constants["THREADS"], 1), (n // constants["BN"], m // constants["BM"]), constants)
+    "A launch (a, b, c). The lesson's copy brings BN rows of A, so A has some more below if a tile has fewer."
+    plain = matmul_case(m, n, k, (constants["THREADS"], 1), (n // constants["BN"], m // constants["BM"]),
+                        constants)
     def make(random):
         (a, b, c), expected = plain.make(random)
         below = random.standard_normal((constants["BN"] - constants["BM"], k)).astype(np.float32)
@@ -37,65 +41,12 @@ def numbers_per_step(view):
     if not sites: raise ValueError("nothing is read from shared memory")
     return sum(site.wanted for site in sites) / 4 / (4 * 32)
 
-def fences(code): return sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in code.instructions)
-
-NO_FENCES = Goal("fences", fences, most=0, counted="code",
+NO_FENCES = Goal("fences",
+                 lambda code: sum(x.opcode.startswith(("MEMBAR", "FENCE")) for x in code.instructions),
+                 most=0, counted="code",
                  hint="a barrier already orders what the threads of a block read and write in shared memory")
 
-def from_library(kernel, given=()):
-    "The verdict on a kernel that is the library's, or calls a device function of its kernels, other than those given."
-    seen, left = set(), [kernel]
-    while left:
-        if not (parts := kernel_parts(left.pop())) or parts[0] in seen: continue
-        fn = parts[0]
-        seen.add(fn)
-        if (fn.__module__ or "").startswith("numba_matmul.kernels.") and fn.__name__ not in given:
-            return Verdict("your own", False, f"{fn.__name__} is the library's own answer",
-                           "write the lines yourself: the library's kernel is for comparing, after you have passed")
-        left += [fn.__globals__.get(name) for name in fn.__code__.co_names]
-
-def judge(exercise, kernel):
-    "The usual verdicts, on a kernel of the reader's own."
-    return [found] if (found := from_library(kernel)) else list(judge_kernel(exercise, kernel))
-
-
-KERNEL = """@cuda.jit
-def my_warptiling(a, b, c):
-    a_tile = cuda.shared.array((BK, PADDED), float32, alignment=16)
-    b_tile = cuda.shared.array((BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    warp, lane = thread // 32, thread % 32
-    row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
-    col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-    k0 = 0
-    while k0 < a.shape[1]:
-        x = load4(a, (row0 + a_row, k0 + a_col))
-        for q in range(4): a_tile[a_col + q, a_row] = x[q]
-        x = load4(b, (k0 + b_row, col0 + b_col))
-        store4(b_tile, (b_row, b_col), x[0], x[1], x[2], x[3])
-        cuda.syncthreads()
-        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-        cuda.syncthreads()
-        k0 += BK
-    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
+REFERENCE = reference_of(page.short_warptiling, "my_warptiling")
 PLACE = """    warp, lane = thread // 32, thread % 32
     row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
     col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
@@ -103,7 +54,7 @@ PLACE = """    warp, lane = thread // 32, thread % 32
 
 def placed(text):
     "The kernel with a different map."
-    return KERNEL.replace(PLACE, text)
+    return REFERENCE.replace(PLACE, text)
 
 
 EXERCISES = (Exercise(
@@ -111,31 +62,42 @@ EXERCISES = (Exercise(
     preamble="from numba_matmul.ptx.core import load4, store4\n",
     cases=(case(32, 64, 32, SMALL), case(16, 48, 32, OTHER)),
     goals=(Goal("barriers per tile", lambda counts: counts.barriers / 4, most=2, counted="launches",
-                hint="one barrier before the k tile is read and one before the next is stored: a third orders nothing more"),
+                hint="one barrier before the k tile is read and one before the next is stored: a third "
+                     "orders nothing more"),
            Goal("numbers per step", numbers_per_step, most=48, unit="for a warp",
-                hint="32 lanes with TM × TN results each: let them form a rectangle of WM × WN, not a strip, and "
-                     "read each number once in a step"),
+                hint="32 lanes with TM × TN results each: let them form a rectangle of WM × WN, not a "
+                     "strip, and read each number once in a step"),
            NO_FENCES),
-    hints={"all written: _tile[": "either a thread reads a row or a column that the block doesn't have: row must "
-                                  "stay below BM and col below BN, even for the last thread. Or not all threads meet "
-                                  "at a barrier after the copy",
-           "correct: never written": "some places belong to no thread. How far is it from one lane to the next, down and across? "
-                                     "TM rows and TN columns. From one warp to the next? WM rows and WN columns",
-           "correct: are wrong": "each place in C gets a sum, so look at what is multiplied: a thread reads a_tile at its rows and "
-                                 "b_tile at its columns, the same ones that it stores to, in each step of each k tile",
-           "no races: _tile[": "a k tile is read only when all threads have stored it, and stored over only when all have read it: "
-                               "does every thread reach both barriers, in each k tile?",
-           "no races: race: c[": "two threads write the same element of C: do two lanes, or two warps, share a "
-                                 "place? Are row0 and col0 added?",
-           "aligned": "a thread stores four neighbors at once, so its first column must be a multiple of four: from lane to lane "
-                      "it is TN columns. And is it the row that counts down, and the column that counts across?",
-           "in bounds: a: index": "A is read at rows of the block's tile, from row0 on, and row0 comes from blockIdx.y",
-           "in bounds": "row and col count from the block's corner: row must stay below BM and col below BN, even "
-                        "for the last thread. How many lanes does a warp have side by side, and how many warps does "
-                        "a block have? Count by the names, not by the page's numbers: BM, WM, TM and the others "
-                        "differ from launch to launch"},
+    hints={
+        "all written: _tile[": (
+            "either a thread reads a row or a column that the block doesn't have: row must stay below BM "
+            "and col below BN, even for the last thread. Or not all threads meet at a barrier after the "
+            "copy"),
+        "correct: never written": (
+            "some places belong to no thread. How far is it from one lane to the next, down and across? TM "
+            "rows and TN columns. From one warp to the next? WM rows and WN columns"),
+        "correct: are wrong": (
+            "each place in C gets a sum, so look at what is multiplied: a thread reads a_tile at its rows "
+            "and b_tile at its columns, the same ones that it stores to, in each step of each k tile"),
+        "no races: _tile[": (
+            "a k tile is read only when all threads have stored it, and stored over only when all have read "
+            "it: does every thread reach both barriers, in each k tile?"),
+        "no races: race: c[": (
+            "two threads write the same element of C: do two lanes, or two warps, share a place? Are row0 "
+            "and col0 added?"),
+        "aligned": (
+            "a thread stores four neighbors at once, so its first column must be a multiple of four: from "
+            "lane to lane it is TN columns. And is it the row that counts down, and the column that counts "
+            "across?"),
+        "in bounds: a: index": (
+            "A is read at rows of the block's tile, from row0 on, and row0 comes from blockIdx.y"),
+        "in bounds": (
+            "row and col count from the block's corner: row must stay below BM and col below BN, even for "
+            "the last thread. How many lanes does a warp have side by side, and how many warps does a block "
+            "have? Count by the names, not by the page's numbers: BM, WM, TM and the others differ from "
+            "launch to launch")},
     solutions={
-        "reference": KERNEL,
+        "reference": REFERENCE,
         "lanes in columns": placed("""    warp, lane = thread // 32, thread % 32
     row = warp // (BN // WN) * WM + lane % (WM // TM) * TM
     col = warp % (BN // WN) * WN + lane // (WM // TM) * TN
@@ -172,42 +134,54 @@ def down_across(number, width): return number // width, number % width
     row, col = warp_row * WM + lane_row * TM, warp_col * WN + lane_col * TN
 """)},
     mutants=(
+        EACH_STEP, EXCHANGED,
         Mutant("not written", PLACE, "    ...\n", "written"),
-        Mutant("lesson 8's strip", PLACE, "    row = thread // (BN // TN) * TM\n    col = thread % (BN // TN) * TN\n",
+        Mutant("lesson 8's strip", PLACE,
+               "    row = thread // (BN // TN) * TM\n    col = thread % (BN // TN) * TN\n",
                "numbers per step"),
-        Mutant("32 lanes far apart", PLACE, "    row = thread * 11 % THREADS // (BN // TN) * TM\n    col = thread * 11 % (BN // TN) * TN\n",
-               "numbers per step"),
+        Mutant("32 lanes far apart", PLACE,
+               "    row = thread * 11 % THREADS // (BN // TN) * TM\n"
+               "    col = thread * 11 % (BN // TN) * TN\n", "numbers per step"),
         Mutant("the warp's row forgotten", "row = warp // (BN // WN) * WM + lane", "row = lane", "correct"),
         Mutant("the warp's column forgotten", "col = warp % (BN // WN) * WN + lane", "col = lane", "correct"),
-        Mutant("WM and WN exchanged", "warp // (BN // WN) * WM + lane", "warp // (BN // WN) * WN + lane", "in bounds"),
-        Mutant("the step between warps across is WM", "warp % (BN // WN) * WN", "warp % (BN // WN) * WM", "correct"),
+        Mutant("WM and WN exchanged", "warp // (BN // WN) * WM + lane", "warp // (BN // WN) * WN + lane",
+               "in bounds"),
+        Mutant("the step between warps across is WM", "warp % (BN // WN) * WN", "warp % (BN // WN) * WM",
+               "correct"),
         Mutant("lanes one result apart, down", "lane // (WN // TN) * TM", "lane // (WN // TN)", "correct"),
         Mutant("lanes one result apart, across", "lane % (WN // TN) * TN", "lane % (WN // TN)", "aligned"),
         Mutant("counted in numbers, not in lanes", "lane // (WN // TN) * TM", "lane // WN * TM", "correct"),
-        Mutant("lanes across counted by rows", "lane % (WN // TN) * TN", "lane % (WM // TM) * TN", "in bounds"),
+        Mutant("lanes across counted by rows", "lane % (WN // TN) * TN", "lane % (WM // TM) * TN",
+               "in bounds"),
         Mutant("lanes down counted by rows", "lane // (WN // TN) * TM", "lane // (WM // TM) * TM", "correct"),
-        Mutant("warps across counted by rows of lanes", "warp // (BN // WN)", "warp // (WN // TN)", "correct"),
-        Mutant("warps counted by rows of the block", "warp // (BN // WN) * WM + lane", "warp // (BM // WM) * WM + lane", "correct"),
-        Mutant("all warps on the diagonal", "col = warp % (BN // WN)", "col = warp // (BN // WN)", "in bounds"),
+        Mutant("warps across counted by rows of lanes", "warp // (BN // WN)", "warp // (WN // TN)",
+               "correct"),
+        Mutant("warps counted by rows of the block", "warp // (BN // WN) * WM + lane",
+               "warp // (BM // WM) * WM + lane", "correct"),
+        Mutant("all warps on the diagonal", "col = warp % (BN // WN)", "col = warp // (BN // WN)",
+               "in bounds"),
         Mutant("all warps below each other", "warp // (BN // WN) * WM", "warp * WM", "in bounds"),
-        Mutant("a warp of 16", "warp, lane = thread // 32, thread % 32", "warp, lane = thread // 16, thread % 16", "in bounds"),
-        Mutant("warp and lane exchanged", "warp, lane = thread // 32, thread % 32", "lane, warp = thread // 32, thread % 32",
-               "all written"),
-        Mutant("row and column exchanged", "row0 + row + i, col0 + col + j", "row0 + col + i, col0 + row + j", "aligned"),
+        Mutant("a warp of 16", "warp, lane = thread // 32, thread % 32",
+               "warp, lane = thread // 16, thread % 16", "in bounds"),
+        Mutant("warp and lane exchanged", "warp, lane = thread // 32, thread % 32",
+               "lane, warp = thread // 32, thread % 32", "all written"),
+        Mutant("row and column exchanged", "row0 + row + i, col0 + col + j", "row0 + col + i, col0 + row + j",
+               "aligned"),
         Mutant("A read at the column", "a_tile[dot, row + i]", "a_tile[dot, col + i]", "correct"),
         Mutant("B read at the row", "b_tile[dot, col + j]", "b_tile[dot, row + j]", "in bounds"),
-        Mutant("no barrier before the next copy", "            dot += 1\n        cuda.syncthreads()\n", "            dot += 1\n",
-               "no races"),
+        Mutant("no barrier before the next copy", "            dot += 1\n        cuda.syncthreads()\n",
+               "            dot += 1\n", "no races"),
         Mutant("a barrier in the first k tile only", "            dot += 1\n        cuda.syncthreads()\n",
                "            dot += 1\n        if k0 == 0: cuda.syncthreads()\n", "no races"),
-        Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-        Mutant("a third barrier", "            dot += 1\n", "            dot += 1\n        cuda.syncthreads()\n", "barriers per tile"),
-        Mutant("a fence before the barrier", "            dot += 1\n", "            dot += 1\n        cuda.threadfence()\n", "fences"),
+        Mutant("a third barrier", "            dot += 1\n",
+               "            dot += 1\n        cuda.syncthreads()\n", "barriers per tile"),
+        Mutant("a fence before the barrier", "            dot += 1\n",
+               "            dot += 1\n        cuda.threadfence()\n", "fences"),
         Mutant("the loop ends after two k tiles", "while k0 < a.shape[1]:", "while k0 < 2 * BK:", "correct"),
-        Mutant("C stored in each k tile", "        k0 += BK\n    for i in range(TM):\n        for j in range(0, TN, 4):\n",
-               "        k0 += BK\n        for i in range(TM):\n          for j in range(0, TN, 4):\n", "one store each"),
-        Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
-               "in bounds"),
+        Mutant("C stored in each k tile",
+               "        k0 += BK\n    for i in range(TM):\n        for j in range(0, TN, 4):\n",
+               "        k0 += BK\n        for i in range(TM):\n          for j in range(0, TN, 4):\n",
+               "one store each"),
         Mutant("BM for BN", "warp // (BN // WN) * WM + lane", "warp // (BM // WN) * WM + lane", "in bounds"),
         Mutant("BM for BN, across", "warp % (BN // WN) * WN", "warp % (BM // WN) * WN", "correct"),
         Mutant("TM for TN", "lane % (WN // TN) * TN", "lane % (WN // TN) * TM", "aligned"),
@@ -220,11 +194,12 @@ def down_across(number, width): return number // width, number % width
     row = warp // 2 * 32 + lane // 8 * 8
     col = warp % 2 * 64 + lane % 8 * 8
 """, "in bounds"),
-        Mutant("the library's kernel", KERNEL,
-               "from numba_matmul.kernels.k10_warptiling import short_warptiling as my_warptiling\n", "your own"),
-        Mutant("the library's map", KERNEL, """from numba_matmul.gemm.tiles import WarpTile
+        Mutant("the library's kernel", REFERENCE,
+               "from numba_matmul.kernels.k10_warptiling import short_warptiling as my_warptiling\n",
+               "your own"),
+        Mutant("the library's map", REFERENCE, """from numba_matmul.gemm.tiles import WarpTile
 from numba_matmul.kernels.k10_warptiling import thread_place
 place = thread_place(WarpTile(bm=32, bn=64, bk=8, wm=16, wn=32, wniter=1, tm=2, tn=8))
 
 """ + placed("    row, col = place(thread)\n"), "your own")),
-    judge=judge, launch=lambda m, n: ((n // 128, m // 128), (256, 1))),)
+    page=page, launch=lambda m, n: ((n // 128, m // 128), (256, 1))),)

@@ -1,4 +1,4 @@
-"""What `grade("11", my_double_buffering)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("11", my_double_buffering)` asks of a kernel, what it accepts, and what it must catch.
 
 The kernel is graded with tiles of 16×32×8, so that a run takes a fraction of a second: five k tiles, and a
 single one in two blocks; then with tiles of 8×64×4, four k tiles in two blocks. A missing barrier shows up as
@@ -11,38 +11,24 @@ happens, so they look at the first warp of a recorded run: its loads, stores and
 - **barriers per tile**: one between each k tile and the next.
 - **loads per tile**: two, one of A and one of B.
 """
-from ..exercise import Exercise, Goal, Mutant, judge_kernel, reached, with_constants
-from ..microscope import trace
-from ..process import in_child
-from .e10 import NO_FENCES, case, from_library
-import numpy as np
+from textwrap import dedent, indent
+
+from ..exercise import Exercise, Goal, Mutant
+from ..kernels import k11_double_buffering as page
+from ..source import cut, reference_of, replaced
+from .e04 import EACH_STEP, EXCHANGED
+from .e10 import NO_FENCES, case
+from .recorded import barriers, first_warp
 
 
 SMALL = dict(BM=16, BN=32, BK=8, WM=8, WN=32, TM=2, TN=4, THREADS=64, PADDED=36)
 OTHER = dict(BM=8, BN=64, BK=4, WM=8, WN=32, TM=1, TN=8, THREADS=64, PADDED=68)
 
-def events_of(exercise, kernel):
-    "What the first warp of the first case does, in order: names of events, and their numbers."
-    first = exercise.cases[0]
-    args, _ = first.make(np.random.default_rng())
-    launch = with_constants(kernel, exercise.constants)[first.grid, first.block]
-    return in_child(trace, launch, args, (0, 0, 0), simulator=True, keep=True)[0]
-
-def tiles_of(exercise): return exercise.cases[0].size[2] // exercise.constants["BK"]
-
-def judge_order(order, exercise, kernel):
-    "The usual verdicts; then goals that are measured on the events of a warp and the number of its k tiles."
-    found = list(judge_kernel(exercise, kernel))
-    if not any(verdict.failed for verdict in found):
-        events, tiles = events_of(exercise, kernel), tiles_of(exercise)
-        found += [reached(goal, goal.measure(events, tiles)) for goal in order]
-    return found
-
-
-def overlap(events, tiles):
+def overlap(run):
     "How much of a tile is multiplied between the loads from global memory and the stores that need them."
-    whole, reads, asked, found = sum(kind == "shared load" for kind, _ in events) / tiles, 0, None, []
-    for kind, _ in events:
+    whole = sum(kind == "shared load" for kind, _ in run.events) / run.tiles
+    reads, asked, found = 0, None, []
+    for kind, _ in run.events:
         if kind == "shared load": reads += 1
         elif kind == "global load": asked = reads
         elif kind == "shared store" and asked is not None:
@@ -50,83 +36,28 @@ def overlap(events, tiles):
             asked = None
     return min(found, default=0)
 
-def barriers(events, tiles):
-    "Barriers for each k tile after the first, from the first read of the one before to the last read of this one."
-    reads = [i for i, (kind, _) in enumerate(events) if kind == "shared load"]
-    return sum(kind == "barrier" for kind, _ in events[reads[0]:reads[-1]]) / (tiles - 1)
-
-def loads(events, tiles):
+def loads(run):
     "Loads from global memory for each k tile; one k tile may be loaded twice."
-    return sum(kind == "global load" for kind, _ in events) / (tiles + 1)
+    return sum(kind == "global load" for kind, _ in run.events) / (run.tiles + 1)
 
 def narrowest(view):
     "Bytes of the narrowest load from global memory."
     return min(site.size for site in view.merged() if (site.space, site.operation) == ("global", "load"))
 
-ORDER = (
-    Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way",
-         hint="load the next k tile before you multiply this one, and store it afterwards"),
-    Goal("barriers per tile", barriers, most=1, hint="with two tiles, no thread stores where others still read: "
-         "one barrier per k tile, after the stores, is enough"),
-    Goal("loads per tile", loads, most=2, unit="of a thread from global memory",
-         hint="a thread loads four numbers of A and four of B per k tile, each of them once"))
-
-def judge(exercise, kernel):
-    "The usual verdicts and those of the order, on a kernel of the reader's own."
-    return [found] if (found := from_library(kernel)) else judge_order(ORDER, exercise, kernel)
-
-
-HEAD = """@cuda.jit
-def my_double_buffering(a, b, c):
-    a_tile = cuda.shared.array((2, BK, PADDED), float32, alignment=16)
-    b_tile = cuda.shared.array((2, BK, BN), float32, alignment=16)
-    acc = cuda.local.array((TM, TN), float32)
-    reg_m = cuda.local.array(TM, float32)
-    reg_n = cuda.local.array(TN, float32)
-    thread = uint32(cuda.threadIdx.x)
-    row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
-    warp, lane = thread // 32, thread % 32
-    row = warp // (BN // WN) * WM + lane // (WN // TN) * TM
-    col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4
-    b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
-    for i in range(TM):
-        for j in range(TN): acc[i, j] = float32(0)
-"""
-FIRST = """    x, y = load4(a, (row0 + a_row, a_col)), load4(b, (b_row, col0 + b_col))
-    for q in range(4): a_tile[0, a_col + q, a_row] = x[q]
-    store4(b_tile, (0, b_row, b_col), *y)
-"""
-MULTIPLY = """        dot = 0
-        while dot < BK:
-            for i in range(TM): reg_m[i] = a_tile[now, dot, row + i]
-            for j in range(TN): reg_n[j] = b_tile[now, dot, col + j]
-            for i in range(TM):
-                for j in range(TN): acc[i, j] += reg_m[i] * reg_n[j]
-            dot += 1
-"""
-TAIL = """    for i in range(TM):
-        for j in range(0, TN, 4):
-            store4(c, (row0 + row + i, col0 + col + j),
-                   acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
-"""
-def indented(text): return "".join(f"    {line}" for line in text.splitlines(True))
-def dedented(text): return "".join(line[4:] for line in text.splitlines(True))
-
-
-SOLUTIONS = {"reference": HEAD + FIRST + """    cuda.syncthreads()
-    k0, now = 0, 0
-    while k0 < a.shape[1]:
-        k0 += BK
-        if k0 < a.shape[1]:
-            x = load4(a, (row0 + a_row, k0 + a_col))
+LOADS = """            x = load4(a, (row0 + a_row, k0 + a_col))
             y = load4(b, (k0 + b_row, col0 + b_col))
-""" + MULTIPLY + """        now = 1 - now
-        if k0 < a.shape[1]:
-            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
-            store4(b_tile, (now, b_row, b_col), *y)
-        cuda.syncthreads()
-""" + TAIL, "the barrier comes first": HEAD + FIRST + """    k0, now = 0, 0
+"""
+REFERENCE = replaced(reference_of(page.short_double_buffering, "my_double_buffering"),
+                     ("            x, y = load4(a, (row0 + a_row, k0 + a_col)), load4(b, (k0 + b_row, col0 "
+                      "+ b_col))\n", LOADS))
+HEAD, FIRST, LOOP, TAIL = cut(REFERENCE, "    x, y = load4", "    cuda.syncthreads()\n    k0",
+                              "    for i in range(TM):\n        for j in range(0,")
+MULTIPLY = cut(LOOP, "        dot = 0\n", "        now = 1")[1]
+
+
+SOLUTIONS = {
+    "reference": REFERENCE,
+    "the barrier comes first": HEAD + FIRST + """    k0, now = 0, 0
     while k0 < a.shape[1]:
         cuda.syncthreads()
         more = k0 + BK < a.shape[1]
@@ -160,7 +91,7 @@ SOLUTIONS = {"reference": HEAD + FIRST + """    cuda.syncthreads()
         store4(b_tile, (now, b_row, b_col), *y)
         cuda.syncthreads()
         k0 += BK
-""" + dedented(MULTIPLY) + TAIL, "two tiles ahead": HEAD + FIRST + """    if BK < a.shape[1]:
+""" + indent(dedent(MULTIPLY), "    ") + TAIL, "two tiles ahead": HEAD + FIRST + """    if BK < a.shape[1]:
         x, y = load4(a, (row0 + a_row, BK + a_col)), load4(b, (BK + b_row, col0 + b_col))
     cuda.syncthreads()
     k0 = 0
@@ -232,9 +163,6 @@ def keep(a_tile, b_tile, place, a_row, a_col, b_row, b_col, x, y):
 """ + TAIL}
 
 
-LOADS = """            x = load4(a, (row0 + a_row, k0 + a_col))
-            y = load4(b, (k0 + b_row, col0 + b_col))
-"""
 STORES = """            for q in range(4): a_tile[now, a_col + q, a_row] = x[q]
             store4(b_tile, (now, b_row, b_col), *y)
 """
@@ -242,61 +170,81 @@ BETWEEN = MULTIPLY + "        now = 1 - now\n        if k0 < a.shape[1]:\n"
 
 
 MUTANTS = (
+    EACH_STEP, EXCHANGED,
     Mutant("not written", LOADS + BETWEEN + STORES, "            pass\n        ...\n", "written"),
-    Mutant("no test before the loads", "if k0 < a.shape[1]:\n            x =", "if True:\n            x =", "in bounds"),
-    Mutant("<= before the loads", "if k0 < a.shape[1]:\n            x =", "if k0 <= a.shape[1]:\n            x =", "in bounds"),
+    Mutant("no test before the loads", "if k0 < a.shape[1]:\n            x =", "if True:\n            x =",
+           "in bounds"),
+    Mutant("<= before the loads", "if k0 < a.shape[1]:\n            x =",
+           "if k0 <= a.shape[1]:\n            x =", "in bounds"),
     Mutant("no barrier in the loop", "        cuda.syncthreads()\n" + TAIL, TAIL, "all written"),
     Mutant("no barrier before the loop", "    cuda.syncthreads()\n    k0, now", "    k0, now", "all written"),
     Mutant("the barrier before the stores", MULTIPLY + "        now = 1 - now\n",
            MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n", "barriers per tile"),
-    Mutant("the barrier before the stores, and none after them", BETWEEN + STORES + "        cuda.syncthreads()\n",
-           MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n        if k0 < a.shape[1]:\n" + STORES, "all written"),
+    Mutant("the barrier before the stores, and none after them",
+           BETWEEN + STORES + "        cuda.syncthreads()\n",
+           MULTIPLY + "        cuda.syncthreads()\n        now = 1 - now\n        if k0 < a.shape[1]:\n"
+           + STORES, "all written"),
     Mutant("each half of the block has its own barrier", "        cuda.syncthreads()\n" + TAIL,
-           "        if thread < THREADS // 2: cuda.syncthreads()\n        else: cuda.syncthreads()\n" + TAIL, "barriers"),
+           "        if thread < THREADS // 2: cuda.syncthreads()\n        else: cuda.syncthreads()\n" + TAIL,
+           "barriers"),
     Mutant("a barrier for half of the threads", "        cuda.syncthreads()\n" + TAIL,
            "        if thread < THREADS // 2: cuda.syncthreads()\n" + TAIL, "no races"),
     Mutant("the tiles stay where they are", "now = 1 - now", "now = now", "no races"),
     Mutant("they change places after the stores", BETWEEN + STORES,
            MULTIPLY + "        if k0 < a.shape[1]:\n" + STORES + "        now = 1 - now\n", "no races"),
-    Mutant("A is always read from the first tile", "a_tile[now, dot, row + i]", "a_tile[0, dot, row + i]", "no races"),
-    Mutant("B is always read from the second tile", "b_tile[now, dot, col + j]", "b_tile[1, dot, col + j]", "all written"),
+    Mutant("A is always read from the first tile", "a_tile[now, dot, row + i]", "a_tile[0, dot, row + i]",
+           "no races"),
+    Mutant("B is always read from the second tile", "b_tile[now, dot, col + j]", "b_tile[1, dot, col + j]",
+           "all written"),
     Mutant("B is stored where it is read", "store4(b_tile, (now,", "store4(b_tile, (1 - now,", "no races"),
-    Mutant("the loads after the multiplication", LOADS + BETWEEN, "            pass\n" + BETWEEN + LOADS, "early loads"),
-    Mutant("the stores before the multiplication", LOADS + BETWEEN + STORES, LOADS + STORES.replace("[now", "[1 - now").replace(
-        "(now", "(1 - now") + MULTIPLY + "        now = 1 - now\n", "early loads"),
-    Mutant("only A early", LOADS + BETWEEN + STORES, LOADS.splitlines(True)[0] + BETWEEN + STORES.splitlines(True)[0]
-           + LOADS.splitlines(True)[1] + STORES.splitlines(True)[1], "early loads"),
-    Mutant("A of the tile that is there already", LOADS, LOADS.replace("k0 + a_col", "k0 - BK + a_col"), "correct"),
+    Mutant("the loads after the multiplication", LOADS + BETWEEN, "            pass\n" + BETWEEN + LOADS,
+           "early loads"),
+    Mutant("the stores before the multiplication", LOADS + BETWEEN + STORES,
+           LOADS + STORES.replace("[now", "[1 - now").replace("(now", "(1 - now") + MULTIPLY
+           + "        now = 1 - now\n", "early loads"),
+    Mutant("only A early", LOADS + BETWEEN + STORES,
+           LOADS.splitlines(True)[0] + BETWEEN + STORES.splitlines(True)[0] + LOADS.splitlines(True)[1]
+           + STORES.splitlines(True)[1], "early loads"),
+    Mutant("A of the tile that is there already", LOADS, LOADS.replace("k0 + a_col", "k0 - BK + a_col"),
+           "correct"),
     Mutant("B is fetched once", LOADS, LOADS.splitlines(True)[0], "correct"),
     Mutant("the block's row left out", LOADS, LOADS.replace("row0 + a_row", "a_row"), "correct"),
-    Mutant("A is stored as it lies", "a_tile[now, a_col + q, a_row] = x[q]", "a_tile[now, a_row, a_col + q] = x[q]", "in bounds"),
-    Mutant("A's numbers in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]", "a_tile[now, a_col + q, a_row] = x[3 - q]", "correct"),
+    Mutant("A is stored as it lies", "a_tile[now, a_col + q, a_row] = x[q]",
+           "a_tile[now, a_row, a_col + q] = x[q]", "in bounds"),
+    Mutant("A's numbers in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]",
+           "a_tile[now, a_col + q, a_row] = x[3 - q]", "correct"),
     Mutant("three of four numbers are stored", STORES, STORES.replace("range(4)", "range(3)"), "all written"),
     Mutant("every other tile", "        k0 += BK\n", "        k0 += 2 * BK\n", "correct"),
     Mutant("the last tile is left out", "while k0 < a.shape[1]:", "while k0 < a.shape[1] - BK:", "correct"),
-    Mutant("the sum begins anew", "        now = 1 - now\n", "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
-    Mutant("number by number", LOADS, LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))", "(b[k0 + b_row, col0 + b_col], "
-           "b[k0 + b_row, col0 + b_col + 1], b[k0 + b_row, col0 + b_col + 2], b[k0 + b_row, col0 + b_col + 3])"), "wide loads"),
+    Mutant("the sum begins anew", "        now = 1 - now\n",
+           "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
+    Mutant("number by number", LOADS,
+           LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))",
+                         "(b[k0 + b_row, col0 + b_col], b[k0 + b_row, col0 + b_col + 1], b[k0 + b_row, col0 "
+                         "+ b_col + 2], b[k0 + b_row, col0 + b_col + 3])"), "wide loads"),
     Mutant("B's tile not aligned", "b_tile = cuda.shared.array((2, BK, BN), float32, alignment=16)",
            "b_tile = cuda.shared.array((2, BK, BN), float32)", "aligned"),
-    Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,", "shared memory"),
+    Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,",
+           "shared memory"),
     Mutant("a barrier in every other k tile too many", "        cuda.syncthreads()\n" + TAIL,
-           "        if k0 // BK % 2 == 0: cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL, "barriers per tile"),
-    Mutant("a barrier in each step", "            dot += 1\n", "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile"),
-    Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL, "        if k0 == BK: cuda.syncthreads()\n" + TAIL, "no races"),
-    Mutant("a fence for each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.threadfence()\n        cuda.syncthreads()\n" + TAIL, "fences"),
-    Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n" + indented(TAIL), "one store each"),
-    Mutant("the loop ends after two k tiles", "    while k0 < a.shape[1]:", "    while k0 < 2 * BK:", "all written"),
-    Mutant("blockIdx.x and blockIdx.y exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN",
-           "in bounds"),
+           "        if k0 // BK % 2 == 0: cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
+           "barriers per tile"),
+    Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL,
+           "        if k0 == BK: cuda.syncthreads()\n" + TAIL, "no races"),
+    Mutant("a fence for each k tile", "        cuda.syncthreads()\n" + TAIL,
+           "        cuda.threadfence()\n        cuda.syncthreads()\n" + TAIL, "fences"),
+    Mutant("C stored in each k tile", "        cuda.syncthreads()\n" + TAIL,
+           "        cuda.syncthreads()\n" + indent(TAIL, "    "), "one store each"),
+    Mutant("the loop ends after two k tiles", "    while k0 < a.shape[1]:", "    while k0 < 2 * BK:",
+           "all written"),
     Mutant("BM for BN", "cuda.blockIdx.x * BN", "cuda.blockIdx.x * BM", "correct"),
     Mutant("a number for BK", "        k0 += BK\n", "        k0 += 8\n", "correct"),
-    Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL, "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
-           "barriers per tile"),
+    Mutant("a second barrier", "        cuda.syncthreads()\n" + TAIL,
+           "        cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL, "barriers per tile"),
     Mutant("A is loaded twice", LOADS, LOADS + LOADS.splitlines(True)[0], "loads per tile"),
     Mutant("the library's kernel", SOLUTIONS["reference"],
-           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as my_double_buffering\n",
-           "your own"))
+           "from numba_matmul.kernels.k11_double_buffering import short_double_buffering as "
+           "my_double_buffering\n", "your own"))
 
 
 EXERCISES = (Exercise(
@@ -304,29 +252,44 @@ EXERCISES = (Exercise(
     cases=(case(16, 32, 40, SMALL), case(16, 64, 8, SMALL), case(16, 64, 16, OTHER)),
     goals=(Goal("wide loads", narrowest, least=16, unit="bytes in the narrowest load",
                 hint="load4 reads four numbers at once"),
-           Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes", counted="code",
-                hint="two tiles of A and two of B are enough"),
-           NO_FENCES),
-    hints={"in bounds: a: index": "after the last k tile there is no next one to load: test for that. And rows of A "
-                                  "begin at row0, which comes from blockIdx.y",
-           "in bounds: b: index": "after the last k tile there is no next one to load: test for that. And columns of "
-                                  "B begin at col0, which comes from blockIdx.x",
-           "in bounds: a_tile": "a_tile[place, step, row]: A is transposed on its way into shared memory, and there "
-                                "are two places, 0 and 1",
-           "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
-           "no races: _tile[": "one place is read while the other is stored: which is which? And do all threads meet "
-                               "at a barrier in each turn, between these two lines?",
-           "all written: 16×64×8": "here A is a single k tile: nothing more is to be loaded or stored, and the loop "
-                                   "ends after it",
-           "all written": "a k tile is complete once every thread has stored its eight numbers. Is it read from the "
-                          "place where it was stored, is there a barrier between, and is the last k tile stored at "
-                          "all?",
-           "correct: never written": "some places in C belong to no thread: are row0 and col0, row and col still as they were given?",
-           "correct: 16×64×16": "the launches before were right. This one has smaller tiles, BK = 4, and two blocks "
-                                "one below the other: does a number stand where a name belongs, and do A's rows "
-                                "begin at row0?",
-           "correct": "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two places do they end up, "
-                      "and is each k tile multiplied exactly once?"},
+           Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes",
+                counted="code", hint="two tiles of A and two of B are enough"),
+           NO_FENCES,
+           Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way",
+                counted="events",
+                hint="load the next k tile before you multiply this one, and store it afterwards"),
+           Goal("barriers per tile", barriers, most=1, counted="events",
+                hint="with two tiles, no thread stores where others still read: one barrier per k tile, "
+                     "after the stores, is enough"),
+           Goal("loads per tile", loads, most=2, unit="of a thread from global memory", counted="events",
+                hint="a thread loads four numbers of A and four of B per k tile, each of them once")),
+    hints={
+        "in bounds: a: index": (
+            "after the last k tile there is no next one to load: test for that. And rows of A begin at "
+            "row0, which comes from blockIdx.y"),
+        "in bounds: b: index": (
+            "after the last k tile there is no next one to load: test for that. And columns of B begin at "
+            "col0, which comes from blockIdx.x"),
+        "in bounds: a_tile": (
+            "a_tile[place, step, row]: A is transposed on its way into shared memory, and there are two "
+            "places, 0 and 1"),
+        "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
+        "no races: _tile[": (
+            "one place is read while the other is stored: which is which? And do all threads meet at a "
+            "barrier in each turn, between these two lines?"),
+        "all written: 16×64×8": (
+            "here A is a single k tile: nothing more is to be loaded or stored, and the loop ends after it"),
+        "all written": (
+            "a k tile is complete once every thread has stored its eight numbers. Is it read from the place "
+            "where it was stored, is there a barrier between, and is the last k tile stored at all?"),
+        "correct: never written": (
+            "some places in C belong to no thread: are row0 and col0, row and col still as they were given?"),
+        "correct: 16×64×16": (
+            "the launches before were right. This one has smaller tiles, BK = 4, and two blocks one below "
+            "the other: does a number stand where a name belongs, and do A's rows begin at row0?"),
+        "correct": (
+            "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two "
+            "places do they end up, and is each k tile multiplied exactly once?")},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",
-    solutions=SOLUTIONS, mutants=MUTANTS, judge=judge,
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

@@ -1,4 +1,4 @@
-"""What `grade("14", my_stream_k)` asks of a kernel, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("14", my_stream_k)` asks of a kernel, what it accepts, and what it must catch.
 
 What matters here is how parts of sums go from block to block. So the kernel is graded with a main loop that
 reads the matrices without tiles in shared memory: that is quick, and has no barrier that could stand in for a
@@ -20,21 +20,19 @@ mixed at fences and atomic operations in four ways. The verdicts:
 - **second launch**: the same again. A flag that is still raised, or raised too often, shows here.
 - **flags**: they are all lowered when the kernel ends.
 """
-import numpy as np
 from collections import Counter
-from ..compiler import CompileError, machine_code
-from ..exercise import NO_COMPILER, Exercise, Mutant, Verdict, kind_of, with_constants
+
+import numpy as np
+from greenlet import getcurrent
+from ..exercise import Exercise, Mutant
+from ..judge import VERDICT_OF, Verdict, first_of, judge_code, unfit, verdict_and_text, wrong_elements
 from ..kernels import k14_stream_k as page
-from ..kernels.k14_stream_k import first_k_tile
-from ..process import ChildError, has_compiler, in_child, kernel_parts
+from ..process import ChildError, in_child
 from ..ptx.core import add_outer, load4, store4
 from ..sim import memory
-from ..sim.arguments import all_arguments
 from ..sim.kernel import interleaved
-from ..sim.scheduler import SimulatorError
-from .e13 import borrowed
-from greenlet import getcurrent
-from numba import cuda, float32
+from ..source import cut, reference_of, replaced, with_constants
+from numba import cuda
 
 
 ZEROS, BN = (np.float32(0),) * 8, 16
@@ -57,44 +55,52 @@ def plain_write(c, acc, row0, col0, thread):
 
 def given(**numbers):
     "The page's names with these numbers."
-    return numbers | dict(short_main_loop=with_constants(plain_loop, numbers), short_write=with_constants(plain_write, numbers))
+    return numbers | dict(ZEROS=ZEROS, short_main_loop=with_constants(plain_loop, numbers),
+                          short_write=with_constants(plain_write, numbers))
 
 SMALL = given(BM=32, BN=16, BK=4, PADDED=36, STAGES=1, THREADS=64, RESULTS=8, PART=512, STEP=256)
 OTHER = given(BM=8, BN=32, BK=2, PADDED=12, STAGES=2, THREADS=32, RESULTS=8, PART=256, STEP=128)
 CASES = (SMALL, 32, 32, 24, 5), (OTHER, 24, 64, 8, 7), (SMALL, 32, 16, 8, 1)  # names, m, n, k, blocks
-ORDERS = "backwards", None, 1, 2, 3, 4
-KINDS = (("ends", "what never comes"),
-         ("no races", "race:", "before it was written"),
-         ("barriers", "barrier not reached", "different lines"),
-         ("in bounds", "out of bounds", "is negative", "not a multiple of"))
-
+ORDERS = "backwards", None, 1, 2, 3, 4  # of the blocks: as they come, or mixed by a seed
 def play(kernels, cases, orders):
-    "In a child: all launches; which one failed first (verdict, text), or `None`."
+    "In a child: all launches; the verdict that fails first and its text, or `None`."
     random = np.random.default_rng()
     for kernel, (numbers, m, n, k, blocks) in zip(kernels, cases):
-        name = f"{m}×{n}×{k} on {blocks} blocks with BM = {numbers['BM']}, BN = {numbers['BN']}, BK = {numbers['BK']}"
+        name = (f"{m}×{n}×{k} on {blocks} blocks with BM = {numbers['BM']}, BN = {numbers['BN']}, "
+                f"BK = {numbers['BK']}")
         part, names = numbers["PART"], kernel.fn.__code__.co_varnames
         for order in orders if blocks == 5 else orders[:3]:
             workspace, flags = np.full(part * blocks, np.nan, np.float32), np.zeros(blocks, np.int32)
-            for number in range(2):
+            for again in False, True:
                 a, b = (random.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
                 c, launch = np.full((m, n), np.nan, np.float32), kernel[blocks, numbers["THREADS"]]
-                try:
-                    launch_in(order, launch, a, b, c, workspace, flags)
-                    found = different(c, a.astype(np.float64) @ b)
-                except SimulatorError as e: found = str(e).splitlines()[0]
-                except Exception as e: found = f"{type(e).__name__}: {e}"
-                if found and number: return "second launch", f"{name}: {found}"
-                if found: return None, f"{name}: {found}"
-                stores = [launch.grid.stores[names[i]] for i in (2, 3)]
-                if stores[0] != m * n: return "one store each", f"{name}: {stores[0]:,} stores to {names[2]}, which has {m * n:,} elements"
-                if stores[1] > part * blocks:
-                    return "one store each", f"{name}: {stores[1]:,} stores to {names[3]}, and {blocks} blocks have {part:,} numbers each to hand over"
-            if flags.any(): return "flags", f"{name}: flags[{np.flatnonzero(flags)[0]}] is {flags[flags != 0][0]} at the end"
-        if blocks > 1 and (found := unequal(kernel, numbers, m, n, k, blocks)): return "equal parts", f"{name}: {found}"
-        if launch.grid.barriers > (most := barriers_needed(numbers, m, n, k, blocks)):
-            return "barriers needed", f"{name}: a block passes {launch.grid.barriers} barriers, and {most} are enough"
+                if failed := mistake(order, launch, names, a, b, c, workspace, flags):
+                    verdict, text = failed
+                    return "second launch" if again else verdict, f"{name}: {text}"
+                stores, handed = (launch.grid.stores[names[i]] for i in (2, 3))
+                if stores != m * n:
+                    return "one store each", (f"{name}: {stores:,} stores to {names[2]}, which has {m * n:,} "
+                                              "elements")
+                if handed > part * blocks:
+                    return "one store each", (f"{name}: {handed:,} stores to {names[3]}, and {blocks} blocks "
+                                              f"have {part:,} numbers each to hand over")
+            if raised := np.flatnonzero(flags).tolist():
+                return "flags", f"{name}: flags[{raised[0]}] is {flags[raised[0]]} at the end"
+        if blocks > 1 and (found := unequal(kernel, numbers, m, n, k, blocks)):
+            return "equal parts", f"{name}: {found}"
+        passed, most = launch.grid.barriers, barriers_needed(numbers, m, n, k, blocks)
+        if passed > most:
+            return "barriers needed", f"{name}: a block passes {passed} barriers, and {most} are enough"
 
+def mistake(order, launch, names, a, b, c, *others):
+    "The verdict and the text of what goes wrong in a launch; `None` if nothing does."
+    if order == "backwards": launch.blocks = [(block, 0, 0) for block in reversed(range(launch.grid_dim[0]))]
+    try:
+        with interleaved(order if isinstance(order, int) else None): launch(a, b, c, *others)
+    except Exception as e:
+        return verdict_and_text(e, VERDICT_OF | {"uninitialized": "no races", "alignment": "in bounds"})
+    if wrong := wrong_elements(names[2], c, a.astype(np.float64) @ b, launch.grid.stores[names[2]]):
+        return "correct", wrong[1]
 
 def unequal(kernel, numbers, m, n, k, blocks):
     "Does a block go through more k tiles than another? In a sentence. Counted by what it reads of A."
@@ -109,121 +115,52 @@ def unequal(kernel, numbers, m, n, k, blocks):
     work = m // numbers["BM"] * (n // numbers["BN"]) * (k // numbers["BK"])
     if sum(tiles) > work: return f"{sum(tiles):g} k tiles are multiplied, and there are {work}"
     if max(tiles) - min(tiles) > 1:
-        return f"one block goes through {max(tiles):g} k tiles and another one through {min(tiles):g}; equal parts of {work} are {work / blocks:.3g}"
+        return (f"one block goes through {max(tiles):g} k tiles and another one through {min(tiles):g}; "
+                f"equal parts of {work} are {work / blocks:.3g}")
 
 def barriers_needed(numbers, m, n, k, blocks):
-    "How many barriers the block with most of them needs: one for each piece, for each part handed over, and for each waited for."
+    "The barriers of the block that needs most: one per piece, per part handed over, and per part waited for."
     k_tiles, across = k // numbers["BK"], n // numbers["BN"]
     starts = [block * m // numbers["BM"] * across * k_tiles // blocks for block in range(blocks + 1)]
     def needed(start, end):
         pieces = -(-end // k_tiles) - start // k_tiles
         stop = -(-end // k_tiles) * k_tiles  # of its last tile; others have the rest of it
         owns = end % k_tiles and (start % k_tiles == 0 or start // k_tiles < end // k_tiles)
-        return pieces + (start % k_tiles > 0) + (sum(end <= other < stop for other in starts[:-1]) if owns else 0)
+        waits = sum(end <= other < stop for other in starts[:-1]) if owns else 0
+        return pieces + (start % k_tiles > 0) + waits
     return max(needed(*pair) for pair in zip(starts, starts[1:]))
 
-def launch_in(order, launch, *args):
-    "Launch with the blocks in an order: `None` as they come, backwards, or mixed by a seed."
-    if order == "backwards": launch.blocks = [(block, 0, 0) for block in reversed(range(launch.grid_dim[0]))]
-    with interleaved(order if isinstance(order, int) else None): launch(*args)
-
-def different(c, expected):
-    "What is wrong with C, in a sentence."
-    bad = ~(abs(c - expected) <= 1e-5 * (1 + abs(expected).max()))
-    if not bad.any(): return None
-    i, j = np.argwhere(bad)[0]
-    if np.isnan(c[bad]).all(): return f"{bad.sum()} of {bad.size} elements were never written, or are NaN: first c[{i}, {j}]"
-    if not np.isnan(c).any() and np.allclose(np.sort(c, axis=None), np.sort(expected, axis=None), atol=1e-4):
-        return f"{bad.sum()} of {bad.size} elements hold right numbers in the wrong places: first c[{i}, {j}]"
-    return f"{bad.sum()} of {bad.size} elements are wrong: first c[{i}, {j}] = {c[i, j]:.5g}, expected {expected[i, j]:.5g}"
-
-
 def judge(exercise, kernel):
-    "The verdicts on a kernel, up to the first that fails."
-    parts = kernel_parts(kernel)
-    if not parts:
-        yield Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} isn't a kernel", "put @cuda.jit above its def")
-        return
-    try: all_arguments(parts[0], (0,) * 5)
-    except TypeError as e:
-        yield Verdict("compiles", False, str(e))
-        return
-    if theirs := borrowed(kernel, page, exercise):
-        yield theirs
-        return
+    "The verdicts on a kernel, one by one."
+    if verdict := unfit(kernel, (0,) * 5): yield verdict
     kernels = [with_constants(kernel, numbers) for numbers, *_ in CASES]
     try: failed = in_child(play, kernels, CASES, ORDERS, simulator=True, timeout=30, keep=True)
-    except ChildError as e: failed = "ends", str(e).splitlines()[0]
+    except ChildError as e: failed = "ends", first_of(str(e))
     if failed:
         verdict, text = failed
-        wrong = "correct" if " elements " in text else "compiles"
-        yield Verdict(verdict or kind_of(text, kernel, KINDS, wrong), False, text)
-        return
+        yield Verdict(verdict, False, text)
     yield Verdict("ends", True)
-    yield Verdict("no races", True, "every read of another block's numbers has a flag and two fences before it")
+    yield Verdict("no races", True,
+                  "every read of another block's numbers has a flag and two fences before it")
     yield Verdict("correct", True, f"{len(CASES)} cases, the first in {len(ORDERS)} orders of the blocks")
     yield Verdict("equal parts", True, "each block goes through as many k tiles as the others, or one fewer")
     yield Verdict("second launch", True, "with the flags and the workspace of the first")
     yield Verdict("flags", True, "all lowered at the end")
-    if not has_compiler():
-        yield Verdict("compiles", None, NO_COMPILER)
-        return
     matrix = "float32[:, ::1]"
-    try: machine_code(kernels[0], f"void({matrix}, {matrix}, {matrix}, float32[::1], int32[::1])")
-    except CompileError as e: yield Verdict("compiles", False, str(e).splitlines()[0])
-    else: yield Verdict("compiles", True)
+    yield from judge_code((), kernels[0], f"void({matrix}, {matrix}, {matrix}, float32[::1], int32[::1])")
 
 
-HEAD = """@cuda.jit
-def my_stream_k(a, b, c, workspace, flags):
-    a_ring = cuda.shared.array((STAGES, BK, PADDED), float32, alignment=16)
-    b_ring = cuda.shared.array((STAGES, BK, BN), float32, alignment=16)
-    thread = uint32(cuda.threadIdx.x)
-    blocks = cuda.gridDim.x
-    block = blocks - 1 - cuda.blockIdx.x
-    k_tiles, across = a.shape[1] // BK, c.shape[1] // BN
-    work = c.shape[0] // BM * across * k_tiles
-    start, end = first_k_tile(block, blocks, work), first_k_tile(block + 1, blocks, work)
-    while start < end:
-        tile = start // k_tiles
-        begin, stop = start - tile * k_tiles, min(end - tile * k_tiles, k_tiles)
-        row0, col0 = tile // across * BM, tile % across * BN
-        acc = short_main_loop(a_ring, b_ring, a, b, row0, col0, begin * BK, stop * BK, thread)
-        if begin > 0:
-"""
-STORE = """            store_fours(workspace, block * PART + 4 * thread, STEP, acc)
-"""
-FENCE = """            cuda.threadfence()
-"""
-SYNC = """            cuda.syncthreads()
-"""
-RAISE = """            if thread == 0: cuda.atomic.exch(flags, block, 1)
-"""
-OWNER = """        else:
-            other = block + 1
-            while stop < k_tiles:
-"""
-WAIT = """                if thread == 0:
-                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass
-                    cuda.threadfence()
-                cuda.syncthreads()
-"""
-ADD = """                acc = add_fours(acc, workspace, other * PART + 4 * thread, STEP)
-"""
-ON = """                stop = min(first_k_tile(other + 1, blocks, work) - tile * k_tiles, k_tiles)
-                other += 1
-"""
-WRITE = """            short_write(c, acc, row0, col0, thread)
-"""
-TAIL = """        cuda.syncthreads()
-        start = tile * k_tiles + stop
-"""
+REFERENCE = reference_of(page.short_stream_k, "my_stream_k")
+HEAD, STORE, FENCE, SYNC, RAISE, OWNER, WAIT, ADD, ON, WRITE, TAIL = cut(
+    REFERENCE, "            store_fours", "            cuda.thread", "            cuda.sync",
+    "            if thread", "        else", "                if thread", "                acc =",
+    "                stop =", "            short_write", "        cuda.sync")
 HAND = STORE + FENCE + SYNC + RAISE
 REST = OWNER + WAIT + ADD + ON + WRITE + TAIL
 
 
 SOLUTIONS = {
-    "reference": HEAD + HAND + REST,
+    "reference": REFERENCE,
     "the fence of one thread, behind the barrier": HEAD + STORE + SYNC + """            if thread == 0:
                 cuda.threadfence()
                 cuda.atomic.exch(flags, block, 1)
@@ -268,125 +205,170 @@ def hand_over(workspace, flags, block, thread, acc):
                 cuda.syncthreads()
                 cuda.threadfence()
 """ + ADD + ON + WRITE + TAIL,
-    "raised by all threads, and lowered when all have": HEAD + STORE + FENCE + """            cuda.atomic.add(flags, block, 1)
+    "raised by all threads, and lowered when all have": HEAD + STORE + FENCE + """
+            cuda.atomic.add(flags, block, 1)
 """ + OWNER + """                if thread == 0:
                     while cuda.atomic.cas(flags, other, THREADS, 0) != THREADS: pass
                     cuda.threadfence()
                 cuda.syncthreads()
 """ + ADD + ON + WRITE + TAIL,
-    "raised by adding one": HEAD + STORE + FENCE + SYNC + """            if thread == 0: cuda.atomic.add(flags, block, 1)
+    "raised by adding one": HEAD + STORE + FENCE + SYNC + """
+            if thread == 0: cuda.atomic.add(flags, block, 1)
 """ + REST,
-    "number by number": HEAD + """            for i in range(RESULTS): workspace[block * PART + i * THREADS + thread] = acc[i]
+    "number by number": HEAD + """
+            for i in range(RESULTS): workspace[block * PART + i * THREADS + thread] = acc[i]
 """ + FENCE + SYNC + RAISE + OWNER + WAIT + """                parts = ZEROS
                 for i in range(0, RESULTS, 8):
                     at = other * PART + i * THREADS + thread
-                    parts = (workspace[at], workspace[at + THREADS], workspace[at + 2 * THREADS], workspace[at + 3 * THREADS],
-                             workspace[at + 4 * THREADS], workspace[at + 5 * THREADS], workspace[at + 6 * THREADS],
-                             workspace[at + 7 * THREADS])
+                    parts = (workspace[at], workspace[at + THREADS],
+                             workspace[at + 2 * THREADS], workspace[at + 3 * THREADS],
+                             workspace[at + 4 * THREADS], workspace[at + 5 * THREADS],
+                             workspace[at + 6 * THREADS], workspace[at + 7 * THREADS])
                 acc = add_outer(acc, (float32(1),), parts)
 """ + ON + WRITE + TAIL}
 
 
-def wrong(name, old, new, verdict): return Mutant(name, old, new, verdict)
 LOOK = "cuda.atomic.cas(flags, other, 1, 0) != 1"
 
 
 MUTANTS = (
-    wrong("whole tiles for each block", "start, end = first_k_tile(block, blocks, work), first_k_tile(block + 1, blocks, work)",
-          "start, end = block * (work // k_tiles) // blocks * k_tiles, (block + 1) * (work // k_tiles) // blocks * k_tiles", "equal parts"),
-    wrong("one block does it all", "start, end = first_k_tile(block, blocks, work), first_k_tile(block + 1, blocks, work)",
-          "start, end = 0, work if block == 0 else 0\n    blocks = 1", "equal parts"),
-    Mutant("each block multiplies whole tiles, and its owner stores them", HEAD + HAND + REST, (HEAD + """            pass
-        else:
-            short_write(c, acc, row0, col0, thread)
-""" + TAIL).replace("begin * BK, stop * BK", "0, a.shape[1]"), "equal parts"),
-    wrong("C stored after each part", ADD, ADD + "                short_write(c, acc, row0, col0, thread)\n", "one store each"),
-    wrong("the part handed over twice", STORE, STORE + STORE, "one store each"),
-    wrong("a barrier too many for each tile", "        cuda.syncthreads()\n        start = tile", "        cuda.syncthreads()\n        cuda.syncthreads()\n"
-          "        start = tile", "barriers needed"),
-    wrong("the judge's number for PART", STORE, STORE.replace("PART", "512"), "in bounds"),
-    wrong("the judge's number for STEP", STORE, STORE.replace("STEP", "256"), "no races"),
-    wrong("BN for BM", "c.shape[0] // BM * across", "c.shape[0] // BN * across", "in bounds"),
-    wrong("BK for 4", "other * PART + 4 * thread", "other * PART + BK * thread", "in bounds"),
-    Mutant("the library's kernel", HEAD + HAND + REST, """from numba_matmul.kernels.k14_stream_k import short_stream_k
-
-@cuda.jit
-def my_stream_k(a, b, c, workspace, flags): short_stream_k(a, b, c, workspace, flags)
-""", "your own"),
-    wrong("not written", HAND, "            ...\n", "written"),
-    wrong("no fence of the writer", FENCE + SYNC, SYNC, "no races"),
-    wrong("one thread of the writer fences", FENCE + SYNC, FENCE.replace("cuda.", "if thread == 0: cuda.") + SYNC, "no races"),
-    wrong("every thread waits", "                if thread == 0:\n                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n"
-          "                    cuda.threadfence()\n", "                while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n"
-          "                cuda.threadfence()\n", "ends"),
-    wrong("the other block's part begins at its number", "other * PART + 4 * thread", "other + 4 * thread", "in bounds"),
-    wrong("no fence of the reader", "                    cuda.threadfence()\n", "", "no races"),
-    wrong("a fence for the block only", FENCE + SYNC, FENCE.replace("fence", "fence_block") + SYNC, "no races"),
-    wrong("the writer's fence behind the flag", HAND, STORE + SYNC + RAISE + FENCE, "no races"),
-    wrong("the reader's fence before the flag", WAIT, WAIT.replace("                    cuda.threadfence()\n", "")
-          .replace("                    while", "                    cuda.threadfence()\n                    while"), "no races"),
-    wrong("the flag before the part", HAND, SYNC + RAISE + STORE + FENCE, "no races"),
-    wrong("no barrier before the flag", FENCE + SYNC + RAISE, FENCE + RAISE, "no races"),
-    wrong("no barrier behind the wait", "                cuda.syncthreads()\n" + ADD, ADD, "no races"),
-    wrong("a flag that is no atomic", "cuda.atomic.exch(flags, block, 1)", "flags[block] = 1", "no races"),
-    wrong("the flag is not lowered", LOOK, "cuda.atomic.add(flags, other, 0) != 1", "second launch"),
-    wrong("the flag is lowered by its own block", LOOK + ": pass", "cuda.atomic.add(flags, other, 0) != 1: pass\n"
-          "                    cuda.atomic.exch(flags, block, 0)", "second launch"),
-    wrong("every thread raises the flag", "            if thread == 0: cuda.atomic.exch(flags, block, 1)",
-          "            cuda.atomic.exch(flags, block, 1)", "flags"),
-    wrong("the owner's flag is raised", "exch(flags, block, 1)", "exch(flags, block - 1, 1)", "no races"),
-    wrong("waits for its own flag", LOOK, LOOK.replace("other", "block"), "no races"),
-    wrong("waits for a number that nobody writes", LOOK, LOOK.replace("1, 0) != 1", "2, 0) != 2"), "ends"),
-    wrong("waits for the flag to be down", LOOK, "cuda.atomic.add(flags, other, 0) != 0", "no races"),
-    wrong("does not wait", "                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n",
-          "                    cuda.atomic.cas(flags, other, 1, 0)\n", "no races"),
-    wrong("the part at another block's place", STORE, STORE.replace("block *", "(blocks - 1 - block) *"), "no races"),
-    wrong("always the same place", STORE, STORE.replace("block * PART + ", ""), "no races"),
-    wrong("the owner reads its own place", ADD, ADD.replace("other", "block"), "correct"),
-    wrong("a part that is not in fours", STORE, STORE.replace("+ 4 * thread", "+ thread"), "in bounds"),
-    wrong("the part is not added", ADD, ADD.replace("acc =", "parts ="), "correct"),
-    wrong("the part is counted twice", ADD, ADD + ADD, "correct"),
-    wrong("only one other block", "            while stop < k_tiles:", "            if stop < k_tiles:", "correct"),
-    wrong("the next block is always the same", "                other += 1\n", "", "ends"),
-    wrong("first_k_tile one block too late", "first_k_tile(other + 1,", "first_k_tile(other + 2,", "correct"),
-    wrong("first_k_tile one block too early", "first_k_tile(other + 1,", "first_k_tile(other,", "ends"),
-    wrong("k tiles counted from the first tile of C", "first_k_tile(other + 1, blocks, work) - tile * k_tiles",
-          "first_k_tile(other + 1, blocks, work)", "correct"),
-    wrong("the blocks before it, not those behind", "            other = block + 1", "            other = block - 1", "in bounds"),
-    wrong("written by whoever has a part", STORE, STORE + WRITE, "no races"),
-    wrong("written before the parts are there", OWNER + WAIT + ADD + ON + WRITE,
+    Mutant("whole tiles for each block",
+           "start, end = first_k_tile(block, blocks, work), first_k_tile(block + 1, blocks, work)",
+           "start, end = block * (work // k_tiles) // blocks * k_tiles, (block + 1) * (work // k_tiles) // "
+           "blocks * k_tiles", "equal parts"),
+    Mutant("one block does it all",
+           "start, end = first_k_tile(block, blocks, work), first_k_tile(block + 1, blocks, work)",
+           "start, end = 0, work if block == 0 else 0\n    blocks = 1", "equal parts"),
+    Mutant("each block multiplies whole tiles, and its owner stores them", REFERENCE,
+           replaced(HEAD + "            pass\n        else:\n" + WRITE + TAIL,
+                    ("begin * BK, stop * BK", "0, a.shape[1]")), "equal parts"),
+    Mutant("C stored after each part", ADD, ADD + "                short_write(c, acc, row0, col0, thread)\n",
+           "one store each"),
+    Mutant("the part handed over twice", STORE, STORE + STORE, "one store each"),
+    Mutant("a barrier too many for each tile", "        cuda.syncthreads()\n        start = tile",
+           "        cuda.syncthreads()\n        cuda.syncthreads()\n        start = tile", "barriers needed"),
+    Mutant("the judge's number for PART", STORE, STORE.replace("PART", "512"), "in bounds"),
+    Mutant("the judge's number for STEP", STORE, STORE.replace("STEP", "256"), "no races"),
+    Mutant("BN for BM", "c.shape[0] // BM * across", "c.shape[0] // BN * across", "in bounds"),
+    Mutant("BK for 4", "other * PART + 4 * thread", "other * PART + BK * thread", "in bounds"),
+    Mutant("the library's kernel", REFERENCE,
+           "from numba_matmul.kernels.k14_stream_k import short_stream_k as my_stream_k\n", "your own"),
+    Mutant("not written", HAND, "            ...\n", "written"),
+    Mutant("no fence of the writer", FENCE + SYNC, SYNC, "no races"),
+    Mutant("one thread of the writer fences", FENCE + SYNC,
+           FENCE.replace("cuda.", "if thread == 0: cuda.") + SYNC, "no races"),
+    Mutant("every thread waits",
+           "                if thread == 0:\n"
+           "                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n"
+           "                    cuda.threadfence()\n",
+           "                while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n"
+           "                cuda.threadfence()\n", "ends"),
+    Mutant("the other block's part begins at its number", "other * PART + 4 * thread", "other + 4 * thread",
+           "in bounds"),
+    Mutant("no fence of the reader", "                    cuda.threadfence()\n", "", "no races"),
+    Mutant("a fence for the block only", FENCE + SYNC, FENCE.replace("fence", "fence_block") + SYNC,
+           "no races"),
+    Mutant("the writer's fence behind the flag", HAND, STORE + SYNC + RAISE + FENCE, "no races"),
+    Mutant("the reader's fence before the flag", WAIT,
+           replaced(WAIT, ("                    cuda.threadfence()\n", ""),
+                    ("                    while",
+                     "                    cuda.threadfence()\n                    while")),
+           "no races"),
+    Mutant("the flag before the part", HAND, SYNC + RAISE + STORE + FENCE, "no races"),
+    Mutant("no barrier before the flag", FENCE + SYNC + RAISE, FENCE + RAISE, "no races"),
+    Mutant("no barrier behind the wait", "                cuda.syncthreads()\n" + ADD, ADD, "no races"),
+    Mutant("a flag that is no atomic", "cuda.atomic.exch(flags, block, 1)", "flags[block] = 1", "no races"),
+    Mutant("the flag is not lowered", LOOK, "cuda.atomic.add(flags, other, 0) != 1", "second launch"),
+    Mutant("the flag is lowered by its own block", LOOK + ": pass",
+           "cuda.atomic.add(flags, other, 0) != 1: pass\n"
+           "                    cuda.atomic.exch(flags, block, 0)", "second launch"),
+    Mutant("every thread raises the flag", "            if thread == 0: cuda.atomic.exch(flags, block, 1)",
+           "            cuda.atomic.exch(flags, block, 1)", "flags"),
+    Mutant("the owner's flag is raised", "exch(flags, block, 1)", "exch(flags, block - 1, 1)", "no races"),
+    Mutant("waits for its own flag", LOOK, LOOK.replace("other", "block"), "no races"),
+    Mutant("waits for a number that nobody writes", LOOK, LOOK.replace("1, 0) != 1", "2, 0) != 2"), "ends"),
+    Mutant("waits for the flag to be down", LOOK, "cuda.atomic.add(flags, other, 0) != 0", "no races"),
+    Mutant("does not wait", "                    while cuda.atomic.cas(flags, other, 1, 0) != 1: pass\n",
+           "                    cuda.atomic.cas(flags, other, 1, 0)\n", "no races"),
+    Mutant("the part at another block's place", STORE, STORE.replace("block *", "(blocks - 1 - block) *"),
+           "no races"),
+    Mutant("always the same place", STORE, STORE.replace("block * PART + ", ""), "no races"),
+    Mutant("the owner reads its own place", ADD, ADD.replace("other", "block"), "correct"),
+    Mutant("a part that is not in fours", STORE, STORE.replace("+ 4 * thread", "+ thread"), "in bounds"),
+    Mutant("the part is not added", ADD, ADD.replace("acc =", "parts ="), "correct"),
+    Mutant("the part is counted twice", ADD, ADD + ADD, "correct"),
+    Mutant("only one other block", "            while stop < k_tiles:", "            if stop < k_tiles:",
+           "correct"),
+    Mutant("the next block is always the same", "                other += 1\n", "", "ends"),
+    Mutant("first_k_tile one block too late", "first_k_tile(other + 1,", "first_k_tile(other + 2,",
+           "correct"),
+    Mutant("first_k_tile one block too early", "first_k_tile(other + 1,", "first_k_tile(other,", "ends"),
+    Mutant("k tiles counted from the first tile of C",
+           "first_k_tile(other + 1, blocks, work) - tile * k_tiles", "first_k_tile(other + 1, blocks, work)",
+           "correct"),
+    Mutant("the blocks before it, not those behind", "            other = block + 1",
+           "            other = block - 1", "in bounds"),
+    Mutant("written by whoever has a part", STORE, STORE + WRITE, "no races"),
+    Mutant("written before the parts are there", OWNER + WAIT + ADD + ON + WRITE,
           OWNER.replace("            while", WRITE + "            while") + WAIT + ADD + ON, "correct"))
 
 
-OTHERS = "does that block have a part of this tile? The parts of a tile are those of the blocks after the owner"
+OTHERS = ("does that block have a part of this tile? The parts of a tile are those of the blocks after the "
+          "owner")
+NOT_THERE = "a sum that is NaN has added what nobody wrote: the part of block `other` begins at other * PART"
 EXERCISES = (Exercise(
     "14", "my_stream_k",
-    hints={"no races: race: flags[": "everything that touches a flag is atomic: cas, exch, or add",
-           "no races: race: c[": "only the block that has a tile's beginning stores it",
-           "no races: was read by": "a part was read before it was there: one thread of the owner waits until the flag of block `other` is 1, a barrier holds the "
-                                    "others back until then, and that block's part begins at other * PART",
-           "no races: and is read by": "the flag alone orders nothing. The writer's side: numbers, fence, barrier, flag. The reader's side: flag, fence, barrier, "
-                                       "numbers. The fence is cuda.threadfence(), and the flag is that of the block whose part is read",
-           "no races: and is written by": "two blocks write one place: a block's part begins at its own number times PART, and a thread's next four numbers "
-                                          "are STEP further on",
-           "no races": "who writes this number, and what tells the reader that it's there? The writer's side: numbers, fence, barrier, flag. "
-                       "The reader's side: flag, fence, barrier, numbers",
-           "ends": "who raises the flag that somebody waits for, to which number, and who lowers it, one thread each? Is it read by an atomic operation, so that it's read "
-                   "anew each time? Does `other` go on by one, does `stop` move to the end of that block's part, and is each part handed over once?",
-           "in bounds: flags": OTHERS, "in bounds: is negative": OTHERS,
-           "in bounds: workspace": "a block's part begins at its number times PART, a thread's four at 4 * thread in it, and the next four STEP further on",
-           "in bounds": "row0 and col0 are those of the block's tile, and its k tiles go from begin to before stop",
-           "correct: = nan": "a sum that is NaN has added what nobody wrote: the part of block `other` begins at other * PART",
-           "correct: never written": "each tile is stored once, by the block that has its beginning: a sum that is NaN has added what nobody wrote",
-           "correct": "which blocks have a part of this tile, where does each of them end, and where in the workspace does it lie? Each part "
-                      "is added once, before the tile is stored",
-           "one store each": "the owner stores a tile once, after all parts are added; another block hands its part over once",
-           "equal parts": "that isn't stream-K: all k tiles of all tiles are dealt out in equal parts, from first_k_tile(block, …) to "
-                          "first_k_tile(block + 1, …), even if a tile then belongs to two blocks",
-           "barriers needed": "one barrier before the flag is raised, one after a flag has been seen, and one at the end of each tile are enough",
-           "second launch": "a flag that is still up from the first launch lets an owner read too early: whoever has seen a flag lowers it",
-           "flags": "whoever has seen a flag must lower it, and only one thread raises it"},
+    hints={
+        "no races: race: flags[": "everything that touches a flag is atomic: cas, exch, or add",
+        "no races: race: c[": "only the block that has a tile's beginning stores it",
+        "no races: was read by": (
+            "a part was read before it was there: one thread of the owner waits until the flag of block "
+            "`other` is 1, a barrier holds the others back until then, and that block's part begins at "
+            "other * PART"),
+        "no races: and is read by": (
+            "the flag alone orders nothing. The writer's side: numbers, fence, barrier, flag. The reader's "
+            "side: flag, fence, barrier, numbers. The fence is cuda.threadfence(), and the flag is that of "
+            "the block whose part is read"),
+        "no races: and is written by": (
+            "two blocks write one place: a block's part begins at its own number times PART, and a thread's "
+            "next four numbers are STEP further on"),
+        "no races": (
+            "who writes this number, and what tells the reader that it's there? The writer's side: numbers, "
+            "fence, barrier, flag. The reader's side: flag, fence, barrier, numbers"),
+        "ends": (
+            "who raises the flag that somebody waits for, to which number, and who lowers it, one thread "
+            "each? Is it read by an atomic operation, so that it's read anew each time? Does `other` go on "
+            "by one, does `stop` move to the end of that block's part, and is each part handed over once?"),
+        "in bounds: flags": OTHERS,
+        "in bounds: is negative": OTHERS,
+        "in bounds: workspace": (
+            "a block's part begins at its number times PART, a thread's four at 4 * thread in it, and the "
+            "next four STEP further on"),
+        "in bounds": (
+            "row0 and col0 are those of the block's tile, and its k tiles go from begin to before stop"),
+        "correct: NaN, and each": NOT_THERE,
+        "correct: = nan": NOT_THERE,
+        "correct: never written": (
+            "each tile is stored once, by the block that has its beginning: a sum that is NaN has added "
+            "what nobody wrote"),
+        "correct": (
+            "which blocks have a part of this tile, where does each of them end, and where in the workspace "
+            "does it lie? Each part is added once, before the tile is stored"),
+        "one store each": (
+            "the owner stores a tile once, after all parts are added; another block hands its part over "
+            "once"),
+        "equal parts": (
+            "that isn't stream-K: all k tiles of all tiles are dealt out in equal parts, from "
+            "first_k_tile(block, …) to first_k_tile(block + 1, …), even if a tile then belongs to two "
+            "blocks"),
+        "barriers needed": (
+            "one barrier before the flag is raised, one after a flag has been seen, and one at the end of "
+            "each tile are enough"),
+        "second launch": (
+            "a flag that is still up from the first launch lets an owner read too early: whoever has seen a "
+            "flag lowers it"),
+        "flags": "whoever has seen a flag must lower it, and only one thread raises it"},
     constants=SMALL,
-    preamble="from numba_matmul.exercises.e14 import ZEROS, first_k_tile\n"
+    preamble="from numba_matmul.kernels.k14_stream_k import first_k_tile\n"
              "from numba_matmul.ptx.core import add_fours, add_outer, store_fours\n",
-    solutions=SOLUTIONS, mutants=MUTANTS, judge=judge),)
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, judge=judge),)

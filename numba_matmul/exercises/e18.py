@@ -1,4 +1,4 @@
-"""What `grade("18", my_estimate)` asks of a function, the solutions that it accepts, and the mistakes that it has to catch.
+"""What `grade("18", my_estimate)` asks of a function, what it accepts, and what it must catch.
 
 The function is asked about one k tile first, and then about one thing more each time: several k tiles, waves,
 tiles that reach over the edges of C, parts. So the first verdict that fails names the rule. Each answer has
@@ -12,7 +12,8 @@ from numbers import Real
 
 from ..arrays import cdiv
 from ..cards import load_cards
-from ..exercise import Exercise, Mutant, Verdict
+from ..exercise import Exercise, Mutant
+from ..judge import Verdict
 from ..gemm.tiles import WgmmaTile
 from ..kernels.k17_warp_specialized import LARGE
 from .e09 import borrowed_from, not_your_own
@@ -27,31 +28,43 @@ def cycles(m, n, k, tile, split_k, sms, row_cycles):
     return cdiv(work, sms) * cdiv(cdiv(k, 64), split_k) * k_tile + adding
 
 ASKED = {  # verdict → arguments; each asks for one thing more than those before
-    "a k tile": ((128, 256, 64, LARGE, 1, 1, 1.0), (64, 256, 64, MEDIUM, 1, 1, 1.7), (64, 128, 64, SMALL, 1, 1, 1.0),
-                 (64, 128, 64, SMALL, 1, 1, 2.8), (128, 256, 64, LARGE, 1, 1, 3.9), (64, 256, 64, MEDIUM, 1, 1, 3.9)),
-    "k tiles": ((128, 256, 4096, LARGE, 1, 1, 1.0), (64, 128, 65, SMALL, 1, 1, 1.0), (128, 256, 1, LARGE, 1, 1, 1.0),
-                (64, 256, 5000, MEDIUM, 1, 1, 3.9)),
-    "waves": ((4096, 4096, 4096, LARGE, 1, 132, 1.0), (1024, 1024, 1024, SMALL, 1, 132, 1.0), (4096, 2048, 1024, MEDIUM, 1, 132, 1.7),
-              (1024, 1024, 1024, LARGE, 1, 132, 1.0), (2048, 2048, 2048, LARGE, 1, 64, 1.0), (1024, 4096, 64, SMALL, 1, 1, 1.0)),
-    "tiles": ((4000, 4096, 4096, LARGE, 1, 1, 1.0), (4096, 4000, 4096, SMALL, 1, 1, 1.0), (1, 1, 64, MEDIUM, 1, 1, 1.0),
-              (300, 5000, 1024, MEDIUM, 1, 1, 1.0), (5000, 300, 1024, SMALL, 1, 1, 1.0), (5000, 5000, 5056, LARGE, 1, 114, 3.9)),
-    "parts": ((256, 256, 65536, SMALL, 2, 132, 1.0), (300, 300, 769, MEDIUM, 3, 132, 1.0), (256, 256, 65536, SMALL, 16, 132, 1.0),
-              (300, 300, 16384, MEDIUM, 7, 132, 1.0), (256, 256, 8192, SMALL, 8, 132, 1.7), (512, 512, 16384, MEDIUM, 7, 132, 1.7),
-              (2048, 256, 8192, LARGE, 9, 132, 1.0))}
-WHY = {"a k tile": "this is one wave with one work tile of one k tile: it takes CYCLES[tile], or row_cycles for each of its bm + bn rows, "
-                   "whichever is more",
+    "a k tile": (
+        (128, 256, 64, LARGE, 1, 1, 1.0), (64, 256, 64, MEDIUM, 1, 1, 1.7), (64, 128, 64, SMALL, 1, 1, 1.0),
+        (64, 128, 64, SMALL, 1, 1, 2.8), (128, 256, 64, LARGE, 1, 1, 3.9), (64, 256, 64, MEDIUM, 1, 1, 3.9)),
+    "k tiles": (
+        (128, 256, 4096, LARGE, 1, 1, 1.0), (64, 128, 65, SMALL, 1, 1, 1.0), (128, 256, 1, LARGE, 1, 1, 1.0),
+        (64, 256, 5000, MEDIUM, 1, 1, 3.9)),
+    "waves": (
+        (4096, 4096, 4096, LARGE, 1, 132, 1.0), (1024, 1024, 1024, SMALL, 1, 132, 1.0),
+        (4096, 2048, 1024, MEDIUM, 1, 132, 1.7), (1024, 1024, 1024, LARGE, 1, 132, 1.0),
+        (2048, 2048, 2048, LARGE, 1, 64, 1.0), (1024, 4096, 64, SMALL, 1, 1, 1.0)),
+    "tiles": (
+        (4000, 4096, 4096, LARGE, 1, 1, 1.0), (4096, 4000, 4096, SMALL, 1, 1, 1.0),
+        (1, 1, 64, MEDIUM, 1, 1, 1.0), (300, 5000, 1024, MEDIUM, 1, 1, 1.0),
+        (5000, 300, 1024, SMALL, 1, 1, 1.0), (5000, 5000, 5056, LARGE, 1, 114, 3.9)),
+    "parts": (
+        (256, 256, 65536, SMALL, 2, 132, 1.0), (300, 300, 769, MEDIUM, 3, 132, 1.0),
+        (256, 256, 65536, SMALL, 16, 132, 1.0), (300, 300, 16384, MEDIUM, 7, 132, 1.0),
+        (256, 256, 8192, SMALL, 8, 132, 1.7), (512, 512, 16384, MEDIUM, 7, 132, 1.7),
+        (2048, 256, 8192, LARGE, 9, 132, 1.0))}
+WHY = {"a k tile": (
+           "this is one wave with one work tile of one k tile: it takes CYCLES[tile], or row_cycles for "
+           "each of its bm + bn rows, whichever is more"),
        "k tiles": "one work tile, now with more of k: a k tile is 64 long, and the last one may be cut off",
-       "waves": "there is a work tile for each tile of C, down and across. In a wave each of the sms multiprocessors gets one: how many "
-                "waves begin?",
+       "waves": (
+           "there is a work tile for each tile of C, down and across. In a wave each of the sms "
+           "multiprocessors gets one: how many waves begin?"),
        "tiles": "tiles reach over the edges of C: round up down and across, each by its own side of the tile",
-       "parts": "each part is a work tile of its own, and all of them share the waves; a part has its share of the k tiles, rounded up"}
-ADDING = ("everything but the cost of the parts is right: 5200 and a cycle for every 135 numbers of the workspace, in which each part has m·n, once; "
-          "nothing if there is only one part")
+       "parts": (
+           "each part is a work tile of its own, and all of them share the waves; a part has its share of "
+           "the k tiles, rounded up")}
+ADDING = ("everything but the cost of the parts is right: 5200 and a cycle for every 135 numbers of the "
+          "workspace, in which each part has m·n, once; nothing if there is only one part")
 
 def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # adding may be rounded
 
 def products_are_right(fn, question, said):
-    "Is an answer wrong by as much when rows come ten times as slowly? What then stays the same is the price of adding."
+    "Is an answer as wrong when rows come ten times as slowly? Then it's the price of adding that is wrong."
     slower = (*question[:-1], 10 * question[-1])
     try: return near(fn(*slower) - said + cycles(*question), cycles(*slower))
     except Exception: return False
@@ -74,26 +87,21 @@ def chosen(fn):
 
 
 def judge(exercise, fn):
-    "The verdicts on an estimate, up to the first that fails."
+    "The verdicts on an estimate, one by one."
     for name, questions in ASKED.items():
         for question in questions:
             try: said, called = borrowed_from(fn, *question)
-            except Exception as e:
-                yield Verdict("runs", False, f"{told(*question)}: {type(e).__name__}: {e}")
-                return
-            if called:
-                yield not_your_own(fn, called)
-                return
+            except Exception as e: yield Verdict("runs", False, f"{told(*question)}: {type(e).__name__}: {e}")
+            if called: yield not_your_own(fn, called)
             if not isinstance(said, Real) or isinstance(said, bool):
                 yield Verdict("runs", False, f"{told(*question)}: it returned {said!r}, which isn't a number")
-                return
             true = cycles(*question)
             if not near(said, true):
                 why = WHY[name]
                 if products_are_right(fn, question, said): name, why = "parts", ADDING
                 digits = 0 if f"{true:,.0f}" != f"{said:,.0f}" else 3
-                yield Verdict(name, False, f"{told(*question)}: {true:,.{digits}f} cycles, you say {said:,.{digits}f}", why)
-                return
+                answer = f"{true:,.{digits}f} cycles, you say {said:,.{digits}f}"
+                yield Verdict(name, False, f"{told(*question)}: {answer}", why)
         yield Verdict(name, True, f"{len(questions)} products")
     yield Verdict("choice", True, chosen(fn))
 
@@ -163,26 +171,33 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
 MUTANTS = (
     Mutant("a workspace of whole tiles", "5200 + split_k * m * n / 135",
            "5200 + split_k * cdiv(m, tile.bm) * tile.bm * cdiv(n, tile.bn) * tile.bn / 135", "parts"),
-    Mutant("the judge's own estimate", "    work = split_k", "    from numba_matmul.exercises.e18 import cycles\n"
+    Mutant("the judge's own estimate", "    work = split_k",
+           "    from numba_matmul.exercises.e18 import cycles\n"
            "    return cycles(m, n, k, tile, split_k, sms, row_cycles)\n    work = split_k", "your own"),
-    Mutant("the library's own estimate", "    work = split_k", "    from numba_matmul.kernels.k18_past_cublas_bf16 import estimate\n"
+    Mutant("the library's own estimate", "    work = split_k",
+           "    from numba_matmul.kernels.k18_past_cublas_bf16 import estimate\n"
            "    return estimate(m, n, k, sms, tile, '', split_k)\n    work = split_k", "your own"),
-    Mutant("the library's work tiles", "    work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)", "    from numba_matmul.kernels.k18_past_cublas_bf16 "
-           "import work_tiles\n    work = work_tiles(m, n, tile, split_k)", "your own"),
+    Mutant("the library's work tiles", "    work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)",
+           "    from numba_matmul.kernels.k18_past_cublas_bf16 import work_tiles\n"
+           "    work = work_tiles(m, n, tile, split_k)", "your own"),
     Mutant("not written", "    return waves * k_tiles * k_tile + adding\n", "    ...\n", "written"),
     Mutant("tiles rounded down, across", "cdiv(n, tile.bn)", "(n // tile.bn)", "tiles"),
     Mutant("tiles rounded down, down", "cdiv(m, tile.bm)", "(m // tile.bm)", "tiles"),
-    Mutant("rounded once for both", "cdiv(m, tile.bm) * cdiv(n, tile.bn)", "cdiv(m * n, tile.bm * tile.bn)", "tiles"),
-    Mutant("rows and columns of a tile swapped", "cdiv(m, tile.bm) * cdiv(n, tile.bn)", "cdiv(m, tile.bn) * cdiv(n, tile.bm)", "a k tile"),
+    Mutant("rounded once for both", "cdiv(m, tile.bm) * cdiv(n, tile.bn)", "cdiv(m * n, tile.bm * tile.bn)",
+           "tiles"),
+    Mutant("rows and columns of a tile swapped", "cdiv(m, tile.bm) * cdiv(n, tile.bn)",
+           "cdiv(m, tile.bn) * cdiv(n, tile.bm)", "a k tile"),
     Mutant("m twice", "cdiv(n, tile.bn)", "cdiv(m, tile.bn)", "waves"),
     Mutant("only tiles down", "cdiv(m, tile.bm) * cdiv(n, tile.bn)", "cdiv(m, tile.bm)", "waves"),
-    Mutant("a last wave that counts for what it has", "waves = cdiv(work, sms)", "waves = work / sms", "waves"),
+    Mutant("a last wave that counts for what it has", "waves = cdiv(work, sms)", "waves = work / sms",
+           "waves"),
     Mutant("the last wave is forgotten", "waves = cdiv(work, sms)", "waves = max(1, work // sms)", "waves"),
     Mutant("always one wave more", "waves = cdiv(work, sms)", "waves = work // sms + 1", "a k tile"),
     Mutant("every tile is a wave", "waves = cdiv(work, sms)", "waves = work", "waves"),
     Mutant("one wave for all", "waves = cdiv(work, sms)", "waves = 1", "waves"),
     Mutant("always 132 multiprocessors", "waves = cdiv(work, sms)", "waves = cdiv(work, 132)", "waves"),
-    Mutant("waves of parts, rounded before", "work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)\n    waves = cdiv(work, sms)",
+    Mutant("waves of parts, rounded before",
+           "work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)\n    waves = cdiv(work, sms)",
            "waves = split_k * cdiv(cdiv(m, tile.bm) * cdiv(n, tile.bn), sms)", "parts"),
     Mutant("parts make no work tiles", "work = split_k * cdiv", "work = cdiv", "parts"),
     Mutant("k tiles rounded down", "cdiv(cdiv(k, 64), split_k)", "cdiv(k // 64, split_k)", "k tiles"),
@@ -191,9 +206,12 @@ MUTANTS = (
     Mutant("a fraction of a k tile", "cdiv(cdiv(k, 64), split_k)", "k / 64 / split_k", "k tiles"),
     Mutant("a part's share rounded down", "cdiv(cdiv(k, 64), split_k)", "cdiv(k, 64) // split_k", "parts"),
     Mutant("each part has the whole sum", "cdiv(cdiv(k, 64), split_k)", "cdiv(k, 64)", "parts"),
-    Mutant("rows forgotten", "max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))", "CYCLES[tile]", "a k tile"),
-    Mutant("only rows", "max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))", "row_cycles * (tile.bm + tile.bn)", "a k tile"),
-    Mutant("products and rows added", "max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))", "CYCLES[tile] + row_cycles * (tile.bm + tile.bn)", "a k tile"),
+    Mutant("rows forgotten", "max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))", "CYCLES[tile]",
+           "a k tile"),
+    Mutant("only rows", "max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))",
+           "row_cycles * (tile.bm + tile.bn)", "a k tile"),
+    Mutant("products and rows added", "max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))",
+           "CYCLES[tile] + row_cycles * (tile.bm + tile.bn)", "a k tile"),
     Mutant("the faster of the two", "max(CYCLES", "min(CYCLES", "a k tile"),
     Mutant("rows of A alone", "(tile.bm + tile.bn)", "tile.bm", "a k tile"),
     Mutant("rows of B alone", "(tile.bm + tile.bn)", "tile.bn", "a k tile"),
@@ -206,18 +224,22 @@ MUTANTS = (
     Mutant("adding costs nothing but its start", "5200 + split_k * m * n / 135", "5200", "parts"),
     Mutant("adding without its start", "5200 + split_k * m * n / 135", "split_k * m * n / 135", "parts"),
     Mutant("one part is added", "split_k * m * n / 135", "m * n / 135", "parts"),
-    Mutant("adding in every wave", "waves * k_tiles * k_tile + adding", "waves * (k_tiles * k_tile + adding)", "parts"),
-    Mutant("k shared out before k tiles are counted, rounded down", "cdiv(cdiv(k, 64), split_k)", "cdiv(k // split_k, 64)", "parts"),
+    Mutant("adding in every wave", "waves * k_tiles * k_tile + adding", "waves * (k_tiles * k_tile + adding)",
+           "parts"),
+    Mutant("k shared out before k tiles are counted, rounded down", "cdiv(cdiv(k, 64), split_k)",
+           "cdiv(k // split_k, 64)", "parts"),
     Mutant("adding only from three parts on", "if split_k > 1", "if split_k > 2", "parts"),
     Mutant("adding for all parts but the first", "5200 + split_k * m", "5200 + (split_k - 1) * m", "parts"),
     Mutant("bytes of the workspace", "split_k * m * n / 135", "4 * split_k * m * n / 135", "parts"),
-    Mutant("nothing is returned", "    return waves * k_tiles * k_tile + adding\n", "    total = waves * k_tiles * k_tile + adding\n", "runs"),
+    Mutant("nothing is returned", "    return waves * k_tiles * k_tile + adding\n",
+           "    total = waves * k_tiles * k_tile + adding\n", "runs"),
     Mutant("a name that a tile does not have", "row_cycles * (tile.bm", "row_cycles * (tile.rows", "runs"),
     Mutant("cycles of a tile by its number", "CYCLES[tile]", "CYCLES[0]", "runs"))
 
 
 EXERCISES = (Exercise(
     "18", "my_estimate", judge=judge,
-    hints={"runs": "a tile has bm and bn, and CYCLES[tile] is a number",
-           "runs: it returned": "return one number, the cycles of the whole product"},
+    hints={
+        "runs": "a tile has bm and bn, and CYCLES[tile] is a number",
+        "runs: it returned": "return one number, the cycles of the whole product"},
     constants=dict(CYCLES=CYCLES, cdiv=cdiv, WgmmaTile=WgmmaTile), solutions=SOLUTIONS, mutants=MUTANTS),)

@@ -1,0 +1,199 @@
+"""What happens in a run, in order, and the goals that are measured in it."""
+import sys
+from typing import NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from greenlet import getcurrent
+from ..exercise import Goal
+from ..judge import constants_of
+from ..microscope import trace
+from ..process import in_child
+from ..sim import hopper
+from ..sim.cuda_module import StrictModule
+from ..sim.scheduler import Thread
+from ..source import with_constants
+
+
+def in_case(exercise, kernel, case, run, *more):
+    "What a function of a launch, its arguments and some more returns in a child, for one case."
+    launch = with_constants(kernel, constants_of(exercise, case))[case.grid, case.block, 0, case.shared_bytes]
+    args, _ = case.make(np.random.default_rng())
+    return in_child(run, launch, args, *more, simulator=True, keep=True)
+
+
+# One warp: its loads, stores, copies and barriers
+
+class WarpRun(NamedTuple):
+    "What a warp did."
+    events: list  # names, and their numbers
+    tiles: int    # k tiles
+
+def first_warp(exercise, kernel):
+    "What the first warp of the first case does."
+    first = exercise.cases[0]
+    events = in_case(exercise, kernel, first, trace, (0, 0, 0))[0]
+    return WarpRun(events, first.size[2] // exercise.constants["BK"])
+
+def barriers(run):
+    "Barriers for each k tile after the first, from the first read to the last."
+    reads = [i for i, (kind, _) in enumerate(run.events) if kind == "shared load"]
+    return sum(kind == "barrier" for kind, _ in run.events[reads[0]:reads[-1]]) / (run.tiles - 1)
+
+def time_for_a_copy(run):
+    "The fewest k tiles multiplied from the start of a copy to its wait, while there are more to start."
+    whole = sum(kind == "shared load" for kind, _ in run.events) / run.tiles
+    last = max((i for i, (kind, _) in enumerate(run.events) if kind == "copy"), default=0)
+    reads, started, waited = 0, None, False
+    waiting, found = [], []  # when the copies of a group were started; what was multiplied until its wait
+    for kind, number in run.events[:last]:
+        if kind == "shared load": reads += 1
+        elif kind == "copy" and waited: started = reads
+        elif kind == "commit":
+            waiting.append(started)
+            started = None
+        elif kind == "wait":
+            waited = True
+            landed = max(0, len(waiting) - number)
+            found += [(reads - start) / whole for start in waiting[:landed] if start is not None]
+            del waiting[:landed]
+    return min(found, default=0)
+
+BARRIERS = Goal("barriers per tile", barriers, most=1, counted="events",
+                hint="one barrier does both: all threads have waited for their copies, and all are done "
+                     "with the stage before")
+
+def copy_order(tiles):
+    "The goals of a ring whose copies are on their way while so many k tiles are multiplied."
+    return (
+        Goal("time for a copy", time_for_a_copy, least=tiles, unit="k tiles multiplied meanwhile",
+             counted="events",
+             hint="start the copy before you multiply, and wait only for the group that you need: how many "
+                  "younger groups may still be under way?"),
+        BARRIERS)
+
+
+# All threads: their mbarriers, the TMA's copies, and products
+#
+# Functions that stand in for the simulator's, in a child, note what happens.
+
+def recorded_run(
+    run,    # function
+    *args,  # its arguments
+):
+    "In a child: what happens to mbarriers, copies and products, as (what, number of the thread, number)."
+    events, block = [], []
+    load, store, try_wait = hopper.load_box, hopper.store_box, hopper.mbarrier_try_wait
+    start, finish, fence = hopper.start_products, hopper.finish_products, hopper.fence_proxy_async
+    arrive, land, meet = hopper.MBarrier.arrive, hopper.MBarrier.land, Thread.meet
+    def note(what, number=0): events.append((what, getattr(getcurrent(), "linear", 0), int(number)))
+    def place(barrier): return next(at for at, other in block[0].memory.mbarriers.items() if other is barrier)
+    # copies and products
+    def load_box(target, map_address, barrier_address, *rest):
+        note("ordered", barrier_address)
+        load(target, map_address, barrier_address, *rest)
+    def store_box(map_address, source, column, row):
+        store(map_address, source, column, row)
+        note("sent", getcurrent().sends[-1][-1][0][0].size)
+    def start_products(acc, factors, how, pending, frame):
+        note("product", how[2])
+        return start(acc, factors, how, pending, frame)
+    def finish_products(pending, frame):
+        finish(pending, frame)
+        note("products left", sum(products.steps for _, products in getcurrent().products))
+    def fence_proxy_async():
+        note("fence")
+        fence()
+    # mbarriers
+    def mbarrier_try_wait(address, parity, frame):
+        note("wait", parity)
+        note("waits at", address)
+        try_wait(address, parity, frame)
+        note("go on", parity)
+    def counted_arrival(self, size=0):
+        block[:] = [getcurrent().block]
+        note("arrive", size)
+        note("arrives at", place(self))
+        arrive(self, size)
+    def counted_landing(self):
+        before = self.phase
+        land(self)
+        if self.phase > before:
+            note("phase ends", before)
+            note("ended", place(self))
+    # barriers
+    def syncthreads(self):
+        note("barrier")
+        getcurrent().wait(sys._getframe(1))
+    def counted_meeting(self, frame, place, *more):
+        if place.startswith("named"): note("barrier")
+        return meet(self, frame, place, *more)
+    with (patch.multiple(hopper, load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait,
+                         start_products=start_products, finish_products=finish_products,
+                         fence_proxy_async=fence_proxy_async),
+          patch.multiple(hopper.MBarrier, arrive=counted_arrival, land=counted_landing),
+          patch.object(StrictModule, "syncthreads", syncthreads),
+          patch.object(Thread, "meet", counted_meeting)):
+        try: run(*args)
+        except Exception as e: events.append((str(e), 0, 0))  # by which a picture shows where it ended
+    return events
+
+K_TILE = 4  # steps of 16
+
+def k_tiles_ahead(events):
+    "The fewest k tiles that thread 0 starts between the copy of one, in the loop, and the wait for it."
+    started, ordered, found = 0, {}, []
+    for what, thread, number in events:
+        if what == "product" and thread == 0: started += number / K_TILE
+        elif what == "ordered": ordered[number] = started
+        elif what == "waits at" and thread == 0 and ordered.get(number):
+            found.append(started - ordered.pop(number))
+    return min(found, default=0)
+
+def products_at_work(events, thread=0):
+    "The fewest k tiles whose products are at work at the wait for the next, while there are more to copy."
+    left, begun, found = 0, False, []
+    last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
+    for what, who, number in events[:last]:
+        if who != thread: continue
+        if what == "products left": left, begun = number / K_TILE, True
+        elif what == "waits at" and begun: found.append(left)
+    return min(found, default=0)
+
+def barriers_of(events, thread=0):
+    "Barriers of a thread for each k tile after the first, from its first product to its last."
+    own = [(what, number) for what, who, number in events if who == thread]
+    products = [i for i, (what, _) in enumerate(own) if what == "product"]
+    tiles = sum(number for what, number in own if what == "product") / K_TILE
+    return sum(what == "barrier" for what, _ in own[products[0]:products[-1]]) / (tiles - 1)
+
+def k_tiles_on_their_way(boxes, events):
+    "The most k tiles, of so many boxes each, copied at a time; 1 if the producer waits for its own copy."
+    producers = {thread for what, thread, _ in events if what == "ordered"}
+    full = {number for what, _, number in events if what == "ordered"}
+    waits = {(thread, number) for what, thread, number in events if what == "waits at"}
+    if any(thread in producers and number in full for thread, number in waits): return 1
+    now = most = 0
+    for what, _, number in events:
+        if what == "ordered": now += 1
+        elif what == "ended" and number in full: now -= boxes
+        most = max(most, now)
+    return most / boxes
+
+def ended_too_often(boxes, events):
+    "In a sentence: a stage that was said to be empty more often than a k tile has come."
+    full = sorted({number for what, _, number in events if what == "ordered"})
+    empty = sorted({number for what, _, number in events if what == "arrives at"} - {*full})
+    def count(kind, place): return sum(what == kind and number == place for what, _, number in events)
+    for stage, (came, left) in enumerate(zip(full, empty)):
+        tiles, ended = count("ordered", came) // boxes, count("ended", left)
+        if ended > tiles:
+            arrivals, many = count("arrives at", left), "s" * (tiles != 1)
+            return (f"{arrivals} arrivals at the mbarrier that says stage {stage} is empty, for {tiles} "
+                    f"k tile{many}: its phase has ended {ended} times, and once for each k tile is enough")
+
+def for_the_results(events, thread):
+    "Barriers of a consumer's thread after it has waited for all products, or its fences, if those are more."
+    own = [what for what, who, _ in events if who == thread]
+    after = own[max(i for i, what in enumerate(own) if what == "products left"):]
+    return max(after.count("barrier"), after.count("fence"))
