@@ -19,6 +19,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.bench.experiment': {},
             'numba_matmul.bench.paths': {},
             'numba_matmul.bench.record': {},
+            'numba_matmul.bench.search': {},
             'numba_matmul.bench.timing': { 'numba_matmul.bench.timing.Runtime': ( 'prep2_measuring.html#runtime',
                                                                                   'numba_matmul/bench/timing.py'),
                                            'numba_matmul.bench.timing.Runtime.__str__': ( 'prep2_measuring.html#runtime.__str__',
