@@ -46,7 +46,7 @@ def recorded_run(
 ):
     "In a child: what happens to mbarriers, copies and products in order, as (what, number of the thread, number)."
     events, barrier, meet = [], StrictModule.syncthreads, Thread.meet
-    names = "load_box", "store_box", "mbarrier_try_wait", "start_products", "finish_products", "fence_proxy_async"
+    names = "load_box", "store_box", "mbarrier_wait", "start_products", "finish_products", "fence_proxy_async"
     plain = {name: getattr(hopper, name) for name in names}
     arrive, land = hopper.MBarrier.arrive, hopper.MBarrier.land
     def note(what, number=0): events.append((what, getattr(getcurrent(), "linear", 0), int(number)))
@@ -59,10 +59,10 @@ def recorded_run(
     def store_box(map_address, source, column, row):
         plain["store_box"](map_address, source, column, row)
         note("sent", getcurrent().sends[-1][-1][0][0].size)
-    def mbarrier_try_wait(address, parity, frame):
+    def mbarrier_wait(address, parity, frame):
         note("wait", parity)
         note("waits at", address)
-        plain["mbarrier_try_wait"](address, parity, frame)
+        plain["mbarrier_wait"](address, parity, frame)
         note("go on", parity)
     def start_products(acc, factors, how, pending, frame):
         note("product", how[2])
@@ -90,7 +90,7 @@ def recorded_run(
     def counted_meeting(self, frame, place, *more):
         if place.startswith("named"): note("barrier")
         return meet(self, frame, place, *more)
-    for name, function in dict(load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait, start_products=start_products,
+    for name, function in dict(load_box=load_box, store_box=store_box, mbarrier_wait=mbarrier_wait, start_products=start_products,
                                finish_products=finish_products, fence_proxy_async=fence_proxy_async).items(): setattr(hopper, name, function)
     hopper.MBarrier.arrive, hopper.MBarrier.land = counted_arrival, counted_landing
     StrictModule.syncthreads, Thread.meet = syncthreads, counted_meeting
@@ -206,7 +206,7 @@ PROLOGUE = """    if elected:
 BEGIN = """    acc, k_tile, stage, phase, free = ZEROS, 0, 0, 0, STAGES - 1
     while k_tile < k_tiles:
 """
-WAIT = """        mbarrier_try_wait(full + 8 * stage, phase)
+WAIT = """        mbarrier_wait(full + 8 * stage, phase)
 """
 MULTIPLY = """        here = ring + STAGE_BYTES * stage
         a = OF_A | (here + BOX * warpgroup) // 16
@@ -240,7 +240,7 @@ SOLUTIONS = {
     while k_tile < k_tiles:
 """ + BY_NUMBER + WAIT + MULTIPLY + MEET + AHEAD + """        k_tile += 1
 """ + TAIL,
-    "the first product begins at zero": HEAD + PROLOGUE + """    mbarrier_try_wait(full, 0)
+    "the first product begins at zero": HEAD + PROLOGUE + """    mbarrier_wait(full, 0)
     a, b = OF_A | (ring + BOX * warpgroup) // 16, OF_B | (ring + BYTES_A) // 16
     acc = wgmma_mma_async(UNSET, a, b, NEXT_A, NEXT_B, 4, 1, 1, 0)
     cuda.syncthreads()
@@ -282,7 +282,7 @@ def order(ring, full, stage, map_a, map_b, row, col, k_tile):
 
 """ + HEAD + PROLOGUE + """    acc, stage, turns = ZEROS, 0, 0
     for k_tile in range(k_tiles):
-        mbarrier_try_wait(full + 8 * stage, turns & 1)
+        mbarrier_wait(full + 8 * stage, turns & 1)
         here = ring + STAGE_BYTES * stage
         acc = wgmma_mma_async(acc, OF_A | (here + BOX * warpgroup) >> 4, OF_B | (here + BYTES_A) >> 4, NEXT_A, NEXT_B, 4, 1, 1, 1)
         cuda.syncthreads()
@@ -299,7 +299,7 @@ def descriptor(of, address): return of | address >> 4
 """ + HEAD + PROLOGUE + """    acc = ZEROS
     for i in range(k_tiles):
         times, stage = divmod(i, STAGES)
-        mbarrier_try_wait(full + 8 * stage, times % 2)
+        mbarrier_wait(full + 8 * stage, times % 2)
         base, ahead = ring + stage * STAGE_BYTES, i + STAGES - 1
         acc = wgmma_mma_async(acc, descriptor(OF_A, base + warpgroup * BOX), descriptor(OF_B, base + BYTES_A), NEXT_A, NEXT_B, 4, 1, 1, 1)
         if ahead < k_tiles:
@@ -311,7 +311,7 @@ def descriptor(of, address): return of | address >> 4
     "the free stage before the products": HEAD + PROLOGUE + """    acc, k_tile, stage, phase = ZEROS, 0, 0, 0
     while k_tile < k_tiles:
         free, bar = (stage + 2) % 3, full + 8 * stage
-        mbarrier_try_wait(bar, phase)
+        mbarrier_wait(bar, phase)
         a = OF_A + uint64((ring + stage * STAGE_BYTES + warpgroup * 64 * ROW) >> 4)
         b = OF_B + uint64((ring + stage * STAGE_BYTES + BM * ROW) >> 4)
         acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
@@ -380,7 +380,7 @@ MUTANTS = (
     changed("a barrier in the first k tile only", MEET, "        if k_tile == 0: cuda.syncthreads()\n", "no races"),
     changed("a fence for each k tile", MEET, "        cuda.threadfence_block()\n" + MEET, "fences"),
     changed("a fence between the proxies for each k tile", MEET, "        fence_proxy_async()\n" + MEET, "fences"),
-    changed("waits for the newest copy as well", AHEAD, AHEAD + "        if ahead < k_tiles: mbarrier_try_wait(full + 8 * free, (ahead // STAGES) % 2)\n",
+    changed("waits for the newest copy as well", AHEAD, AHEAD + "        if ahead < k_tiles: mbarrier_wait(full + 8 * free, (ahead // STAGES) % 2)\n",
             "k tiles ahead"),
     changed("the loop ends after two k tiles", "while k_tile < k_tiles", "while k_tile < min(k_tiles, 2)", "ends"),
     Mutant("C stored in each k tile", MEET + AHEAD + ON, MEET + AHEAD + "        short_epilogue(c, row + thread // 32 * 16, col, wgmma_wait_group(acc))\n" + ON,
@@ -485,7 +485,7 @@ from numba_matmul.gemm.tiles import BK, BOX, ROW
 from numba_matmul.kernels.k16_tma_wgmma import BM, BYTES_A, NEXT_A, NEXT_B, OF_A, OF_B, THREADS
 from numba_matmul.ptx.core import global_address, shared_address, to_array
 from numba_matmul.ptx.hopper import (
-    fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait,
+    fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait,
     bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group)
 from numba import uint16, uint64
 """,

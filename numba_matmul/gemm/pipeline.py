@@ -3,7 +3,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ..ptx.core import shared_address
-from ..ptx.hopper import mbarrier_arrive, mbarrier_try_wait
+from ..ptx.hopper import mbarrier_arrive, mbarrier_wait
 from numba import cuda, uint32, uint64
 
 
@@ -82,12 +82,12 @@ def empty_barrier(storage, stage):
 @cuda.jit(device=True)
 def producer_acquire(storage, state):
     "Wait until the stage is empty."
-    mbarrier_try_wait(empty_barrier(storage, state.stage), state.phase)
+    mbarrier_wait(empty_barrier(storage, state.stage), state.phase)
 
 @cuda.jit(device=True)
 def consumer_wait(storage, state):
     "Wait until the stage is full."
-    mbarrier_try_wait(full_barrier(storage, state.stage), state.phase)
+    mbarrier_wait(full_barrier(storage, state.stage), state.phase)
 
 @cuda.jit(device=True)
 def consumer_release(

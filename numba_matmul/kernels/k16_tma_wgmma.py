@@ -17,7 +17,7 @@ from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from ..ptx.core import global_address, shared_address, to_array
 from ..ptx.hopper import (
     cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx,
-    mbarrier_init, mbarrier_try_wait, tensor_map_address, wgmma_mma_async, wgmma_wait_group)
+    mbarrier_init, mbarrier_wait, tensor_map_address, wgmma_mma_async, wgmma_wait_group)
 from ..gemm.args import gemm_args
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
@@ -107,7 +107,7 @@ def short_tma_wgmma(map_a, map_b, c, k):
     # main loop
     acc, k_tile, stage, phase, free = ZEROS, 0, 0, 0, STAGES - 1
     while k_tile < k_tiles:
-        mbarrier_try_wait(full + 8 * stage, phase)
+        mbarrier_wait(full + 8 * stage, phase)
         here = ring + STAGE_BYTES * stage
         a = OF_A | (here + BOX * warpgroup) // 16
         b = OF_B | (here + BYTES_A) // 16

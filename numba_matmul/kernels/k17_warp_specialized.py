@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from ..arrays import cdiv
 from ..ptx.hopper import (
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_try_wait,
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_wait,
     setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_wait_group)
 from ..gemm.epilogue import (EPILOGUES, PendingTile, Target, boxes_storer,
                                         tma_store_of)
@@ -98,7 +98,7 @@ def order_barrier(
 
     @cuda.jit(device=True)
     def order_wait(storage, k_tile, pause):
-        if distance and k_tile == pause: mbarrier_try_wait(storage.order, uint32(0))
+        if distance and k_tile == pause: mbarrier_wait(storage.order, uint32(0))
 
     @cuda.jit(device=True)
     def order_arrive(storage, last, thread):

@@ -40,12 +40,12 @@ def mbarrier_arrive(
 
 @bind("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
       "@done bra end; bra again; end: }", "rr")
-def mbarrier_try_wait(
+def mbarrier_wait(
     barrier,  # address
     parity,   # 0 for the first phase, then 1, 0, …; 1 at a new barrier does not wait
 ):
-    "Wait until the phase with that parity has ended: mbarrier.try_wait.parity in a loop, PTX ISA."
-    hopper.mbarrier_try_wait(barrier, parity, sys._getframe(1))
+    "Wait until the phase with that parity has ended: a loop around it. PTX ISA, mbarrier.try_wait."
+    hopper.mbarrier_wait(barrier, parity, sys._getframe(1))
 
 @bind("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "l")
 def fence_proxy_tensormap(
