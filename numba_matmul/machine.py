@@ -38,8 +38,8 @@ def draw_machine(
     note="",    # what is said below it
     card=None,  # a result card; that of this GPU, or the first one, if None
 ):
-    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for a part that there
-    is not, `LookupError` where there is no card."""
+    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for a part
+    that there is not, `LookupError` where there is no card."""
     import matplotlib.pyplot as plt
     if unknown := [repr(part) for part in lit if part not in PARTS]:
         raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")

@@ -1,7 +1,8 @@
 """Loops that are unrolled before a compiler sees them: `for i in static(n)`, in a function with `@unrolled`.
 
-The idea is CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction can use it where it
-needs a literal, a tuple can be indexed by it, and an `if` that it decides leaves one of its branches.
+The idea is CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction can use
+it where it needs a literal, a tuple can be indexed by it, and an `if` that it decides leaves one of its
+branches.
 """
 import ast
 import builtins
@@ -20,7 +21,8 @@ MOST_TURNS = 1024  # of a loop: one with more is a mistake
 def static(
     *limits,  # as of `range`: literals, variables of the function around this one, and of static loops
 ):
-    "What a static loop goes through. It means something only in `for i in static(…)`, in a function with `@unrolled`."
+    """What a static loop goes through. It means something only in `for i in static(…)`, in a function with
+    `@unrolled`."""
     raise TypeError("static(…) is only for a loop, for i in static(n), in a function with @unrolled below @cuda.jit")
 
 
@@ -29,8 +31,8 @@ def unrolled(
 ):
     """The function with its static loops unrolled. Every line keeps its number.
 
-    Variables of the function around it are fixed here. Globals are fixed only when the kernel is compiled, so none of
-    them can be a limit. Raises `TypeError` for a loop that can't be unrolled."""
+    Variables of the function around it are fixed here. Globals are fixed only when the kernel is compiled, so
+    none of them can be a limit. Raises `TypeError` for a loop that can't be unrolled."""
     if not inspect.isfunction(fn): raise TypeError(f"@unrolled takes a function, not {fn!r}: put it below @cuda.jit")
     around = _variables_around(fn)
     tree = _definition(fn)
@@ -81,7 +83,8 @@ def _compiled(tree, around, code):
 
 
 def _outline(code):
-    "What a code object computes with. (How it calls `cuda.syncthreads` depends on where `cuda` was imported.)"
+    """What a code object computes with. (How it calls `cuda.syncthreads` depends on where `cuda` was
+    imported.)"""
     return [(x.opname, x.argrepr) for x in dis.get_instructions(code)
             if x.opname.startswith(("BINARY", "COMPARE", "UNARY", "STORE", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST"))
             and not isinstance(x.argval, CodeType)]
@@ -100,7 +103,8 @@ _COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Sub
 
 
 class _Unroller(ast.NodeTransformer):
-    "Puts copies of their bodies in place of static loops, and values in place of what their variables decide."
+    """Puts copies of their bodies in place of static loops, and values in place of what their variables
+    decide."""
     def __init__(self, fn, around):
         self.fn, self.around = fn, around
         self.values = {}  # of the variables of the static loops around a node

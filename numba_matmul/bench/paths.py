@@ -1,4 +1,5 @@
-"""A kernel is a few programs in one: which of them runs is decided by the sizes. A check that is to find mistakes runs all of them.
+"""A kernel is a few programs in one: which of them runs is decided by the sizes. A check that is to find
+mistakes runs all of them.
 
 A kernel with a predicate, without one, with accesses of one number or of four, with C read or not, in one
 strip or several: each is a path of its own, and a mistake in one is invisible on all others. A loop over k
@@ -18,7 +19,7 @@ class Path(NamedTuple):
     beta: float = 0.0   # factor of C; where it is 0, C is full of NaN
     options: dict = {}  # of the host function
     skips: tuple = (0, 0, 0)  # numbers in memory before A, B and C, which rows are then not aligned to
-    constants: dict = {}  # of the kernel's module, and of `gemm.limits`: what they are meanwhile
+    constants: dict = {}  # of the kernel's module, and of `gemm.tiled`: what they are meanwhile
     returned: bool = False  # does the host function make C?
 
 def _rest(size, width):

@@ -1,7 +1,7 @@
 """Calls on random data, and what they are checked against.
 
-A check is only as good as its data. With matrices of ones, a transposed product passes, and so does a shifted one: every
-element is k. Random data tell them apart, and a C full of NaN shows what is read or left out.
+A check is only as good as its data. With matrices of ones, a transposed product passes, and so does a shifted
+one: every element is k. Random data tell them apart, and a C full of NaN shows what is read or left out.
 """
 import sys
 from contextlib import ExitStack, contextmanager
@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 
 from ..arrays import dtype_of, rounded, to_d, to_h
-from ..gemm import limits
+from ..gemm import tiled
 from ..sim import launch as simulated
 from ..sim.scheduler import SimulatorError
 from .timing import assert_matmul_correct
@@ -46,7 +46,7 @@ def _meanwhile(
     "Let constants have other values. A grid of the simulator is then no higher than they say."
     own = sys.modules[kernel.fn.__module__]
     changes = {module: {name: value for name, value in constants.items() if hasattr(module, name)}
-               for module in (limits, own)}
+               for module in (tiled, own)}
     height = constants.get("MAX_GRID_Y", simulated.MAX_GRID[1])
     changes[simulated] = dict(MAX_GRID=(simulated.MAX_GRID[0], height, simulated.MAX_GRID[2]))
     with ExitStack() as stack:

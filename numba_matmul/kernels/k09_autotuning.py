@@ -57,7 +57,8 @@ def tile_steps(
     tile,   # has shape, step, tm and tn
 ):
     "A device function: add the outer products of `count` rows of both tiles to the results."
-    (rows, cols), (step_m, step_n) = tile.shape, tile.step
+    rows, cols = tile.shape
+    step_m, step_n = tile.step
     read_m = fragment_reader(rows, tile.tm, step_m)
     read_n = fragment_reader(cols, tile.tn, step_n)
 
@@ -93,7 +94,9 @@ def sgemm_autotuned_kernel(
     bm, bn, bk, tm, tn, pad_a, unroll = tile
     copy_a, copy_b = tile_copiers(tile, predicated, width)
     write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tm, tn), step=tile.step)
-    steps, (rows, cols), a_width = tile_steps(unroll, tile), tile.shape, bm + pad_a
+    steps = tile_steps(unroll, tile)
+    rows, cols = tile.shape
+    a_width = bm + pad_a
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_autotuned_kernel(a, b, c, k, alpha, beta):
@@ -104,19 +107,27 @@ def sgemm_autotuned_kernel(
         reg_n = cuda.local.array(cols, float32)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
-        thread_row, thread_col = uint32(thread // 16 * tm), uint32(thread % 16 * tn)
+        # the block's tile of C begins here
+        row0 = int64(uint32(cuda.blockIdx.y)) * bm
+        col0 = int64(uint32(cuda.blockIdx.x)) * bn
+        # in it, the thread's first group of results
+        thread_row = uint32(thread // 16 * tm)
+        thread_col = uint32(thread % 16 * tn)
+        # the first of the elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
-        a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
+        a_from = (row0 + a_row) * k + a_col
+        b_from = b_row * n + col0 + b_col
 
         for i in range(rows):
             for j in range(cols): acc[i, j] = float32(0)
         k0 = int64(0)
         while k0 < k:
+            # copy a tile of A and one of B
             copy_a(a_tile, a, k, a_from, a_row, a_col, m - row0 - a_row, k - k0 - a_col)
             copy_b(b_tile, b, n, b_from, b_row, b_col, k - k0 - b_row, n - col0 - b_col)
             cuda.syncthreads()
+            # multiply: a row of each tile, step by step
             dot = uint32(0)
             while dot < uint32(bk):
                 steps(a_tile, b_tile, dot, thread_row, thread_col, reg_m, reg_n, acc)
@@ -131,10 +142,12 @@ def sgemm_autotuned_kernel(
 # %% ../../nbs/09_autotuning.ipynb #122395c2
 sgemm_autotuned = tiled(
     sgemm_autotuned_kernel, TILE,
-    "C ← alpha·A·B + beta·C, with a tile that a search has chosen for this GPU. After kernel 9 of Simon Boehm's article.",
-    choose=lambda g: tuned_tile("sgemm_autotuned", TILE))
+    """C ← alpha·A·B + beta·C, with a tile that a search has chosen for this GPU.
+    After kernel 9 of Simon Boehm's article.""",
+    choose=lambda m, n: tuned_tile("sgemm_autotuned", TILE))
 
 # %% ../../nbs/09_autotuning.ipynb #09tests0
+# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(64,), bn=(64, 128), bk=(8, 16), tm=(4, 8), tn=(4, 8), pad_a=(0, 4),
                    unroll=(1, 4, 8))
 TURNS = dict(tile=GroupTile(64, 64, 16, 4, 4, 4, 8)), dict(tile=GroupTile(64, 64, 16, 4, 4, 0, 4))
@@ -150,5 +163,4 @@ PATHS = (Path("k = 0", (64, 64, 0), 1.0, 2.0, TURNS[0]), Path("alpha = 0", (64, 
          Path("its own tile", (37, 41, 5), 0.5, -1.5))
 KERNEL = Kernel(9, "sgemm_autotuned", "Autotuning", "float32", sgemm_autotuned,
                 sgemm_autotuned_kernel,
-                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=256, space=SPACE),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=256, space=SPACE), paths=PATHS)

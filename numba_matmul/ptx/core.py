@@ -1,4 +1,5 @@
-"""A function in Python for the simulator, an instruction for the compiler: so a kernel can use anything the GPU can do. Here: how the two are bound together, wide accesses, addresses, and tuples of numbers."""
+"""A function in Python for the simulator, an instruction for the compiler: so a kernel can use anything the
+GPU can do. Here: how the two are bound together, wide accesses, addresses, and tuples of numbers."""
 import re
 import sys
 from functools import cache, partial
@@ -333,5 +334,6 @@ def store_relaxed(
     index,  # unsigned integer
     value,  # uint64
 ):
-    "Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA, st.relaxed."
+    """Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA,
+    st.relaxed."""
     array.store_relaxed(index, value, sys._getframe(1))

@@ -75,8 +75,9 @@ def tensor_map_address(
     maps,    # the first parameter of the kernel that calls this: see `TensorMapWords`
     number,  # of the tensor map, a literal
 ):
-    """Address of a tensor map among a kernel's parameters, where nothing has to be fenced. It must be a multiple of 64,
-    and on compute capability 9.0 parameters begin 16 bytes behind one: so there are six words before the first map."""
+    """Address of a tensor map among a kernel's parameters, where nothing has to be fenced. It must be a
+    multiple of 64, and on compute capability 9.0 parameters begin 16 bytes behind one: so there are six words
+    before the first map."""
     words = WORDS_BEFORE + MAP_WORDS * int(number)
     return hopper.parameter_map(maps[words:words + MAP_WORDS])
 
