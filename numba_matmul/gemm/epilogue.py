@@ -13,7 +13,7 @@ from ..ptx.hopper import (
     cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix)
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
-from .tiles import BOX, ROW, WarpTile, WgmmaTile
+from .tiles import BOX, ROW, WgmmaTile
 from numba import cuda, float32, int64, uint16, uint32, uint64
 
 
@@ -73,31 +73,6 @@ def mma_tile_writer(
                 write(to, row + 16 * i, col + 8 * j, sums[4 * (cols * i + j)], sums[4 * (cols * i + j) + 1])
                 write(to, row + 16 * i + 8, col + 8 * j,
                       sums[4 * (cols * i + j) + 2], sums[4 * (cols * i + j) + 3])
-    return write_all
-
-
-@cache
-def group_writer(
-    tile: WarpTile,
-    write4: Callable,  # device function (c, row, col, four results, alpha, beta)
-) -> Callable:
-    "A device function: write all results of a thread, four neighbours at a time."
-    rows, cols = tile.shape
-    step_m, step_n = tile.step
-    tm = tile.tm
-
-    @cuda.jit(device=True)
-    @unrolled
-    def write_all(
-        c,         # (m, n)
-        acc,       # tuple of the thread's results, row by row
-        row, col,  # where the first belongs
-        alpha, beta,
-    ):
-        for i in static(rows):
-            for j in static(cols // 4):
-                four = acc[cols * i + 4 * j:cols * i + 4 * j + 4]
-                write4(c, row + (i // tm * step_m + i % tm), col + j * step_n, four, alpha, beta)
     return write_all
 
 

@@ -1,15 +1,15 @@
-"""A ring of k tiles in shared memory, filled by cp.async: where a thread copies from, where to, and what it
-reads.
+"""Around a planned main loop: where a thread copies from and to, what it reads, and how its results leave.
 
-The tiles of A and B lie in one flat array, one stage behind the other: first the rows of A's tile, then those
-of B's. All places are addresses in bytes, so that what is the same in every stage is a constant in the
-machine code.
+The tiles of A and B lie in a ring in shared memory, one flat array, one stage behind the other: first the
+rows of A's tile, then those of B's. All places are addresses in bytes, so that what is the same in every
+stage is a constant in the machine code.
 """
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 from ..ptx.core import global_address, shared_address
+from ..static import static, unrolled
 from .tiles import WarpTile
 from numba import cuda, int32, uint32, uint64
 
@@ -99,3 +99,28 @@ def thread_sources(
                 SourceAddress(b, from_b, uint64(4 * pass_b * n), uint64(k_tile_bytes * n),
                               k - k0 - place.b_row, n - col0 - place.b_col))
     return sources
+
+
+@cache
+def group_writer(
+    tile: WarpTile,
+    write4: Callable,  # device function (c, row, col, four results, alpha, beta)
+) -> Callable:
+    "A device function: write all results of a thread, four neighbours at a time, straight from the tuple."
+    rows, cols = tile.shape
+    step_m, step_n = tile.step
+    tm = tile.tm
+
+    @cuda.jit(device=True)
+    @unrolled
+    def write_all(
+        c,         # (m, n)
+        acc,       # tuple of the thread's results, row by row
+        row, col,  # where the first belongs
+        alpha, beta,
+    ):
+        for i in static(rows):
+            for j in static(cols // 4):
+                four = acc[cols * i + 4 * j:cols * i + 4 * j + 4]
+                write4(c, row + (i // tm * step_m + i % tm), col + j * step_n, four, alpha, beta)
+    return write_all

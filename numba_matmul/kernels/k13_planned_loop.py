@@ -16,11 +16,11 @@ from typing import NamedTuple
 import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
-from ..gemm.epilogue import group_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
-from ..gemm.ring import SourceAddress, TileAddresses, thread_place_in_ring, thread_sources
+from ..gemm.ring import (
+    SourceAddress, TileAddresses, group_writer, thread_place_in_ring, thread_sources)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group

@@ -13,11 +13,10 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import group_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.ring import thread_place_in_ring
+from ..gemm.ring import group_writer, thread_place_in_ring
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
 from ..ptx.core import add_fours, store_fours, store_relaxed

@@ -366,7 +366,7 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths
             Path("two consumers, several tiles", (130, 136, 256), 0.5, 0.0, TURNS[-1] | dict(blocks=1)),
             Path("two consumers, short sums", (128, 136, 64), options=TURNS[-1] | dict(blocks=1))))
 KERNEL = Kernel(17, "bf16_gemm_warp_specialized", "Warps with jobs", "bfloat16",
-                bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
-                fallback=k15_tensor_cores.KERNEL,
+                bf16_gemm_warp_specialized, bf16_gemm_warp_specialized_kernel,
+                capability=(9, 0, "a"), uses_tma=True, multiple=8, fallback=k15_tensor_cores.KERNEL,
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, variants=VARIANTS, compiled=COMPILED),
                 paths=PATHS)

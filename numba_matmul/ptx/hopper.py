@@ -66,9 +66,10 @@ WORDS_BEFORE = 6  # and what comes before the first one, see `tensor_map_address
 
 def _emit_tensor_map_address(context, builder, kinds, args):
     from llvmlite import ir
-    parameter = f"{builder.function.name}_param_{WORDS_BEFORE + MAP_WORDS * args[1]}"  # as the compiler names them
-    return _assembly(builder, f"{{ .reg .b64 at; mov.b64 at, {parameter}; cvta.param.u64 $0, at; }}", "=l", (),
-                     [ir.IntType(64)], pure=True)[0]
+    # as the compiler names parameters
+    parameter = f"{builder.function.name}_param_{WORDS_BEFORE + MAP_WORDS * args[1]}"
+    text = f"{{ .reg .b64 at; mov.b64 at, {parameter}; cvta.param.u64 $0, at; }}"
+    return _assembly(builder, text, "=l", (), [ir.IntType(64)], pure=True)[0]
 
 @bind(_emit_tensor_map_address, "-n", types.uint64, inline=True)
 def tensor_map_address(
@@ -115,18 +116,19 @@ def _emit_wgmma(context, builder, kinds, args):
                   f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1, {transpose >> 1}, {transpose & 1};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
-    unset = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
-    return _with_sums(builder, " ".join(lines), cgutils.unpack_tuple(builder, acc) if scale_d else unset, [a, b])
+    sums = cgutils.unpack_tuple(builder, acc)
+    if not scale_d: sums = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
+    return _with_sums(builder, " ".join(lines), sums, [a, b])
 
 @bind(_emit_wgmma, "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async(
     acc,             # sums, a tuple of n/2 float32
     a, b,            # descriptors of 64×16 and 16×n, uint64
-    step_a, step_b,  # what to add to them for the next 16 of k, literals
-    steps,           # how many times 16, a literal
-    transpose,       # 1: neighbours in a row of B's tile lie along n, not k; 2: in A's along m; 3: both; a literal
-    pending,         # how many such calls may still be at work on return, a literal
-    scale_d,         # 0: the sums begin at zero, whatever `acc` holds; 1: they go on; a literal
+    step_a, step_b,  # what to add to them for the next 16 of k; all from here on are literals
+    steps,           # how many times 16
+    transpose,       # 1: neighbours in a row of B's tile lie along n, not k; 2: in A's along m; 3: both
+    pending,         # how many such calls may still be at work on return
+    scale_d,         # 0: the sums begin at zero, whatever `acc` holds; 1: they go on
 ) -> tuple:
     """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
     `wgmma_wait_group`. One block of assembly, with the fence before and the group behind it, since
