@@ -12,6 +12,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,10 +58,10 @@ def assert_matmul_correct(
     a,          # (m, k) matrix: device array, torch tensor or numpy array; uint16: bits of bfloat16
     b,          # (k, n) matrix
     c,          # (m, n) matrix: the result to check; rounding to its type is allowed for
-    alpha=1.0,  # factor of A·B
-    beta=0.0,   # factor of `c_before`
-    c_before=None,  # what C held before, needed if beta is not 0
-    unit_roundoff=2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
+    alpha: float = 1.0,  # factor of A·B
+    beta: float = 0.0,   # factor of `c_before`
+    c_before=None,       # what C held before, needed if beta is not 0
+    unit_roundoff: float = 2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
 ) -> float:  # relative error in the Frobenius norm
     """Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN.
     `TypeError` or `ValueError` for what is no product of matrices."""
@@ -135,15 +136,15 @@ def _in_each_run(times, kernel_name, runs):
     others = times.keys() - mine  # "[abi:" is in the names of Numba's kernels
     for name in _incomplete(times, runs):
         raise RuntimeError(f"{name} was profiled {len(times[name])} times in {runs} runs")
-    def together(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
+    def total(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
     longest = max(others, key=lambda name: sum(times[name]))
-    return together(mine).tolist(), together(others).tolist(), longest
+    return total(mine).tolist(), total(others).tolist(), longest
 
 def cuda_mean_runtime(
-    prof,            # a finished torch.profiler.profile
-    kernel_name,     # name of the kernel's Python function
-    do_print=False,  # print the mean and the number of launches?
-):                   # ms; None in the simulator, where nothing is profiled
+    prof,              # a finished torch.profiler.profile
+    kernel_name: str,  # name of the kernel's Python function
+    do_print: bool = False,  # print the mean and the number of launches?
+) -> float:            # ms; None in the simulator, where nothing is profiled
     "Mean device time of a kernel's launches in ms. `ValueError` unless one kernel has that name."
     if config.ENABLE_CUDASIM:
         print(f"{kernel_name}: nothing is profiled in the simulator, so there is no time.")
@@ -188,8 +189,8 @@ class Runtime:
                 f"relative error {self.error:.1e}")
 
 def progress(
-    items,    # list to go through
-    text="",  # what is being done
+    items: Sequence,  # to go through
+    text: str = "",   # what is being done
 ):
     "`items` with a progress bar, shown after 2 seconds, and only in a terminal or in Jupyter."
     from tqdm import tqdm
@@ -216,16 +217,16 @@ def _caller(matmul, bs):
 
 # %% ../../nbs/00_prep2_measuring.ipynb #cb20ca48
 def measure_runtime(
-    matmul,      # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
-                 # also a functools.partial of one
-    m=4092,      # rows of A
-    n=4092,      # columns of B
-    k=4092,      # columns of A, rows of B
-    bs=32,       # a kernel of your own runs in blocks of bs × bs threads; x numbers the rows
-    do_print=True,  # print the result?
-    runs=20,     # timed runs (fewer, but at least 5, where they would take more than 3 s)
-    kernel_name=None,  # name of the kernel to time, where it does not follow from that of `matmul`
-):
+    matmul: Callable,  # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
+                       # also a functools.partial of one
+    m: int = 4092,     # rows of A
+    n: int = 4092,     # columns of B
+    k: int = 4092,     # columns of A, rows of B
+    bs: int = 32,      # a kernel of your own runs in blocks of bs × bs threads; x numbers the rows
+    do_print: bool = True,  # print the result?
+    runs: int = 20,    # timed runs (fewer, but at least 5, where they would take more than 3 s)
+    kernel_name: str = None,  # name of the kernel to time, where it does not follow from that of `matmul`
+) -> Runtime:
     """Check a matmul (`AssertionError` if it is wrong), then time it alternately with torch.matmul: a
     `Runtime`. Without a GPU: a check of a small product, and no times."""
     for name, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
@@ -299,11 +300,11 @@ def _check_in_simulator(name, call, bs, dtype):
 
 # %% ../../nbs/00_prep2_measuring.ipynb #c0a11702
 def call_time(
-    call,        # function without arguments, which launches something
-    calls=1000,  # in a row; the queue to the GPU takes about so many
-    wait=False,  # until the GPU is done? then it is the time of a call among many, one after the other
-    repeats=5,   # of which the best counts (fewer, but at least one, where they would take more than 3 s)
-):               # µs; None in the simulator, where nothing is timed
+    call: Callable,      # function without arguments, which launches something
+    calls: int = 1000,   # in a row; the queue to the GPU takes about so many
+    wait: bool = False,  # until the GPU is done? Then it is the time of a call in a program that never pauses
+    repeats: int = 5,    # of which the best counts (fewer, but at least one, where they take more than 3 s)
+) -> float:              # µs; None in the simulator, where nothing is timed
     "Time of a call by the clock of the host, in µs."
     if config.ENABLE_CUDASIM:
         print("Nothing is launched in the simulator, so a call has no time.")
