@@ -101,7 +101,7 @@ def sgemm_smem_blocking(
 
 sgemm_smem_blocking.plan = plan_smem_blocking
 
-# For tests and checks: options with small tiles, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 TURNS = dict(bs=8), dict(bs=4)
 PATHS = (edge_paths(TURNS[1], Tile(4, 4, 4, 1)) + (Path("its own tile", (20, 33, 35), 0.5, -1.5),)
          + tile_paths(*TURNS, tile_of=lambda options: Tile(*3 * [options["bs"]], 1), widths=(1,)))

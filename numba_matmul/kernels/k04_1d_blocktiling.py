@@ -120,7 +120,7 @@ sgemm_1d_blocktiling = tiled(
     After kernel 4 of Simon Boehm's article.""",
     width=0, flat=False)
 
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(4, 8, 16), bn=(4, 8, 16), bk=(1, 2, 4), tm=(1, 2, 4, 8))
 TURNS = dict(tile=Tile(8, 8, 2, 4)), dict(tile=Tile(16, 16, 4, 4))
 PATHS = (edge_paths(TURNS[0]) + tile_paths(*TURNS, widths=(1,))

@@ -149,7 +149,7 @@ sgemm_2d_blocktiling = tiled(
     "C ← alpha·A·B + beta·C, each thread with tm × tn results. After kernel 5 of Simon Boehm's article.",
     width=0)
 
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(4, 6, 8, 16), bn=(4, 6, 8, 16), bk=(2, 4, 6), tm=(1, 2, 4), tn=(2, 3, 4))
 TURNS = dict(tile=Tile(16, 8, 4, 2, 4)), dict(tile=Tile(6, 12, 4, 3, 2))
 PATHS = (edge_paths(TURNS[0]) + tile_paths(*TURNS, widths=(1,))

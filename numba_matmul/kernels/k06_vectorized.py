@@ -266,7 +266,7 @@ sgemm_vectorized = tiled(
     """C ← alpha·A·B + beta·C, with accesses of 128 bits where rows are aligned to 16 bytes.
     After kernel 6 of Simon Boehm's article.""")
 
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(8, 16, 32), bn=(8, 16, 32), bk=(4, 8, 16), tm=(4, 8), tn=(4, 8))
 TURNS = dict(tile=Tile(16, 8, 8, 8, 4)), dict(tile=Tile(8, 16, 4, 4, 8))
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)

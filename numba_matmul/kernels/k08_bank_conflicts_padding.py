@@ -143,7 +143,7 @@ sgemm_bank_conflicts_padding = tiled(
     """C ← alpha·A·B + beta·C, with A's tile padded and a thread's columns in groups of four.
     `pad_a=0, pad_b=5, split=False`: Simon Boehm's kernel 8.""")
 
-# For tests and checks: options that change the code, small tiles with each, and calls that run all of it.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4), dict(pad_b=6)
 TURNS = [tile | variant for variant in VARIANTS for tile in SMALL_TURNS]
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)

@@ -147,7 +147,7 @@ sgemm_autotuned = tiled(
     choose=lambda m, n: tuned_tile("sgemm_autotuned", TILE))
 
 # %% ../../nbs/09_autotuning.ipynb #09tests0
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(64,), bn=(64, 128), bk=(8, 16), tm=(4, 8), tn=(4, 8), pad_a=(0, 4),
                    unroll=(1, 4, 8))
 TURNS = dict(tile=GroupTile(64, 64, 16, 4, 4, 4, 8)), dict(tile=GroupTile(64, 64, 16, 4, 4, 0, 4))

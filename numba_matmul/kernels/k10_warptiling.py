@@ -158,7 +158,7 @@ sgemm_warptiling = tiled(
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),
              wniter=(1, 2, 4), tm=(4, 8), tn=(4,), pad_a=(4,), unroll=(8,), zigzag=(0, 1))
 
-# For tests and checks: options with small tiles, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 TURNS = [dict(tile=tile) for tile in (
     WarpTile(16, 32, 8, 16, 32, 1, 4, 4, 0, 4, 0),
     WarpTile(32, 32, 8, 32, 16, 1, 4, 4, 4, 8, 0),

@@ -216,7 +216,7 @@ SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(
              wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4,), unroll=(4, 8), zigzag=(1,),
              stages=(2,))
 
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = SMALL_WARP_TILES | dict(stages=(2,))
 TURNS = [dict(tile=tile) for tile in (
     WarpTile(16, 32, 8, 16, 32, 1, 4, 4, 0, 4, 0, 2),

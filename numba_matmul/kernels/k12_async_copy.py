@@ -284,7 +284,7 @@ SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(
              wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4,), unroll=(8, 16), zigzag=(1,),
              stages=(3, 4))
 
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = SMALL_WARP_TILES | dict(stages=(3, 4))
 TURNS = [dict(tile=tile) for tile in (
     WarpTile(16, 32, 8, 16, 32, 1, 4, 4, 0, 8, 0, 3),

@@ -401,8 +401,7 @@ sgemm_planned_loop = tiled(
     choose=lambda m, n: choose_tile(m, n, sm_count()),
     needs=((8, 0), "cp.async"))
 
-# For tests and checks: options that change the code, small tiles with each, calls that run all of it, and
-# options whose machine code is looked at.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 VARIANTS = ({}, dict(schedule=MainloopSchedule(1, 1, 0, 0, 0)),
             dict(schedule=MainloopSchedule(0, 2, 1, 0, 1)), dict(schedule=MainloopSchedule(2, 1, 0, 1, 0)))
 SMALL_TILES = SMALL_WARP_TILES | dict(bk=(8, 16), tm=(4,), tn=(4,), unroll=(8, 16), stages=(3, 4))

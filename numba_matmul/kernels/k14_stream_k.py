@@ -241,7 +241,7 @@ def sgemm_stream_k(
 
 sgemm_stream_k.plan = plan_stream_k
 
-# For tests and checks: options that change the code, small tiles with each, and calls that run all of it.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, stream_k=False),
             dict(blocks=3, schedule=MainloopSchedule(1, 1, 0, 0, 0), shift=0),
             dict(blocks=3, schedule=MainloopSchedule(0, 2, 1, 0, 1), shift=2),

@@ -405,7 +405,7 @@ def bf16_gemm_tensor_cores(
 
 bf16_gemm_tensor_cores.plan = plan_tensor_cores
 
-# For tests and checks: small tiles, options that change the code, both together, and calls that run all.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32), wn=(16, 32),
                    stages=(2, 3, 4), pad=(0, 8), swizzle=(0, 1), group_m=(1, 2))
 VARIANTS = {}, dict(copies_first=True), dict(staged=False)

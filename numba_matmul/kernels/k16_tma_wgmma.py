@@ -308,7 +308,7 @@ def bf16_gemm_tma_wgmma(
 
 bf16_gemm_tma_wgmma.plan = plan_tma_wgmma
 
-# For tests and checks: small tiles, options with some of them, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2))
 TURNS = dict(tile=WgmmaTile(64, 64, 3, 1)), dict(tile=WgmmaTile(128, 64, 2, 2))
 PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths=(8,), alike=True)

@@ -351,8 +351,7 @@ def bf16_gemm_warp_specialized(
 bf16_gemm_warp_specialized.plan = plan_warp_specialized
 
 # %% ../../nbs/17_warp_specialized.ipynb #40af1d50
-# For tests and checks: small tiles, options that change the code, some of both, calls that run all of it, and
-# options whose machine code is looked at.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(64, 128), bn=(128, 256), stages=(2, 4), group_m=(1, 2))
 VARIANTS = {}, dict(blocks=1), dict(blocks=3), dict(epilogue="staged")
 COMPILED = dict(epilogue="staged"), dict(read_c=True)

@@ -203,7 +203,7 @@ bf16_gemm_past_cublas.plan = plan_past_cublas
 bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  # what a profiler shows
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #ffc27a46
-# For tests and checks: options whose machine code is looked at, and calls that run all of the kernel's code.
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 COMPILED = (*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, epilogue="staged"),
             dict(tile=LARGE, read_c=True))
 SPLIT = dict(REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9)  # it costs nothing to add up parts of sums
