@@ -12,7 +12,7 @@ import sys
 from functools import lru_cache
 
 import numpy as np
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401 (first: it chooses between the GPU and the simulator)
 from numba import config, cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -29,7 +29,8 @@ def describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
 def to_d(
     x,  # numpy array (any shape and dtype), or torch tensor
 ):
-    "Copy `x` to the device, row-major, as a Numba array (on a GPU a tensor stays a tensor); `TypeError` if not numbers, `ValueError` if rows differ in length."
+    """Copy `x` to the device, row-major, as a Numba array (on a GPU a tensor stays a tensor); `TypeError` if
+    not numbers, `ValueError` if rows differ in length."""
     if is_torch(x):
         if not config.ENABLE_CUDASIM: return x.detach().cuda().contiguous()
         x = x.detach()
@@ -44,7 +45,8 @@ def to_d(
 def to_h(
     x,  # Numba device array, torch tensor or numpy array
 ):
-    "Copy `x` to the host, as a numpy array (a torch tensor of bfloat16 becomes float32; bits in uint16 stay bits, see `from_bf16`)."
+    """Copy `x` to the host, as a numpy array (a torch tensor of bfloat16 becomes float32; bits in uint16 stay
+    bits, see `from_bf16`)."""
     if is_torch(x):
         x = x.detach().cpu()
         return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
@@ -72,7 +74,7 @@ def placed(
     return FakeCUDAArray(array) if config.ENABLE_CUDASIM else array
 
 class OptIn(int):
-    "Bytes of dynamic shared memory of a launch for which the driver is told that they may be more than 48 KB."
+    "Bytes of dynamic shared memory of a launch; the driver is told that they may be more than 48 KB."
 
 # %% ../nbs/00_prep1_numba_cuda.ipynb #46f3bce5
 def to_bf16(
@@ -89,7 +91,8 @@ def from_bf16(
 ):         # float32 array of the same shape
     "What bits of bfloat16 mean. `TypeError` for anything but uint16."
     bits = np.asarray(bits)
-    if bits.dtype != np.uint16: raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
+    if bits.dtype != np.uint16:
+        raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 KEPT_AS = {"bfloat16": "uint16"}  # a type that numpy does not have → one for its bits

@@ -26,7 +26,7 @@ from .gemm.tiles import tuned_tile
 from .bench.record import clocks, machine, measure, measure_calls
 from .bench.timing import progress
 from .bench.verify import check_paths
-from .kernels.k09_autotuning import autotune, candidates, spilling, write_tuning
+from .bench.search import autotune, candidates, spilling, write_tuning
 from .registry import KERNELS, OTHERS, number_of
 from .report.plots import by_dtype, draw_panels, rows_at
 from .report.readme import write_readme

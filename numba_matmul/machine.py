@@ -12,7 +12,8 @@ from .cards import check_card, pick_card
 from .draw import COLORS
 
 
-L1_KB = {"7.5": 96, "8.0": 192, "8.6": 128, "8.9": 128, "9.0": 256, "10.0": 256, "12.0": 128}  # with shared memory
+# with shared memory
+L1_KB = {"7.5": 96, "8.0": 192, "8.6": 128, "8.9": 128, "9.0": 256, "10.0": 256, "12.0": 128}
 PARTS = ("dram", "l2", "l1", "shared", "registers", "schedulers", "fp32", "tensor", "warps")
 LIT, DARK, LINE = COLORS[7], "#F4F4F4", "#666666"
 
@@ -34,12 +35,12 @@ def _box(ax, x, y, width, height, text, lit, size=8.5, **style):
     ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color="black")
 
 def draw_machine(
-    *lit,       # parts to light: "dram", "l2", "l1" or "shared", "registers", "schedulers", "fp32", "tensor", "warps"
+    *lit,       # parts to light, see `PARTS`
     note="",    # what is said below it
     card=None,  # a result card; that of this GPU, or the first one, if None
 ):
-    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for a part that there
-    is not, `LookupError` where there is no card."""
+    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for a part
+    that there is not, `LookupError` where there is no card."""
     import matplotlib.pyplot as plt
     if unknown := [repr(part) for part in lit if part not in PARTS]:
         raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")

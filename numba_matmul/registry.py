@@ -37,7 +37,8 @@ def kernels_named(
     "End the program with a line that names the word which is no kernel's number."
     known = {text: kernel for number, kernel in KERNELS.items() for text in (str(number), f"{number:02}")}
     if unknown := [repr(word) for word in words if word not in known]:
-        sys.exit(f"{what}: there is no kernel {' or '.join(unknown)}; there are {min(KERNELS)} to {max(KERNELS)}{more}")
+        sys.exit(f"{what}: there is no kernel {' or '.join(unknown)}; "
+                 f"there are {min(KERNELS)} to {max(KERNELS)}{more}")
     return list(dict.fromkeys(known[word] for word in words)) or list(KERNELS.values())
 
 def number_of(

@@ -1,7 +1,8 @@
 """Loops that are unrolled before a compiler sees them: `for i in static(n)`, in a function with `@unrolled`.
 
-The idea is CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction can use it where it
-needs a literal, a tuple can be indexed by it, and an `if` that it decides leaves one of its branches.
+The idea is CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction can use
+it where it needs a literal, a tuple can be indexed by it, and an `if` that it decides leaves one of its
+branches.
 """
 import ast
 import builtins
@@ -20,8 +21,10 @@ MOST_TURNS = 1024  # of a loop: one with more is a mistake
 def static(
     *limits,  # as of `range`: literals, variables of the function around this one, and of static loops
 ):
-    "What a static loop goes through. It means something only in `for i in static(…)`, in a function with `@unrolled`."
-    raise TypeError("static(…) is only for a loop, for i in static(n), in a function with @unrolled below @cuda.jit")
+    """What a static loop goes through. It means something only in `for i in static(…)`, in a function with
+    `@unrolled`."""
+    raise TypeError("static(…) is only for a loop, for i in static(n), in a function with @unrolled below "
+                    "@cuda.jit")
 
 
 def unrolled(
@@ -29,9 +32,10 @@ def unrolled(
 ):
     """The function with its static loops unrolled. Every line keeps its number.
 
-    Variables of the function around it are fixed here. Globals are fixed only when the kernel is compiled, so none of
-    them can be a limit. Raises `TypeError` for a loop that can't be unrolled."""
-    if not inspect.isfunction(fn): raise TypeError(f"@unrolled takes a function, not {fn!r}: put it below @cuda.jit")
+    Variables of the function around it are fixed here. Globals are fixed only when the kernel is compiled, so
+    none of them can be a limit. Raises `TypeError` for a loop that can't be unrolled."""
+    if not inspect.isfunction(fn):
+        raise TypeError(f"@unrolled takes a function, not {fn!r}: put it below @cuda.jit")
     around = _variables_around(fn)
     tree = _definition(fn)
     if _outline(_compiled(tree, around, fn.__code__)) != _outline(fn.__code__):
@@ -41,7 +45,8 @@ def unrolled(
     unroller.refuse_leftovers(tree)
     around |= unroller.picked
     code = _compiled(tree, around, fn.__code__)
-    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, tuple(CellType(around[x]) for x in code.co_freevars))
+    cells = tuple(CellType(around[x]) for x in code.co_freevars)
+    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, cells)
     for name in "__kwdefaults__", "__doc__", "__annotations__", "__module__", "__qualname__":
         setattr(made, name, getattr(fn, name))
     TREES[code] = tree
@@ -53,7 +58,8 @@ def _variables_around(fn):
     found = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
         try: found[name] = cell.cell_contents
-        except ValueError: raise TypeError(f"{fn.__name__} uses {name}, which is set only further down") from None
+        except ValueError:
+            raise TypeError(f"{fn.__name__} uses {name}, which is set only further down") from None
     return found
 
 
@@ -62,7 +68,9 @@ def _definition(fn):
     code = fn.__code__
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]
-    if not lines: raise TypeError(f"the source of {fn.__name__} is needed to unroll its loops, and is in no file and no cell")
+    if not lines:
+        raise TypeError(f"the source of {fn.__name__} is needed to unroll its loops, "
+                        "and is in no file and no cell")
     before = "if True:\n" if lines[0][0].isspace() else "\n"
     tree = parsed(before + "".join(inspect.getblock(lines)))
     found = next(x for x in ast.walk(tree) if isinstance(x, (ast.FunctionDef, ast.Lambda)))
@@ -74,17 +82,19 @@ def _compiled(tree, around, code):
     "The code of the function that has this tree, and these variables around it."
     outer = parsed(f"def around({', '.join(around)}): pass").body[0]
     outer.body = [tree]  # with its decorators: a function's lines are counted from the first one
-    made = compile(ast.fix_missing_locations(ast.Module([outer], [])), code.co_filename, "exec", dont_inherit=True)
+    module = ast.fix_missing_locations(ast.Module([outer], []))
+    made = compile(module, code.co_filename, "exec", dont_inherit=True)
     for name in "around", code.co_name:
         made = next(x for x in made.co_consts if isinstance(x, CodeType) and x.co_name == name)
     return made.replace(co_qualname=code.co_qualname)
 
 
 def _outline(code):
-    "What a code object computes with. (How it calls `cuda.syncthreads` depends on where `cuda` was imported.)"
+    """What a code object computes with. (How it calls `cuda.syncthreads` depends on where `cuda` was
+    imported.)"""
+    kinds = "BINARY", "COMPARE", "UNARY", "STORE", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST"
     return [(x.opname, x.argrepr) for x in dis.get_instructions(code)
-            if x.opname.startswith(("BINARY", "COMPARE", "UNARY", "STORE", "LOAD_CONST", "LOAD_DEREF", "LOAD_FAST"))
-            and not isinstance(x.argval, CodeType)]
+            if x.opname.startswith(kinds) and not isinstance(x.argval, CodeType)]
 
 
 def _jumps(body):
@@ -95,17 +105,19 @@ def _jumps(body):
         elif isinstance(node, ast.If): yield from _jumps(node.body + node.orelse)
 
 
-_COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Subscript, ast.Slice, ast.Attribute, ast.Tuple,
-             ast.Constant, ast.Name, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.expr_context)
+_COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Subscript, ast.Slice,
+             ast.Attribute, ast.Tuple, ast.Constant, ast.Name, ast.operator, ast.unaryop, ast.boolop,
+             ast.cmpop, ast.expr_context)
 
 
 class _Unroller(ast.NodeTransformer):
-    "Puts copies of their bodies in place of static loops, and values in place of what their variables decide."
+    """Puts copies of their bodies in place of static loops, and values in place of what their variables
+    decide."""
     def __init__(self, fn, around):
         self.fn, self.around = fn, around
         self.values = {}  # of the variables of the static loops around a node
         self.loops = {}   # variable of a static loop → its line
-        self.picked = {}  # new variables around the function: what a variable of a loop picked from others, as in `copies[i]`
+        self.picked = {}  # new variables around the function: what loops pick, as in `copies[i]`
 
     def refuse(self, node, why): raise TypeError(f"line {node.lineno} of {self.fn.__name__}: {why}")
 
@@ -115,7 +127,8 @@ class _Unroller(ast.NodeTransformer):
         return self.around.get(node.id, self.fn.__globals__.get(node.id)) is static
 
     def visit_For(self, node):
-        if not (isinstance(node.iter, ast.Call) and self.is_static(node.iter.func)): return self.generic_visit(node)
+        if not (isinstance(node.iter, ast.Call) and self.is_static(node.iter.func)):
+            return self.generic_visit(node)
         self.check_loop(node)
         outside, copies = self.values, []
         for value in self.turns(node.iter):
@@ -135,7 +148,8 @@ class _Unroller(ast.NodeTransformer):
         if not isinstance(node.target, ast.Name): self.refuse(node, "a static loop has one variable")
         if node.orelse: self.refuse(node, "a static loop has no else")
         for jump in _jumps(node.body):
-            self.refuse(jump, "a static loop has neither break nor continue: put the rest of the turn under an if")
+            self.refuse(jump, "a static loop has neither break nor continue: "
+                              "put the rest of the turn under an if")
         for x in (x for part in node.body for x in ast.walk(part)):
             if isinstance(x, ast.Name) and x.id == node.target.id and not isinstance(x.ctx, ast.Load):
                 self.refuse(x, f"{x.id} is set in the static loop whose variable it is")
@@ -148,12 +162,14 @@ class _Unroller(ast.NodeTransformer):
             if x.id in self.fn.__code__.co_varnames:
                 self.refuse(call, f"{text}: {x.id} is known only when {self.fn.__name__} runs: use range")
             if x.id in self.fn.__globals__ or not hasattr(builtins, x.id):
-                self.refuse(call, f"{text}: {x.id} is a global, which is fixed only when a kernel is compiled: "
-                                  f"put a function around {self.fn.__name__} that has {x.id} as a parameter")
+                self.refuse(call, f"{text}: {x.id} is a global, which is fixed only when a kernel is "
+                                  f"compiled: put a function around {self.fn.__name__} that has {x.id} "
+                                  "as a parameter")
         if call.keywords: self.refuse(call, f"{text}: static takes up to three numbers, as range does")
         try: turns = range(*self.evaluated(ast.Tuple(call.args, ast.Load())))
         except Exception as e: self.refuse(call, f"{text}: {e}")
-        if len(turns) > MOST_TURNS: self.refuse(call, f"{text}: {len(turns):,} turns are more than {MOST_TURNS:,}: use range")
+        if len(turns) > MOST_TURNS:
+            self.refuse(call, f"{text}: {len(turns):,} turns are more than {MOST_TURNS:,}: use range")
         return turns
 
     def evaluated(self, node):
@@ -162,17 +178,22 @@ class _Unroller(ast.NodeTransformer):
 
     def visit(self, node):
         "An expression that a variable of a static loop and constants decide becomes its value."
-        if not isinstance(node, ast.expr) or not isinstance(getattr(node, "ctx", ast.Load()), ast.Load): return super().visit(node)
-        parts = [*ast.walk(node)]
-        names = {x.id for x in parts if isinstance(x, ast.Name)}
-        if not names & self.values.keys() or not names <= self.values.keys() | self.around.keys(): return super().visit(node)
-        if isinstance(node, ast.Slice) or not all(isinstance(x, _COMPUTED) for x in parts): return super().visit(node)
+        if not self.is_decided(node): return super().visit(node)
         try: value = self.evaluated(node)
-        except Exception as e: self.refuse(node, f"{ast.unparse(node)} in a static loop, {self.told()}: {e}")
+        except Exception as e:
+            turn = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+            self.refuse(node, f"{ast.unparse(node)} in a static loop, {turn}: {e}")
         if type(value) in (int, bool, float): return ast.copy_location(ast.Constant(value), node)
         return ast.copy_location(ast.Name(self.name_of(value, node), ast.Load()), node)
 
-    def told(self): return ", ".join(f"{name} = {value}" for name, value in self.values.items())
+    def is_decided(self, node):
+        "Is this an expression of a static loop's variable and of what is fixed, in which nothing is called?"
+        if not isinstance(node, ast.expr) or isinstance(node, ast.Slice): return False
+        if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load): return False
+        parts = [*ast.walk(node)]
+        names = {x.id for x in parts if isinstance(x, ast.Name)}
+        return (bool(names & self.values.keys()) and names <= self.values.keys() | self.around.keys()
+                and all(isinstance(x, _COMPUTED) for x in parts))
 
     def name_of(self, value, node):
         "A new variable around the function, for a value that no literal is."
@@ -185,7 +206,8 @@ class _Unroller(ast.NodeTransformer):
     def visit_If(self, node):
         node.test = self.decided(node.test)
         if not self.values or not isinstance(node.test, ast.Constant): return self.generic_visit(node)
-        return self.statements(node.body if node.test.value else node.orelse) or ast.copy_location(ast.Pass(), node)
+        body = node.body if node.test.value else node.orelse
+        return self.statements(body) or ast.copy_location(ast.Pass(), node)
 
     def visit_IfExp(self, node):
         node.test = self.decided(node.test)
@@ -214,4 +236,6 @@ class _Unroller(ast.NodeTransformer):
         for x in ast.walk(tree):
             if not isinstance(x, ast.Name): continue
             if self.is_static(x): self.refuse(x, "static(…) is only for a loop, for i in static(n)")
-            if x.id in self.loops: self.refuse(x, f"{x.id} is the variable of the static loop in line {self.loops[x.id]}, and of nothing else")
+            if x.id in self.loops:
+                self.refuse(x, f"{x.id} is the variable of the static loop in line {self.loops[x.id]}, "
+                               "and of nothing else")

@@ -1,21 +1,17 @@
-"""The last kernel of each type as an operator of PyTorch: with gradients, in `torch.compile`, under autocast."""
+"""The last kernel of each type as an operator of PyTorch: with gradients, in `torch.compile`, under
+autocast."""
 from functools import cache, partial
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
-import numpy as np
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
-from .arrays import cdiv, current_gpu, describe, to_d, to_h
-from .gemm.epilogue import fused_name
-from .gemm.limits import capable, sm_count
-from .gemm.plan import Launch, Plan, kept_plan, simulate_plan, stream_of
-from .gemm.tensor_maps import TensorMapWords
-from .gemm.tiles import BK
-from .kernels import k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
+from .arrays import current_gpu, describe, to_d, to_h
+from .gemm.kernel import Kernel
+from .gemm.limits import capable
 from .registry import KERNELS
-from numba import config, cuda
+from .torch_layer import aligned_for_tma, can_implement, fused_layer, has_wgmma
+from numba import config
 
 
 # Which kernel, and what it takes
@@ -29,8 +25,8 @@ def _last_kernel(dtype, capability):
             if kernel.dtype == DTYPES[dtype] and capable(capability, kernel.capability)][-1]
 
 def kernel_for(
-    dtype,  # torch.float32 or torch.bfloat16
-):          # a `Kernel`
+    dtype: torch.dtype,  # float32 or bfloat16
+) -> Kernel:
     "The last kernel for a type that the current GPU can run."
     return _last_kernel(dtype, (9, 0) if config.ENABLE_CUDASIM else current_gpu().compute_capability)
 
@@ -43,23 +39,29 @@ def need_tensors(**given):  # by name
             raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
 
 def check_tensors(
-    autocast=False,  # will types be made the same?
-    **given,         # tensors by name, the two factors first
+    autocast: bool = False,  # will types be made the same?
+    **given,                 # tensors by name, the two factors first
 ):
     "`TypeError` or `ValueError`, unless they are of types that the kernels take, and on one device."
     (first, a), (second, b), *_ = given.items()
     for name, x in given.items():
         if x.dtype not in DTYPES and not (autocast and x.dtype == torch.float16):
-            raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: pass {name}.float() or {name}.bfloat16()")
-        if x.device != a.device: raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: pass {name}.to({first}.device)")
+            raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: "
+                            f"pass {name}.float() or {name}.bfloat16()")
+        if x.device != a.device:
+            raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: "
+                             f"pass {name}.to({first}.device)")
     if a.dtype != b.dtype and not autocast:
-        raise TypeError(f"{first} is {a.dtype} and {second} is {b.dtype}: pass {first}.to({second}.dtype), or use autocast")
+        raise TypeError(f"{first} is {a.dtype} and {second} is {b.dtype}: "
+                        f"pass {first}.to({second}.dtype), or use autocast")
 
 def _other_call(a, b):
     "What to call instead, where `matmul` gets tensors that are no matrices."
-    extra, batches = a.dim() - 2, a.shape[:-2] == b.shape[:-2]
-    if extra > 0 and b.dim() == 2: return ": call matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]), or linear(a, b.t())"
-    if extra > 0 and batches: return f": call {'torch.vmap(' * extra}matmul{')' * extra}(a, b)"
+    extra = a.dim() - 2
+    if extra > 0 and b.dim() == 2:
+        return ": call matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]), or linear(a, b.t())"
+    if extra > 0 and a.shape[:-2] == b.shape[:-2]:
+        return f": call {'torch.vmap(' * extra}matmul{')' * extra}(a, b)"
     if a.dim() == 2 and b.dim() == 3: return ": call torch.vmap(matmul, (None, 0))(a, b)"
     return ""
 
@@ -70,100 +72,36 @@ def check_operands(
     check_tensors(a=a, b=b)
     for name, x in ("a", a), ("b", b):
         if x.dim() != 2:
-            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected a matrix, two dimensions" + _other_call(a, b))
+            raise ValueError(f"{name} has shape {tuple(x.shape)}; expected a matrix, two dimensions"
+                             + _other_call(a, b))
     if a.shape[1] != b.shape[0]:
         raise ValueError(f"a is {a.shape[0]}×{a.shape[1]} and b is {b.shape[0]}×{b.shape[1]}: "
                          "a must have as many columns as b has rows")
 
 
-# Kernel 17 at first hand
-
-FEW_ROWS = 64  # up to here a transposed B is multiplied as (Bᵀ·Aᵀ)ᵀ
-FEW_RESULTS, LONG_SUM = 2**19, 2048  # up to so many results of such long sums leave most of the GPU idle: kernel 18 cuts the sums
-
-def _tma_can(a, b, others=()):
-    "Do types, layouts and shapes let kernel 17 multiply A by B, either of them perhaps a transposed view, all by itself?"
-    (m, k), n, rows_a, rows_b = a.shape, b.shape[1], a.is_contiguous(), b.is_contiguous()
-    return all((*(z.dtype == torch.bfloat16 for z in (a, b, *others)),
-                rows_a or a.t().is_contiguous(), rows_b or m > FEW_ROWS and b.t().is_contiguous(), a.numel() > 0, b.numel() > 0,
-                (k if rows_a else m) % 8 == 0, (n if rows_b else k) % 8 == 0, n % 8 == 0,
-                m * n > FEW_RESULTS or k < LONG_SUM))
-
-@cache
-def _capability(number): return torch.cuda.get_device_capability(number)
-
-def _has_wgmma(device):
-    "Can the device run kernel 17?"
-    if device.type == "cuda": return capable(_capability(device.index), (9, 0, "a"))
-    return bool(config.ENABLE_CUDASIM)
-
-def _aligned_for_tma(*matrices): return all(x.data_ptr() % 16 == 0 for x in matrices)  # the TMA
-
-def _array(x):
-    "A row-major matrix on the device, as its bits."
-    return to_d(x) if config.ENABLE_CUDASIM else cuda.as_cuda_array(x.detach().view(torch.uint16), sync=False)
-
-def _words(x):
-    "Pairs of bfloat16 as words, on the device."
-    words = x.detach().contiguous().view(-1).view(torch.uint32)
-    return to_d(words.numpy()) if config.ENABLE_CUDASIM else cuda.as_cuda_array(words, sync=False)
-
-
-def _layer_plan(operands, m_major, k_major, epilogue):
-    "The plan of act(x·w + bias) + residual by kernel 17, and its operands as device arrays."
-    x, w, y, *others = operands
-    (m, k), n = x.shape, w.shape[1]
-    tile = min(k18.CYCLES, key=lambda tile: k18.estimate(m, n, k, sm_count(), tile))
-    work = cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    predicated, tile = bool(m % tile.bm or n % tile.bn), tile._replace(k_major_b=int(k_major), m_major_a=int(m_major))
-    kernel = k17.bf16_gemm_warp_specialized_kernel(tile, epilogue, predicated, read_c=False, scaled=False)
-    x, w, y = map(_array, (x.t() if m_major else x, w.t() if k_major else w, y))
-    words = tuple(map(_words, others))
-    maps = TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64))
-    args = maps, words, np.int64(m), np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0)
-    launch = Launch(kernel, cdiv(work, cdiv(work, sm_count())), k17.with_producer(tile), args, k17.shared_bytes(tile))
-    return Plan([launch]), (x, w, y, *words)
-
-def _tma_layer(x, w, bias=None, activation=None, residual=None):
-    "act(x·w + bias) + residual by kernel 17. `x` and `w` may be transposed views."
-    m_major, k_major = not x.is_contiguous(), not w.is_contiguous()
-    y = x.new_empty(x.shape[0], w.shape[1])
-    bias, residual = (None if z is None else z.contiguous() for z in (bias, residual))
-    operands = x, w, y, *(y if z is None else z for z in (bias, residual))  # what isn't there isn't read
-    epilogue = fused_name(bias is not None, activation, residual is not None)
-    if config.ENABLE_CUDASIM:
-        plan, arrays = _layer_plan(operands, m_major, k_major, epilogue)
-        simulate_plan(plan)
-        return torch.from_numpy(to_h(arrays[2])).view(torch.bfloat16)
-    device = x.get_device()
-    packed = kept_plan((_layer_plan, device, x.shape, w.shape, m_major, k_major, epilogue),
-                       lambda: (*_layer_plan(operands, m_major, k_major, epilogue), range(len(operands))))
-    packed([z.data_ptr() for z in operands], stream_of(device))
-    return y
-
-
 # Rows and columns
 
 def copied(
-    a, b,     # matrices
-    columns,  # is C computed transposed?
-):
+    a: torch.Tensor, b: torch.Tensor,  # matrices
+    columns: bool,                     # is C computed transposed?
+) -> int:
     "How many numbers have to be copied, so that the kernel gets row-major operands."
     return sum(x.numel() for x in ((b.t(), a.t()) if columns else (a, b)) if not x.is_contiguous())
 
 def straight(
-    a, b,  # matrices, one of them a transposed view, or both
-):
-    "Does kernel 17 take them as they are?"
-    return not (a.is_contiguous() and b.is_contiguous()) and _tma_can(a, b) and _has_wgmma(a.device)
+    a: torch.Tensor, b: torch.Tensor,  # matrices
+) -> bool:
+    "Is one of them a transposed view, or both, and does kernel 17 take them as they are?"
+    return not (a.is_contiguous() and b.is_contiguous()) and can_implement(a, b) and has_wgmma(a.device)
 
 def by_columns(
-    a, b,          # matrices
-    columns=None,  # should C be column-major, a transposed view? None: either will do
-):
+    a: torch.Tensor, b: torch.Tensor,  # matrices
+    columns: bool = None,  # should C be column-major, a transposed view? None: either will do
+) -> bool:
     "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes? It is where that copies fewer numbers, those of C included."
     if columns is None:
-        by_rows, turned = copied(a, b, False), copied(a, b, True)
+        by_rows = copied(a, b, False)
+        turned = copied(a, b, True)
         return turned < by_rows and not (turned and straight(a, b))
     way = copied(a, b, columns)
     if not way or straight(*((b.t(), a.t()) if columns else (a, b))): return columns
@@ -193,12 +131,13 @@ def _columns(x): return x.dim() == 2 and not x.is_contiguous() and x.t().is_cont
 def _matmul(a, b, columns=None):
     check_operands(a, b)
     if a.device.type != DEVICE:
-        raise TypeError(f"a and b are on {a.device}; " + (
-            "in the simulator kernels take tensors on the CPU: pass a.cpu() and b.cpu()" if config.ENABLE_CUDASIM
-            else "expected tensors on a GPU: pass a.cuda() and b.cuda()"))
+        wanted = "expected tensors on a GPU: pass a.cuda() and b.cuda()"
+        if config.ENABLE_CUDASIM:
+            wanted = "in the simulator kernels take tensors on the CPU: pass a.cpu() and b.cpu()"
+        raise TypeError(f"a and b are on {a.device}; {wanted}")
     turned = by_columns(a, b, columns)
     if turned: a, b = b.t(), a.t()
-    if straight(a, b) and _aligned_for_tma(a, b): c = _on_its_gpu(_tma_layer, a, b)
+    if straight(a, b) and aligned_for_tma(a, b): c = _on_its_gpu(fused_layer, a, b)
     else: c = _product(a.contiguous(), b.contiguous())
     if turned: c = c.t()
     if columns in (None, turned): return c
@@ -207,7 +146,8 @@ def _matmul(a, b, columns=None):
 def _matmul_fake(a, b, columns=None):
     check_operands(a, b)
     m, n = a.shape[0], b.shape[1]
-    return a.new_empty(n, m).t() if (by_columns(a, b) if columns is None else columns) else a.new_empty(m, n)
+    if columns is None: columns = by_columns(a, b)
+    return a.new_empty(n, m).t() if columns else a.new_empty(m, n)
 
 LIBRARY.impl("matmul", _matmul, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::matmul", _matmul_fake, lib=LIBRARY)
@@ -218,17 +158,20 @@ for _device in "cuda", "cpu":
 
 def _below(op, keys, *args):
     "The operator without its derivatives."
-    with torch._C._AutoDispatchBelowAutograd(): return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
+    with torch._C._AutoDispatchBelowAutograd():
+        return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
 
-_GRAPHS = dict(tangents=False)  # does a compiled graph make tangents? It doesn't tell `forward_ad` of its level
+# Does a compiled graph make tangents? It doesn't tell `forward_ad` of its level.
+_GRAPHS = dict(tangents=False)
 
 def _while_compiled():
-    "`RuntimeError` inside `forward_ad.dual_level`: Inductor's kernels would drop the tangents. What is compiled outside stays there."
+    """`RuntimeError` inside `forward_ad.dual_level`: Inductor's kernels would drop the tangents. What is
+    compiled outside stays there."""
     from torch._dynamo import guards, symbolic_convert, variables
     if (translator := getattr(symbolic_convert.tls, "current_tx", None)) is None: return
     if translator.output.dual_level >= 0:
-        raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: compile a function that "
-                           "calls torch.func.jvp itself, or don't compile this one")
+        raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: "
+                           "compile a function that calls torch.func.jvp itself, or don't compile this one")
     guards.install_guard(variables.ctx_manager.DualLevelContextManager._guards_singleton)
     if forward_ad._current_level >= 0: _GRAPHS["tangents"] = True
 
@@ -240,8 +183,8 @@ def _forward_mode(*tensors):
 def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
 
 class _ProductRule(_SingleLevelFunction):
-    """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode, and an
-    `autograd.Function` can't be called in an operator while `torch.func` is at work.)"""
+    """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode,
+    and an `autograd.Function` can't be called in an operator while `torch.func` is at work.)"""
     @staticmethod
     def forward(*args):
         if not torch._C._are_functorch_transforms_active(): return _below(_OP, *args)
@@ -258,13 +201,18 @@ class _ProductRule(_SingleLevelFunction):
     @staticmethod
     def backward(ctx, dc):
         if dc is None: return None, None, None, None
-        (a, b), (_, of_a, of_b, _) = ctx.saved_tensors, ctx.needs_input_grad
-        return None, _OP(dc, b.t(), _columns(a)) if of_a else None, _OP(a.t(), dc, _columns(b)) if of_b else None, None
+        a, b = ctx.saved_tensors
+        _, of_a, of_b, _ = ctx.needs_input_grad
+        da = _OP(dc, b.t(), _columns(a)) if of_a else None
+        db = _OP(a.t(), dc, _columns(b)) if of_b else None
+        return None, da, db, None
 
     @staticmethod
     def jvp(ctx, _, da, db, __):
         a, b = ctx.saved_tensors
-        parts = ([] if da is None else [_OP(da, b, ctx.columns)]) + ([] if db is None else [_OP(a, db, ctx.columns)])
+        parts = []
+        if da is not None: parts.append(_OP(da, b, ctx.columns))
+        if db is not None: parts.append(_OP(a, db, ctx.columns))
         return sum(parts[1:], parts[0])
 
 
@@ -291,20 +239,22 @@ LIBRARY.impl("matmul", _matmul_autograd, "Autograd", with_keyset=True)
 torch.library.register_vmap("numba_matmul::matmul", _matmul_batched, lib=LIBRARY)
 
 def matmul(
-    a,             # (m, k) tensor of float32 or bfloat16
-    b,             # (k, n) tensor of the same type
-    columns=None,  # should the result be a transposed view? None: what needs fewer copies
-):                 # (m, n) tensor
+    a: torch.Tensor,       # (m, k), float32 or bfloat16
+    b: torch.Tensor,       # (k, n), of the same type
+    columns: bool = None,  # should the result be a transposed view? None: what needs fewer copies
+) -> torch.Tensor:         # (m, n)
     """A·B by the last kernel of the course for the type.
 
-    `a` is (m, k), `b` (k, n), the result (m, n): dense tensors, all float32 or all bfloat16, in any layout, on the GPU (in
-    the simulator on the CPU). It has derivatives of any order, in reverse and in forward mode, so `torch.func` works, `vmap`
-    included, and `torch.compile` and `torch.export`. Under autocast float32 becomes bfloat16. `columns=True` returns a
-    column-major result, `False` a row-major one; `None` takes what needs fewer copies (compiled: row-major, unless both
-    factors are column-major). `TypeError` for other types, `ValueError` for shapes or devices that don't fit.
-    (Cᵀ = Bᵀ·Aᵀ spares the copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
+    `a` is (m, k), `b` (k, n), the result (m, n): dense tensors, all float32 or all bfloat16, in any layout,
+    on the GPU (in the simulator on the CPU). It has derivatives of any order, in reverse and in forward mode,
+    so `torch.func` works, `vmap` included, and `torch.compile` and `torch.export`. Under autocast float32
+    becomes bfloat16. `columns=True` returns a column-major result, `False` a row-major one; `None` takes what
+    needs fewer copies (compiled: row-major, unless both factors are column-major). `TypeError` for other
+    types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ spares the copies; dA = dC·Bᵀ, dB =
+    Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)
-    if columns is None and torch.compiler.is_compiling(): columns = _columns(a) and _columns(b)  # whatever the sizes will be
+    if columns is None and torch.compiler.is_compiling():
+        columns = _columns(a) and _columns(b)  # whatever the sizes will be
     return _OP(a, b, columns)
 
 
@@ -315,7 +265,7 @@ ACTIVATIONS = {None: lambda y: y, "relu": torch.relu,
 
 def _shape(x): return "×".join(map(str, x.shape)) or "a single number"
 
-def check_activation(activation):
+def check_activation(activation: str):
     "`ValueError` if there is none of that name."
     if not isinstance(activation, (str, type(None))) or activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")
@@ -351,8 +301,9 @@ def _layer(x, w, bias, activation, residual):
     check_operands(x, w)
     check_layer(x, w.t(), bias, activation, residual)
     others = [z for z in (bias, residual) if z is not None]
-    if _tma_can(x, w, others) and _has_wgmma(x.device) and _aligned_for_tma(x, w) and all(z.data_ptr() % 4 == 0 for z in others):
-        return _on_its_gpu(_tma_layer, x, w, bias, activation, residual)
+    aligned = aligned_for_tma(x, w) and all(z.data_ptr() % 4 == 0 for z in others)
+    if can_implement(x, w, others) and has_wgmma(x.device) and aligned:
+        return _on_its_gpu(fused_layer, x, w, bias, activation, residual)
     return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
 
 def _layer_fake(x, w, bias, activation, residual):
@@ -360,7 +311,8 @@ def _layer_fake(x, w, bias, activation, residual):
     check_layer(x, w.t(), bias, activation, residual)
     return x.new_empty(x.shape[0], w.shape[1])
 
-def _derivative_from_result(activation, residual): return activation is None or activation == "relu" and residual is None
+def _derivative_from_result(activation, residual):
+    return activation is None or activation == "relu" and residual is None
 
 class _LayerRule(_SingleLevelFunction):
     "The derivatives of a layer that its operands and its result tell."
@@ -374,15 +326,18 @@ class _LayerRule(_SingleLevelFunction):
 
     @staticmethod
     def backward(ctx, dy):
-        (x, w, y), (_, of_x, of_w, of_bias, _, of_residual) = ctx.saved_tensors, ctx.needs_input_grad
+        x, w, y = ctx.saved_tensors
+        _, of_x, of_w, of_bias, _, of_residual = ctx.needs_input_grad
         dz = dy if y is None else torch.ops.aten.threshold_backward(dy, y, 0)  # selects: 0 · inf would be NaN
-        return (None, _OP(dz, w.t(), _columns(x)) if of_x else None, _OP(x.t(), dz, _columns(w)) if of_w else None,
-                dz.sum(0) if of_bias else None, None, dy if of_residual else None)
+        dx = _OP(dz, w.t(), _columns(x)) if of_x else None
+        dw = _OP(x.t(), dz, _columns(w)) if of_w else None
+        return None, dx, dw, dz.sum(0) if of_bias else None, None, dy if of_residual else None
 
 def _layer_autograd(keys, x, w, bias, activation, residual):
     if torch._guards.TracingContext.try_get(): _while_compiled()
     tensors = [z for z in (x, w, bias, residual) if z is not None]
-    forward, reverse = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors), _reverse_mode(*tensors)
+    forward = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors)
+    reverse = _reverse_mode(*tensors)
     if forward or reverse and not _derivative_from_result(activation, residual):
         return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
     if reverse: return _LayerRule.apply(keys, x, w, bias, activation, residual)
@@ -392,22 +347,24 @@ LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
 LIBRARY.impl("layer", _layer_autograd, "Autograd", with_keyset=True)
 torch.library.register_fake("numba_matmul::layer", _layer_fake, lib=LIBRARY)
 LIBRARY.impl("layer", _layer_by_steps, "FuncTorchBatched")  # under `torch.vmap`
-for _device in "cuda", "cpu": torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
+for _device in "cuda", "cpu":
+    torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
 _LAYER = torch.ops.numba_matmul.layer.default
 
 
 def linear(
-    x,                # (…, k) tensor of float32 or bfloat16
-    w,                # (n, k) tensor of the same type
-    bias=None,        # (n,) tensor, converted to the type of the product
-    activation=None,  # "relu", "gelu" (the form with tanh), or None
-    residual=None,    # (…, n) tensor of the same type, added last
-):                    # (…, n) tensor
+    x: torch.Tensor,               # (…, k), float32 or bfloat16
+    w: torch.Tensor,               # (n, k), of the same type
+    bias: torch.Tensor = None,     # (n,), converted to the type of the product
+    activation: str = None,        # "relu", "gelu" (the form with tanh), or None
+    residual: torch.Tensor = None, # (…, n), of the same type, added last
+) -> torch.Tensor:                 # (…, n)
     """act(x·Wᵀ + bias) + residual; bfloat16 in one kernel where that is possible.
 
-    `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense tensors of float32
-    or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so. Devices, derivatives and errors are those
-    of `matmul`. (The layer in an epilogue is an idea of CUTLASS's; GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415.)"""
+    `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense
+    tensors of float32 or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so.
+    Devices, derivatives and errors are those of `matmul`. (The layer in an epilogue is an idea of CUTLASS's;
+    GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415.)"""
     given = {name: z for name, z in (("bias", bias), ("residual", residual)) if z is not None}
     need_tensors(x=x, w=w, **given)
     autocast = torch.is_autocast_enabled(DEVICE)
@@ -415,26 +372,31 @@ def linear(
     check_layer(x, w, bias, activation, residual)
     if residual is not None and residual.dtype != x.dtype and not autocast:
         raise TypeError(f"residual is {residual.dtype} and x is {x.dtype}: pass residual.to(x.dtype)")
-    rows, columns = x.flatten(0, -2) if x.dim() > 1 else x[None], w.t()
+    rows = x.flatten(0, -2) if x.dim() > 1 else x[None]
     if residual is not None: residual = residual.flatten(0, -2) if residual.dim() > 1 else residual[None]
+
+    # one kernel, or a product and what comes after it, one by one
     types = [z.dtype for z in (x, w, *given.values())]
-    fits = autocast and (residual is None or residual.dtype == torch.bfloat16) or types == [torch.bfloat16] * len(types)
+    if autocast: fits = residual is None or residual.dtype == torch.bfloat16
+    else: fits = types == [torch.bfloat16] * len(types)
     is_layer = len(given) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
     stored = torch.is_grad_enabled() and not _derivative_from_result(activation, residual) and any(
         z.requires_grad for z in (x, w, *given.values()))  # the product, for the gradient
-    # Whether sizes and addresses let one kernel do it, the operator finds out: `torch.compile` would take a limit for a constant.
-    y = (_LAYER if is_layer and fits and not stored else _layer_by_steps)(rows, columns, bias, activation, residual)
+    # Whether sizes and addresses let one kernel do it, the operator finds out: `torch.compile` would take a
+    # limit for a constant.
+    layer = _LAYER if is_layer and fits and not stored else _layer_by_steps
+    y = layer(rows, w.t(), bias, activation, residual)
     return y.reshape(*x.shape[:-1], w.shape[0])
 
 class Linear(torch.nn.Linear):
-    "`torch.nn.Linear` with the course's kernel, an activation, and room for a residual."
+    "`torch.nn.Linear` with the course's kernel and an activation; `forward` takes a residual, too."
     def __init__(
         self,
-        in_features,      # k
-        out_features,     # n
-        bias=True,        # is there one?
-        activation=None,  # see `linear`
-        **options,        # device, dtype
+        in_features: int,   # k
+        out_features: int,  # n
+        bias: bool = True,  # is there one?
+        activation: str = None,  # see `linear`
+        **options,          # device, dtype
     ):
         super().__init__(in_features, out_features, bias, **options)
         check_activation(activation)

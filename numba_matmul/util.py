@@ -1,8 +1,8 @@
-"""What every lesson uses: move arrays, check a product, time a kernel, draw a matrix, read a recorded result."""
+"""What every lesson uses: move arrays, check a product, time a kernel, draw a matrix, read a result."""
 from .arrays import array_like, cdiv, dtype_of, from_bf16, rounded, to_bf16, to_d, to_h
 from .draw import COLORS, Markdown, draw_matmul, draw_matrix
-from .cards import (card_row, cycles_per_step, gain, gpu_card, gpu_name, load_cards,
-                                pick_card, recorded)
+from .cards import (
+    card_row, cycles_per_step, gain, gpu_card, gpu_name, load_cards, pick_card, recorded)
 from .gemm.args import gemm_args
 from .bench.experiment import Experiment, experiment
 from .bench.timing import Runtime, call_time, cuda_mean_runtime, measure_runtime, progress
@@ -16,4 +16,5 @@ __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdi
          'COLORS', 'Markdown', 'draw_matrix', 'draw_matmul', 'load_cards', 'pick_card', 'card_row',
          'cycles_per_step', 'gpu_name', 'gpu_card', 'gemm_args', 'assert_matmul_correct',
          'check_matmul', 'Runtime', 'call_time', 'cuda_mean_runtime', 'measure_runtime', 'progress',
-         'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask', 'grade', 'solutions', 'changes']
+         'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask', 'grade', 'solutions',
+         'changes']

@@ -26,7 +26,7 @@ from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async,
     fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init,
-    mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, tensor_map_address,
+    mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, tensor_map_address,
     wgmma_mma_async, wgmma_wait_group)
 
 AMPERE, HOPPER = (8, 0), (9, 0, "a")  # compute capability that the instructions ask for
@@ -678,22 +678,22 @@ def mbarrier_kernel(numbers, box, out):
         fence_mbarrier_init()
         for i in range(2):  # with 2 or 4 arrivals for a phase it would wait forever
             for j in range(3): mbarrier_arrive(own)
-            mbarrier_try_wait(own, uint32(i))
+            mbarrier_wait(own, uint32(i))
     cuda.syncthreads()
     for i in range(4):
         parity = uint32(i % 2)
         if t < 32:
-            mbarrier_try_wait(empty, uint32(parity ^ 1))  # the first time it does not wait
+            mbarrier_wait(empty, uint32(parity ^ 1))  # the first time it does not wait
             box[lane] = numbers[i, lane]
             mbarrier_arrive(full)
             if t == 0: mbarrier_arrive_expect_tx(full, uint32(0))
         else:
-            mbarrier_try_wait(full, parity)
+            mbarrier_wait(full, parity)
             out[i, lane] = box[uint32(31 - lane)]
             mbarrier_arrive(empty)
 
 
-@case("mbarrier_init", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_try_wait", needs=HOPPER)
+@case("mbarrier_init", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_wait", needs=HOPPER)
 def handed_over(rng):
     "A warp writes, the other reads, four times: who does not wait reads, or writes over, what is not due."
     numbers = words(rng, 4, 32)
@@ -770,7 +770,7 @@ def load_boxes_kernel(source, at, out):
             cp_async_bulk_tensor_2d_global_to_shared(uint32(start + uint32(2048 * i)), described, barrier,
                                                      uint32(at[i, 1]), uint32(at[i, 0]))
     cuda.syncthreads()
-    mbarrier_try_wait(barrier, uint32(0))
+    mbarrier_wait(barrier, uint32(0))
     for i in range(96): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
 
 
@@ -801,7 +801,7 @@ def parameter_maps_kernel(maps, out):
         cp_async_bulk_tensor_2d_global_to_shared(uint32(start + 2048), tensor_map_address(maps, 1), barrier, zero, zero)
         cp_async_bulk_tensor_2d_global_to_shared(uint32(start + 4096), tensor_map_address(maps, 2), barrier, zero, zero)
     cuda.syncthreads()
-    mbarrier_try_wait(barrier, uint32(0))
+    mbarrier_wait(barrier, uint32(0))
     for i in range(96): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
 
 

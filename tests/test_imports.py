@@ -9,7 +9,8 @@ from numba_matmul import registry
 
 PACKAGE = ROOT/"numba_matmul"
 ROOMS = ("arrays", "draw", "cards", "process", "static", "sim", "ptx", "gemm", "compiler", "microscope", "ncu", "machine",
-         "bench", "kernels", "registry", "source", "judge", "exercise", "exercises", "report", "ladder", "torch_ops",
+         "bench", "kernels", "registry", "source", "judge", "exercise", "exercises", "report", "ladder",
+         "torch_layer", "torch_ops",
          "util")  # from the ground up
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 from numba import types
 
 from numba_matmul.arrays import cdiv, from_bf16, rounded, to_bf16, to_d, to_h
+from numba_matmul.bench.search import configurations
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import LARGEST, device_matrix, gemm_args
 from numba_matmul.gemm.limits import capable, launch_number, shared_memory_limit, with_shared_memory
@@ -20,7 +21,6 @@ from numba_matmul.gemm.tensor_maps import LONGEST, TensorMapWords, tma_counts
 from numba_matmul.gemm.tiles import MmaTile, Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
-from numba_matmul.kernels.k09_autotuning import configurations
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile, sgemm_planned_loop
 from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel

@@ -12,7 +12,8 @@ from numba_matmul.bench.paths import edge_paths, tile_paths
 from numba_matmul.bench.timing import _find_kernel, _in_each_run, assert_matmul_correct, measure_runtime
 from numba_matmul.draw import draw_matmul
 from numba_matmul.gemm.args import gemm_args
-from numba_matmul.gemm.limits import MAX_GRID_Y, row_strips
+from numba_matmul.gemm.limits import MAX_GRID_Y
+from numba_matmul.gemm.tiled import row_strips
 from numba_matmul.gemm.tiles import Tile, check_tile
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.report.tables import cublas_tile, pivot

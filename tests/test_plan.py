@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numba_matmul.gemm import limits, plan as gemm_plan
+from numba_matmul.gemm import plan as gemm_plan, tiled
 from numba_matmul.kernels import k18_past_cublas_bf16
 from numba_matmul.process import in_child
 from numba_matmul.registry import KERNELS
@@ -212,7 +212,7 @@ def test_every_host_function_runs_a_plan():
 def test_a_constant_that_changes_changes_the_plan():
     "One of a module at once; one of a notebook is compared."
     for kernel in KERNELS.values(): assert gemm_plan._constants_of(kernel.plan) == [], kernel.name
-    for module, name in (limits, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
+    for module, name in (tiled, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
         gemm_plan._PLANS["a call"] = "its plan"
         setattr(module, name, getattr(module, name))
         assert not gemm_plan._PLANS and in_child(lambda: module.__name__, simulator=True) == module.__name__

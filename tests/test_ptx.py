@@ -29,7 +29,7 @@ from numba_matmul.ptx.hopper import (
     MAP_WORDS, WORDS_BEFORE, bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async,
     fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init,
-    mbarrier_try_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, tensor_map_address,
+    mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc, stmatrix, tensor_map_address,
     wgmma_mma_async, wgmma_wait_group)
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim import typing
@@ -97,10 +97,10 @@ def _(barrier, tx_count): mbarrier_arrive_expect_tx(barrier, tx_count)
 def _(barrier): mbarrier_arrive(barrier)
 
 
-@form("mbarrier_try_wait", "sm_90", SYNCHRONIZE + "mbarrier.test_wait / mbarrier.try_wait",
+@form("mbarrier_wait", "sm_90", SYNCHRONIZE + "mbarrier.test_wait / mbarrier.try_wait",
       "again:", "mbarrier.try_wait.parity.shared::cta.b64 done, [barrier], parity", "@done bra end", "bra again",
       "end:", types="uint32, uint32")
-def _(barrier, parity): mbarrier_try_wait(barrier, parity)
+def _(barrier, parity): mbarrier_wait(barrier, parity)
 
 
 @form("fence_proxy_tensormap", "sm_90", SYNCHRONIZE + "membar / fence",
@@ -547,7 +547,7 @@ WRONG = [
     ("fence_mbarrier_init", nothing),
     ("mbarrier_arrive_expect_tx", lambda barrier, tx_count: mbarrier_arrive_expect_tx(barrier, tx_count // 2)),
     ("mbarrier_arrive", nothing),
-    ("mbarrier_try_wait", lambda barrier, parity: mbarrier_try_wait(barrier, 1 - parity)),
+    ("mbarrier_wait", lambda barrier, parity: mbarrier_wait(barrier, 1 - parity)),
     ("fence_proxy_tensormap", nothing),
     ("tensor_map_address", lambda maps, number: tensor_map_address(maps, 2 - number)),
     ("cp_async_bulk_tensor_2d_global_to_shared", lambda to, tensor_map, barrier, column, row:
@@ -676,7 +676,7 @@ def test_the_check_names_what_differs_or_never_ends_and_goes_on(check_gpu, monke
     differ, *others = found["failed"]
     assert re.search(r"load2.*result 0 at \(3, 1\): .* on the GPU, .* in the simulator\n  1 of 192 are different\n"
                      r"  operands \(seed \d+\): ", differ)
-    if others: assert re.search("mbarrier_try_wait.*no answer", *others)
+    if others: assert re.search("mbarrier_wait.*no answer", *others)
 
 
 def test_an_error_ends_the_child_that_has_the_gpu():

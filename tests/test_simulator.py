@@ -1029,7 +1029,7 @@ def boxes_at_the_edges(row, column, shift=(8, 64)):
     from numba_matmul.ptx.hopper import (
         cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_shared_to_global,
         cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx,
-        mbarrier_init, mbarrier_try_wait)
+        mbarrier_init, mbarrier_wait)
     from numba_matmul.arrays import to_d, to_h
 
     @cuda.jit
@@ -1043,7 +1043,7 @@ def boxes_at_the_edges(row, column, shift=(8, 64)):
             fence_mbarrier_init()
             mbarrier_arrive_expect_tx(barrier, uint32(1024))
             cp_async_bulk_tensor_2d_global_to_shared(start, global_address(source, uint64(0)), barrier, column, row)
-            mbarrier_try_wait(barrier, uint32(0))
+            mbarrier_wait(barrier, uint32(0))
             cp_async_bulk_tensor_2d_shared_to_global(global_address(target, uint64(0)), start, to_column, to_row)
             cp_async_bulk_commit_group()
             cp_async_bulk_wait_group_read(0)

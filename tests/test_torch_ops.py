@@ -46,7 +46,7 @@ def close(ours, exact, dtype=F32):
 def exactly(monkeypatch):
     "Products by PyTorch, where a test asks which products, and not how."
     monkeypatch.setattr(torch_ops, "_product", lambda a, b: a.detach() @ b.detach())
-    monkeypatch.setattr(torch_ops, "_tma_layer", lambda x, w, bias=None, activation=None, residual=None: exact_layer(
+    monkeypatch.setattr(torch_ops, "fused_layer", lambda x, w, bias=None, activation=None, residual=None: exact_layer(
         x.detach(), w.detach().t(), bias, residual, activation).detach().to(BF16))
 
 
@@ -244,11 +244,11 @@ def exact_layer(x, w, bias, residual, activation):
 @pytest.fixture
 def launches(monkeypatch):
     "How often kernel 17 did a whole layer."
-    found, launch = [], torch_ops._tma_layer
+    found, launch = [], torch_ops.fused_layer
     def note(*args):
         found.append(args)
         return launch(*args)
-    monkeypatch.setattr(torch_ops, "_tma_layer", note)
+    monkeypatch.setattr(torch_ops, "fused_layer", note)
     return found
 
 

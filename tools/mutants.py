@@ -77,7 +77,7 @@ LEFT_OUT = set("""_view _external launch_stream _workspace span _Memory allow_sh
     write_tuning recorded_tuning estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles tuned_tile launch_bounds capable
     need_capability refuse need_whole check_options""".split())
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
-MODULES = KERNELS + [f"numba_matmul.gemm.{name}" for name in ("args", "epilogue", "limits", "pipeline", "plan", "schedule", "tensor_maps", "tiled", "tiles")]
+MODULES = KERNELS + [f"numba_matmul.gemm.{name}" for name in ("args", "epilogue", "limits", "pipeline", "plan", "ring", "schedule", "tensor_maps", "tiled", "tiles")]
 
 TWINS = {}
 for pair in """row col|rows cols|m n|bm bn|tm tn|wm wn|a b|x y|a_row a_col|b_row b_col|thread_row thread_col|row0 col0

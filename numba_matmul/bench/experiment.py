@@ -11,6 +11,7 @@ The code
 import json
 import os
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
@@ -55,9 +56,9 @@ class Experiment:
 def _listed(of): return ", ".join(f"{name}={value}" for name, value in (of or {}).items()) or "these numbers"
 
 def from_card(
-    card,     # a result card that has the experiment
-    name,     # of it
-    of=None,  # what a reader asks it for, as in `experiment`
+    card: dict,       # a result card that has the experiment
+    name: str,        # of it
+    of: dict = None,  # what a reader asks it for, as in `experiment`
 ) -> Experiment:
     "An experiment as a card has it; `LookupError` if it hasn't."
     kept = card.get("experiments", {}).get(name)
@@ -69,14 +70,16 @@ def from_card(
 
 
 def experiment(
-    name,     # what is measured, unique in the course
-    unit,     # of the values
-    measure,  # function without arguments that returns a dict: label → number
-    of=None,  # what it is measured for, as a dict of numbers: tile sizes that a reader may change
+    name: str,          # what is measured, unique in the course
+    unit: str,          # of the values
+    measure: Callable,  # function without arguments that returns a dict: label → number
+    of: dict = None,    # what it is measured for: numbers, tile sizes that a reader may change
 ) -> Experiment:
     "Call `measure` on a GPU; without one, return what the first result card that has it says."
-    if not callable(measure): raise TypeError(f"measure is {measure!r:.60}; expected a function without arguments")
-    if not isinstance(of, (dict, type(None))): raise TypeError(f"of is {of!r:.60}; expected a dict of numbers")
+    if not callable(measure):
+        raise TypeError(f"measure is {measure!r:.60}; expected a function without arguments")
+    if not isinstance(of, (dict, type(None))):
+        raise TypeError(f"of is {of!r:.60}; expected a dict of numbers")
     if config.ENABLE_CUDASIM:
         card = next((c for c in load_cards("experiments") if name in c["experiments"]), None)
         return from_card(card, name, of) if card else Experiment(name, unit, {}, "Not recorded yet.")

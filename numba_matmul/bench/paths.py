@@ -1,10 +1,12 @@
-"""A kernel is a few programs in one: which of them runs is decided by the sizes. A check that is to find mistakes runs all of them.
+"""A kernel is a few programs in one: which of them runs is decided by the sizes. A check that is to find
+mistakes runs all of them.
 
 A kernel with a predicate, without one, with accesses of one number or of four, with C read or not, in one
 strip or several: each is a path of its own, and a mistake in one is invisible on all others. A loop over k
 that is right for the first tiles may be wrong once the ring of stages has been round twice. So each kernel
 says with which calls all of its paths are taken, and `check_paths` makes them.
 """
+from collections.abc import Callable
 from itertools import product
 from operator import itemgetter
 from typing import NamedTuple
@@ -18,7 +20,7 @@ class Path(NamedTuple):
     beta: float = 0.0   # factor of C; where it is 0, C is full of NaN
     options: dict = {}  # of the host function
     skips: tuple = (0, 0, 0)  # numbers in memory before A, B and C, which rows are then not aligned to
-    constants: dict = {}  # of the kernel's module, and of `gemm.limits`: what they are meanwhile
+    constants: dict = {}  # of the kernel's module, and of `gemm.tiled`: what they are meanwhile
     returned: bool = False  # does the host function make C?
 
 def _rest(size, width):
@@ -33,10 +35,10 @@ FACTORS = (0.5, -1.5), (-0.75, 0.0)  # alpha and beta
 
 def tile_paths(
     *configurations,  # options of the host function, with small tiles: they take turns
-    tile_of=itemgetter("tile"),  # configuration → its tile: bm, bn, bk, and stages if there is a ring
-    widths=(4, 1),    # numbers of an access: where all rows are aligned to as many, and no more
-    alike=False,      # is each edge cut off by itself, as the TMA does it?
-):
+    tile_of: Callable = itemgetter("tile"),  # configuration → its tile: bm, bn, bk, and stages of a ring
+    widths: tuple = (4, 1),  # numbers of an access: where all rows are aligned to as many, and no more
+    alike: bool = False,     # is each edge cut off by itself, as the TMA does it?
+) -> tuple:
     """The paths that sizes make. Whole tiles, and a rest, of m, n and k in every combination, each with
     every width; two rings of k tiles and one more. Each with beta or without; whole tiles with both.
     Rests of two of them are left out where all edges are `alike`."""
@@ -66,14 +68,16 @@ def tile_paths(
 # small.)
 
 def edge_paths(
-    options={},   # of the host function, with a small tile
-    tile=None,    # bm, bn, bk, and stages if there is a ring; the one in `options` if None
-    width=1,      # n and k are multiples of it
-    strips=True,  # are there strips of rows where the grid is not high enough?
-):
+    options: dict = None,  # of the host function, with a small tile
+    tile: tuple = None,    # bm, bn, bk, and stages if there is a ring; the one in `options` if None
+    width: int = 1,        # n and k are multiples of it
+    strips: bool = True,   # are there strips of rows where the grid is not high enough?
+) -> tuple:
     "Short sums, empty matrices, factors of 0, and a grid that is not high enough."
-    tile, calls = tile or options["tile"], []
+    options = options or {}
+    tile = tile or options["tile"]
     bm, bn, bk, ring = tile.bm, tile.bn, tile.bk, getattr(tile, "stages", 1)
+    calls = []
     some = [count * bk for count in (1, ring - 1, ring, ring + 1) if count]
     for k in sorted({width, *some, (ring - 1) * bk + width}): calls.append(dict(shape=(bm, bn, k)))
     for beta in 0.0, 2.0:

@@ -11,15 +11,16 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, product
 
+from ..gemm.kernel import Kernel
 from ..sim.scheduler import SimulatorError
 from .timing import call_time, measure_runtime
 from .timing import assert_matmul_correct
 
 
 def measure(
-    kernel,   # a `Kernel`
-    shape,    # m, n, k
-    runs=20,  # timed runs
+    kernel: Kernel,
+    shape: tuple,    # m, n, k
+    runs: int = 20,  # timed runs
 ) -> dict:
     "Time a kernel on this GPU, as a row of a result card; that product is checked, and no other."
     m, n, k = shape
@@ -39,22 +40,20 @@ def measure(
 def _beside_torch(call, rival, sets, wait=False):
     "Three times in turn: µs of a call, and of one of the rival. What the last calls left is checked."
     import torch
-    found = [], []
-    for _, (times, fn) in product(range(3), zip(found, (call, rival))):
+    def timed(fn):
         matrices = cycle(sets)
-        for a, b, c in sets: c.fill_(torch.nan)
-        def one():
-            a, b, c = next(matrices)
-            fn(a, b, c)
-        times.append(call_time(one, wait=wait))
+        for *_, c in sets: c.fill_(torch.nan)
+        us = call_time(lambda: fn(*next(matrices)), wait=wait)
         for a, b, c in (sets[0], sets[-1]): assert_matmul_correct(a, b, c)
-    return dict(us=found[0], torch_us=found[1])
+        return us
+    rounds = [(timed(call), timed(rival)) for _ in range(3)]
+    return dict(us=[ours for ours, _ in rounds], torch_us=[theirs for _, theirs in rounds])
 
 def measure_calls(
-    kernels,  # `Kernel`s
-    host=256,  # m = n = k of calls whose time on the host is measured …
-    wall=(512, 1024, 2048, 4096),  # … and of 1,000 calls in the queue, of the last kernel of each type
-) -> list:    # rows of a result card: µs of a call in three rounds, and of torch.mm
+    kernels: list,    # of `Kernel`s
+    host: int = 256,  # m = n = k of calls whose time on the host is measured …
+    wall: tuple = (512, 1024, 2048, 4096),  # … and of 1,000 in the queue, of the last kernel of each type
+) -> list:            # rows of a result card: µs of a call in three rounds, and of torch.mm
     "What a call costs, beside one of `torch.mm(out=)` of the same type: each round is the best of five runs."
     import torch
     def matrices(size, dtype, count=1):
@@ -65,8 +64,10 @@ def measure_calls(
     torch.set_float32_matmul_precision("highest")  # TF32 off
     try:
         for dtype in dict.fromkeys(kernel.dtype for kernel in kernels):
-            many, chosen = matrices(host, dtype, 1000), [kernel for kernel in kernels if kernel.dtype == dtype]
-            for kernel, (what, sets) in product(chosen, (("host", many[:1]), ("host, other matrices each time", many))):
+            many = matrices(host, dtype, 1000)
+            chosen = [kernel for kernel in kernels if kernel.dtype == dtype]
+            calls = ("host", many[:1]), ("host, other matrices each time", many)
+            for kernel, (what, sets) in product(chosen, calls):
                 rows.append(dict(name=kernel.name, size=host, what=what) | _beside_torch(kernel, mm, sets))
             rows += [dict(name=chosen[-1].name, size=size, what="wall clock")
                      | _beside_torch(chosen[-1], mm, matrices(size, dtype), wait=True) for size in wall]
@@ -82,31 +83,34 @@ def measure_calls(
 # not, since ours adds them in float32), and that matrices are the same in all runs, so that small ones are
 # found in the L2 cache.
 
-def nvidia_smi_command(*fields):
+def nvidia_smi_command(*fields) -> list:
     "The command that asks nvidia-smi for `fields` of the GPU that torch uses."
     import torch
     gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     return ["nvidia-smi", "-i", gpu, f"--query-gpu={','.join(fields)}",
             "--format=csv,noheader,nounits"]
 
-def nvidia_smi(*fields):
+def nvidia_smi(*fields) -> list:
     "The values that nvidia-smi gives for `fields`."
     out = subprocess.run(nvidia_smi_command(*fields), capture_output=True, text=True, check=True)
     return [value.strip() for value in out.stdout.splitlines()[0].split(",")]
 
-def clocks():
+def clocks() -> dict:
     "The clocks of the GPU now, in MHz."
     sm, memory = nvidia_smi("clocks.sm", "clocks.mem")
     return dict(sm_mhz=float(sm), memory_mhz=float(memory))
 
-def copy_speed():
+def copy_speed() -> float:
     "GB/s read plus written in a copy of 1 GB within the GPU's memory: the median of 20, by events."
     import torch
     source = torch.randn(2**28, device="cuda")
     target, times = torch.empty_like(source), []
     for _ in range(23):
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record(); target.copy_(source); stop.record(); stop.synchronize()
+        start.record()
+        target.copy_(source)
+        stop.record()
+        stop.synchronize()
         times.append(start.elapsed_time(stop))
     return 2 * source.nbytes / statistics.median(times[3:]) / 1e6
 
@@ -124,7 +128,7 @@ METHOD = ("Device time by torch.profiler: median of the runs and distance betwee
           "about 2048×2048 can stay in the L2 cache from one run to the next: such sizes are timed warm; "
           "each result compared with float64 before it is timed.")
 
-def machine():
+def machine() -> dict:
     "The GPU, its driver and the software, as a result card names them."
     import torch
     gpu = torch.cuda.get_device_properties(0)

@@ -12,10 +12,12 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from ..arrays import array_like, cdiv, describe, dtype_of, from_bf16, is_torch, rounded, to_bf16, to_d, to_h
+from ..arrays import (
+    array_like, cdiv, describe, dtype_of, from_bf16, is_torch, rounded, to_bf16, to_d, to_h)
 from ..gemm.args import product_shape
 from ..gemm.kernel import cublas
 from numba import config
@@ -56,10 +58,10 @@ def assert_matmul_correct(
     a,          # (m, k) matrix: device array, torch tensor or numpy array; uint16: bits of bfloat16
     b,          # (k, n) matrix
     c,          # (m, n) matrix: the result to check; rounding to its type is allowed for
-    alpha=1.0,  # factor of A·B
-    beta=0.0,   # factor of `c_before`
-    c_before=None,  # what C held before, needed if beta is not 0
-    unit_roundoff=2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
+    alpha: float = 1.0,  # factor of A·B
+    beta: float = 0.0,   # factor of `c_before`
+    c_before=None,       # what C held before, needed if beta is not 0
+    unit_roundoff: float = 2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
 ) -> float:  # relative error in the Frobenius norm
     """Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN.
     `TypeError` or `ValueError` for what is no product of matrices."""
@@ -87,17 +89,22 @@ def assert_matmul_correct(
         underflow = unit_roundoff * 2**-125  # the smallest number above 0: the step between tiny ones
         bound = 4 * math.sqrt(k + 1) * (unit_roundoff * scale + underflow)
         low, high = right - bound, right + bound
-        if stored: low, high = _as_stored(low, dtype), _as_stored(high, dtype)  # then any sum between is, too
+        if stored:  # then any sum between is, too
+            low = _as_stored(low, dtype)
+            high = _as_stored(high, dtype)
         infinite = abs(right) == math.inf
-        wrong = infinite & (c != right) | ~infinite & ~((low <= c) & (c <= high))  # NaN too: it compares False
-        infinite = infinite | (abs(c) == math.inf)  # what is too large for the type of c has no error to tell
+        # NaN is wrong, too: it compares False
+        wrong = infinite & (c != right) | ~infinite & ~((low <= c) & (c <= high))
+        infinite = infinite | (abs(c) == math.inf)  # what is too large for c's type has no error
     if wrong.any():
-        (i, j), count = np.argwhere(to_h(wrong))[0], int(wrong.sum())
-        near = dtype.endswith(".float16") or dtype == "float16"
-        near = near and bool(error[i, j] <= 4 * math.sqrt(k + 1) * 2**-11 * scale[i, j])
-        sums = ". A kernel that adds in float16, too, comes no nearer: then pass unit_roundoff=2**-11" if near else ""
-        raise AssertionError(f"{count} of {m * n} elements {'is' if count == 1 else 'are'} wrong; the first is "
-                             f"c[{i}, {j}] = {c[i, j]:.7g}, expected {right[i, j]:.7g}{sums}")
+        i, j = np.argwhere(to_h(wrong))[0]
+        count = int(wrong.sum())
+        is_half = dtype in ("float16", "torch.float16")
+        sums = ""
+        if is_half and bool(error[i, j] <= 4 * math.sqrt(k + 1) * 2**-11 * scale[i, j]):
+            sums = ". A kernel that adds in float16, too, comes no nearer: then pass unit_roundoff=2**-11"
+        raise AssertionError(f"{count} of {m * n} elements {'is' if count == 1 else 'are'} wrong; the first "
+                             f"is c[{i}, {j}] = {c[i, j]:.7g}, expected {right[i, j]:.7g}{sums}")
     size, length = (float((x * x).sum()) ** 0.5 for x in (right[~infinite], error[~infinite]))
     return length / size if size else 0.0
 
@@ -129,15 +136,15 @@ def _in_each_run(times, kernel_name, runs):
     others = times.keys() - mine  # "[abi:" is in the names of Numba's kernels
     for name in _incomplete(times, runs):
         raise RuntimeError(f"{name} was profiled {len(times[name])} times in {runs} runs")
-    def together(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
+    def total(names): return sum(np.reshape(times[name], (runs, -1)).sum(1) for name in names)
     longest = max(others, key=lambda name: sum(times[name]))
-    return together(mine).tolist(), together(others).tolist(), longest
+    return total(mine).tolist(), total(others).tolist(), longest
 
 def cuda_mean_runtime(
-    prof,            # a finished torch.profiler.profile
-    kernel_name,     # name of the kernel's Python function
-    do_print=False,  # print the mean and the number of launches?
-):                   # ms; None in the simulator, where nothing is profiled
+    prof,              # a finished torch.profiler.profile
+    kernel_name: str,  # name of the kernel's Python function
+    do_print: bool = False,  # print the mean and the number of launches?
+) -> float:            # ms; None in the simulator, where nothing is profiled
     "Mean device time of a kernel's launches in ms. `ValueError` unless one kernel has that name."
     if config.ENABLE_CUDASIM:
         print(f"{kernel_name}: nothing is profiled in the simulator, so there is no time.")
@@ -182,8 +189,8 @@ class Runtime:
                 f"relative error {self.error:.1e}")
 
 def progress(
-    items,    # list to go through
-    text="",  # what is being done
+    items: Sequence,  # to go through
+    text: str = "",   # what is being done
 ):
     "`items` with a progress bar, shown after 2 seconds, and only in a terminal or in Jupyter."
     from tqdm import tqdm
@@ -191,7 +198,8 @@ def progress(
     return tqdm(items, desc=text, delay=2, leave=False, disable=not watched)
 
 def _caller(matmul, bs):
-    "Name, kernel name and function (a, b, c): for a kernel, or a host function `f` with its `f_kernel`, or its `kernel_name`."
+    """Name, kernel name and function (a, b, c): for a kernel, or a host function `f` with its `f_kernel`, or
+    its `kernel_name`."""
     if hasattr(matmul, "dispatcher") or getattr(matmul, "grid_dim", None):
         raise TypeError("measure_runtime got a kernel with its configuration; "
                         "pass the kernel itself, and the block's size as bs")
@@ -209,17 +217,18 @@ def _caller(matmul, bs):
 
 # %% ../../nbs/00_prep2_measuring.ipynb #cb20ca48
 def measure_runtime(
-    matmul,      # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
-                 # also a functools.partial of one
-    m=4092,      # rows of A
-    n=4092,      # columns of B
-    k=4092,      # columns of A, rows of B
-    bs=32,       # a kernel of your own runs in blocks of bs × bs threads; x numbers the rows
-    do_print=True,  # print the result?
-    runs=20,     # timed runs (fewer, but at least 5, where they would take more than 3 s)
-    kernel_name=None,  # name of the kernel to time, where it does not follow from that of `matmul`
-):
-    "Check a matmul (`AssertionError` if it is wrong), then time it alternately with torch.matmul: a `Runtime`. Without a GPU: a check of a small product, and no times."
+    matmul: Callable,  # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
+                       # also a functools.partial of one
+    m: int = 4092,     # rows of A
+    n: int = 4092,     # columns of B
+    k: int = 4092,     # columns of A, rows of B
+    bs: int = 32,      # a kernel of your own runs in blocks of bs × bs threads; x numbers the rows
+    do_print: bool = True,  # print the result?
+    runs: int = 20,    # timed runs (fewer, but at least 5, where they would take more than 3 s)
+    kernel_name: str = None,  # name of the kernel to time, where it does not follow from that of `matmul`
+) -> Runtime:
+    """Check a matmul (`AssertionError` if it is wrong), then time it alternately with torch.matmul: a
+    `Runtime`. Without a GPU: a check of a small product, and no times."""
     for name, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
@@ -236,25 +245,35 @@ def measure_runtime(
     kind = getattr(torch, dtype)
     a, b = (torch.randn(*shape, device="cuda").to(kind) for shape in ((m, k), (k, n)))
     c, c_blas = (torch.full((m, n), torch.nan, device="cuda", dtype=kind) for _ in "ab")
-    precision, sums = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
+    # the rules for cuBLAS; they are put back in the end
+    precision = torch.get_float32_matmul_precision()
+    sums = torch.backends.cuda.matmul
     in_bf16 = sums.allow_bf16_reduced_precision_reduction
     torch.set_float32_matmul_precision("highest")  # TF32 off
     sums.allow_bf16_reduced_precision_reduction = False  # parts of a sum are float32, too
     try:
         call(a, b, c)  # compiles
         error = assert_matmul_correct(a, b, c)
+        # how many runs, and a few to warm up
         start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        start.record(); call(a, b, c); stop.record(); stop.synchronize()
+        start.record()
+        call(a, b, c)
+        stop.record()
+        stop.synchronize()
         runs = max(min(runs, 5), min(runs, int(3000 / max(start.elapsed_time(stop), 1e-3))))
-        for _ in range(3): rival(a, b, c_blas); call(a, b, c)
+        for _ in range(3):
+            rival(a, b, c_blas)
+            call(a, b, c)
         c.fill_(torch.nan)  # what the timed runs leave is checked again
         torch.cuda.synchronize()
         activities = [ProfilerActivity.CUDA, ProfilerActivity.CPU]
-        for _ in range(3):  # the profiler may lose launches: github.com/pytorch/pytorch/issues/192021
+        # timed runs; again if the profiler has lost launches: github.com/pytorch/pytorch/issues/192021
+        for _ in range(3):
             with profile(activities=activities, acc_events=True) as prof:
                 for number in progress(range(runs), kernel_name):
-                    if number % 2: call(a, b, c); rival(a, b, c_blas)
-                    else: rival(a, b, c_blas); call(a, b, c)
+                    if number % 2: call(a, b, c)
+                    rival(a, b, c_blas)
+                    if number % 2 == 0: call(a, b, c)
                     torch.cuda.synchronize()
             times = _device_times(prof)
             if times and not _incomplete(times, runs): break
@@ -281,11 +300,11 @@ def _check_in_simulator(name, call, bs, dtype):
 
 # %% ../../nbs/00_prep2_measuring.ipynb #c0a11702
 def call_time(
-    call,        # function without arguments, which launches something
-    calls=1000,  # in a row; the queue to the GPU takes about so many
-    wait=False,  # until the GPU is done? then it is the time of a call in a program that calls without a pause
-    repeats=5,   # of which the best counts (fewer, but at least one, where they would take more than 3 s)
-):               # µs; None in the simulator, where nothing is timed
+    call: Callable,      # function without arguments, which launches something
+    calls: int = 1000,   # in a row; the queue to the GPU takes about so many
+    wait: bool = False,  # until the GPU is done? Then it is the time of a call in a program that never pauses
+    repeats: int = 5,    # of which the best counts (fewer, but at least one, where they take more than 3 s)
+) -> float:              # µs; None in the simulator, where nothing is timed
     "Time of a call by the clock of the host, in µs."
     if config.ENABLE_CUDASIM:
         print("Nothing is launched in the simulator, so a call has no time.")

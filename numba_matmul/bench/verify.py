@@ -1,29 +1,32 @@
 """Calls on random data, and what they are checked against.
 
-A check is only as good as its data. With matrices of ones, a transposed product passes, and so does a shifted one: every
-element is k. Random data tell them apart, and a C full of NaN shows what is read or left out.
+A check is only as good as its data. With matrices of ones, a transposed product passes, and so does a shifted
+one: every element is k. Random data tell them apart, and a C full of NaN shows what is read or left out.
 """
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 import numpy as np
 
 from ..arrays import dtype_of, rounded, to_d, to_h
-from ..gemm import limits
+from ..gemm import tiled
+from ..gemm.kernel import Kernel
 from ..sim import kernel as simulated
 from ..sim.scheduler import SimulatorError
+from .paths import Path
 from .timing import assert_matmul_correct
 
 
 def check_matmul(
-    fn,         # host function (a, b, c, alpha, beta)
-    m,          # rows of A
-    n,          # columns of B
-    k,          # columns of A, rows of B
-    alpha=1.0,  # factor of A·B
-    beta=0.0,   # factor of C
-) -> float:     # relative error in the Frobenius norm
+    fn: Callable,  # host function (a, b, c, alpha, beta)
+    m: int,        # rows of A
+    n: int,        # columns of B
+    k: int,        # columns of A, rows of B
+    alpha: float = 1.0,  # factor of A·B
+    beta: float = 0.0,   # factor of C
+) -> float:        # relative error in the Frobenius norm
     "Run a host function on random data of its type; `AssertionError` if its result is wrong."
     shapes, dtype = ((m, k), (k, n), (m, n)), dtype_of(fn)
     a, b, before = (rounded(np.random.randn(*shape), dtype) for shape in shapes)
@@ -46,7 +49,7 @@ def _meanwhile(
     "Let constants have other values. A grid of the simulator is then no higher than they say."
     own = sys.modules[kernel.fn.__module__]
     changes = {module: {name: value for name, value in constants.items() if hasattr(module, name)}
-               for module in (limits, own)}
+               for module in (tiled, own)}
     height = constants.get("MAX_GRID_Y", simulated.MAX_GRID[1])
     changes[simulated] = dict(MAX_GRID=(simulated.MAX_GRID[0], height, simulated.MAX_GRID[2]))
     with ExitStack() as stack:
@@ -66,7 +69,8 @@ def _take(kernel, path):
     kept = [to_h(x).tobytes() for x in flat]
     if path.returned: views[2] = None
     mixed = simulated.interleaved(int(random.integers(2**32)))  # blocks come in any order on a GPU
-    with _meanwhile(kernel, path.constants), mixed: result = kernel(*views, path.alpha, path.beta, **path.options)
+    with _meanwhile(kernel, path.constants), mixed:
+        result = kernel(*views, path.alpha, path.beta, **path.options)
     if not path.returned: assert result is views[2], "the host function returns another array than c"
     ends = [None, None, path.skips[2] * c.itemsize]  # of C what lies before it
     for name, x, before, end in zip("abc", flat, kept, ends):
@@ -74,9 +78,9 @@ def _take(kernel, path):
     return assert_matmul_correct(a, b, result, path.alpha, path.beta, c_before=c)
 
 def check_path(
-    kernel,  # a `Kernel`
-    path,    # a `Path` of it
-) -> float:  # relative error, Frobenius norm
+    kernel: Kernel,
+    path: Path,  # of it
+) -> float:      # relative error, Frobenius norm
     "Make one call, on random data. `AssertionError` names the path and what is wrong with it."
     try: return _take(kernel, path)
     except Exception as e:
@@ -85,8 +89,8 @@ def check_path(
 
 
 def check_paths(
-    kernel,  # a `Kernel`
-    paths,   # some `Path`s of it
-) -> list:   # relative errors, Frobenius norm
+    kernel: Kernel,
+    paths: list,  # some `Path`s of it
+) -> list:        # relative errors, Frobenius norm
     "Make several calls. `AssertionError` at the first that is wrong."
     return [check_path(kernel, path) for path in paths]

@@ -69,7 +69,7 @@ def record(exercise, kernel):
 
 REFERENCE = reference_of(page.short_tma_wgmma, "my_tma_wgmma")
 HEAD, PROLOGUE, BEGIN, WAIT, MULTIPLY, MEET, AHEAD, ON, TAIL = cut(
-    REFERENCE, "    if elected:", "    acc, k_tile", "        mbarrier_try_wait", "        here",
+    REFERENCE, "    if elected:", "    acc, k_tile", "        mbarrier_wait", "        here",
     "        cuda.sync", "        ahead", "        free, stage", "    acc = wgmma_wait")
 LOOP = BEGIN + WAIT + MULTIPLY + MEET + AHEAD + ON
 PRODUCT = "        acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)\n"
@@ -87,7 +87,7 @@ SOLUTIONS = {
         stage, phase, free = k_tile % STAGES, k_tile // STAGES % 2, (k_tile + STAGES - 1) % STAGES
 """ + WAIT + MULTIPLY + MEET + AHEAD + """        k_tile += 1
 """ + TAIL,
-    "the first product begins at zero": HEAD + PROLOGUE + """    mbarrier_try_wait(full, 0)
+    "the first product begins at zero": HEAD + PROLOGUE + """    mbarrier_wait(full, 0)
     a, b = OF_A | (ring + BOX * warpgroup) // 16, OF_B | (ring + BYTES_A) // 16
     acc = wgmma_mma_async(UNSET, a, b, NEXT_A, NEXT_B, 4, 1, 1, 0)
     cuda.syncthreads()
@@ -127,7 +127,7 @@ def fill(ring, full, stage, map_a, map_b, row, col, k_tile):
 
 """ + HEAD + PROLOGUE + """    acc, stage, turns = ZEROS, 0, 0
     for k_tile in range(k_tiles):
-        mbarrier_try_wait(full + 8 * stage, turns & 1)
+        mbarrier_wait(full + 8 * stage, turns & 1)
         here = ring + STAGE_BYTES * stage
         a, b = OF_A | (here + BOX * warpgroup) >> 4, OF_B | (here + BYTES_A) >> 4
         acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
@@ -145,7 +145,7 @@ def descriptor(of, address): return of | address >> 4
 """ + HEAD + PROLOGUE + """    acc = ZEROS
     for i in range(k_tiles):
         times, stage = divmod(i, STAGES)
-        mbarrier_try_wait(full + 8 * stage, times % 2)
+        mbarrier_wait(full + 8 * stage, times % 2)
         base, ahead = ring + stage * STAGE_BYTES, i + STAGES - 1
         a, b = descriptor(OF_A, base + warpgroup * BOX), descriptor(OF_B, base + BYTES_A)
         acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
@@ -159,7 +159,7 @@ def descriptor(of, address): return of | address >> 4
     "the free stage before the products": HEAD + PROLOGUE + """    acc, k_tile, stage, phase = ZEROS, 0, 0, 0
     while k_tile < k_tiles:
         free, bar = (stage + 2) % 3, full + 8 * stage
-        mbarrier_try_wait(bar, phase)
+        mbarrier_wait(bar, phase)
         a = OF_A + uint64((ring + stage * STAGE_BYTES + warpgroup * 64 * ROW) >> 4)
         b = OF_B + uint64((ring + stage * STAGE_BYTES + BM * ROW) >> 4)
         acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
@@ -239,7 +239,7 @@ MUTANTS = (
     changed("a fence between the proxies for each k tile", MEET, "        fence_proxy_async()\n" + MEET,
             "fences"),
     changed("waits for the newest copy as well", AHEAD,
-            AHEAD + "        if ahead < k_tiles: mbarrier_try_wait(full + 8 * free, (ahead // STAGES) % 2)\n",
+            AHEAD + "        if ahead < k_tiles: mbarrier_wait(full + 8 * free, (ahead // STAGES) % 2)\n",
             "k tiles ahead"),
     changed("the loop ends after two k tiles", "while k_tile < k_tiles", "while k_tile < min(k_tiles, 2)",
             "ends"),
@@ -395,7 +395,7 @@ from numba_matmul.gemm.tiles import BK, BOX, ROW
 from numba_matmul.kernels.k16_tma_wgmma import BM, BYTES_A, NEXT_A, NEXT_B, OF_A, OF_B, THREADS
 from numba_matmul.ptx.core import global_address, shared_address, to_array
 from numba_matmul.ptx.hopper import (
-    fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait,
+    fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait,
     bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group)
 from numba import uint16, uint64
 """,

@@ -188,13 +188,13 @@ SOLUTIONS = {
     "stage and phase by hand": HEAD + """    if thread == 0:
         stage, phase = 0, 1
         for k_tile in range(grid.k_tiles):
-            mbarrier_try_wait(empty_barrier(storage, uint32(stage)), uint32(phase))
+            mbarrier_wait(empty_barrier(storage, uint32(stage)), uint32(phase))
             load_k_tile(storage, uint32(stage), maps, row, col, uint32(k_tile))
             stage += 1
             if stage == STAGES: stage, phase = 0, 1 - phase
 """ + CONSUMER + """        stage, phase = 0, 0
         for k_tile in range(grid.k_tiles):
-            mbarrier_try_wait(full_barrier(storage, uint32(stage)), uint32(phase))
+            mbarrier_wait(full_barrier(storage, uint32(stage)), uint32(phase))
             acc = mma(acc, storage, uint32(stage), warpgroup)
             if k_tile and store.releases: mbarrier_arrive(empty_barrier(storage, previous))
             previous = uint32(stage)
@@ -443,7 +443,7 @@ from numba_matmul.gemm.pipeline import (
     PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier, producer_acquire)
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_async,
-    mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_try_wait, tensor_map_address,
+    mbarrier_arrive, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address,
     wgmma_wait_group)
 """,
     solutions=SOLUTIONS, mutants=MUTANTS),)

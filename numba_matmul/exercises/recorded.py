@@ -83,7 +83,7 @@ def recorded_run(
 ):
     "In a child: what happens to mbarriers, copies and products, as (what, number of the thread, number)."
     events, block = [], []
-    load, store, try_wait = hopper.load_box, hopper.store_box, hopper.mbarrier_try_wait
+    load, store, wait_for_phase = hopper.load_box, hopper.store_box, hopper.mbarrier_wait
     start, finish, fence = hopper.start_products, hopper.finish_products, hopper.fence_proxy_async
     arrive, land, meet = hopper.MBarrier.arrive, hopper.MBarrier.land, Thread.meet
     def note(what, number=0): events.append((what, getattr(getcurrent(), "linear", 0), int(number)))
@@ -105,10 +105,10 @@ def recorded_run(
         note("fence")
         fence()
     # mbarriers
-    def mbarrier_try_wait(address, parity, frame):
+    def mbarrier_wait(address, parity, frame):
         note("wait", parity)
         note("waits at", address)
-        try_wait(address, parity, frame)
+        wait_for_phase(address, parity, frame)
         note("go on", parity)
     def counted_arrival(self, size=0):
         block[:] = [getcurrent().block]
@@ -128,7 +128,7 @@ def recorded_run(
     def counted_meeting(self, frame, place, *more):
         if place.startswith("named"): note("barrier")
         return meet(self, frame, place, *more)
-    with (patch.multiple(hopper, load_box=load_box, store_box=store_box, mbarrier_try_wait=mbarrier_try_wait,
+    with (patch.multiple(hopper, load_box=load_box, store_box=store_box, mbarrier_wait=mbarrier_wait,
                          start_products=start_products, finish_products=finish_products,
                          fence_proxy_async=fence_proxy_async),
           patch.multiple(hopper.MBarrier, arrive=counted_arrival, land=counted_landing),

@@ -7,6 +7,7 @@ Every lesson's host function computes what BLAS, the old standard of linear alge
 anything is launched: a GPU would not complain, it would compute nonsense.
 """
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,25 +27,25 @@ class Gemm:
     a: object
     b: object
     c: object
-    alpha: object
-    beta: object
+    alpha: np.float32
+    beta: np.float32
     stream: object  # the stream to launch on
     alignments: dict  # name: all rows of it start at multiples of so many bytes, 16 at most
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
-    workspace: object  # function (*shape, kind): a new array that stays as long as this
+    workspace: Callable  # function (*shape, kind): a new array that stays as long as this
 
     @property
-    def alignment(self): return min(self.alignments.values())
+    def alignment(self) -> int: return min(self.alignments.values())
 
     @property
-    def aligned(self): return self.alignment == 16
+    def aligned(self) -> bool: return self.alignment == 16
 
 
 def device_matrix(
-    name,   # of the matrix, for errors
-    x,      # Numba device array or torch tensor, row-major
-    dtype,  # see `gemm_args`
-):
+    name: str,   # of the matrix, for errors
+    x,           # Numba device array or torch tensor, row-major
+    dtype: str,  # see `gemm_args`
+):               # Numba device array
     "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
     def refuse(kind, given, needed): raise kind(f"{name} is {given}; expected {needed}")
     is_tensor = is_torch(x)
@@ -87,8 +88,8 @@ def _view(address, shape, typestr, device):
 def _external(handle): return cuda.external_stream(handle)
 
 def launch_stream(
-    has_tensor,  # is any matrix a torch tensor?
-):               # a stream, or 0
+    has_tensor: bool,  # is any matrix a torch tensor?
+):                     # a stream, or 0
     "The stream to launch on: torch's current one if any matrix is a torch tensor."
     if not has_tensor: return 0
     import torch
@@ -105,12 +106,16 @@ def _workspace(like, shape, kind, has_tensor):
     with on_stream: memory = torch.empty(shape, dtype=getattr(torch, kind), device="cuda")
     return memory, _view(memory.data_ptr(), shape, np.dtype(kept_as).str, memory.device.index)
 
-def span(x):
-    "First byte of a contiguous device array, and the byte after its last."
+def span(
+    x,  # Numba device array, contiguous
+) -> tuple:
+    "Addresses of its first byte, and of the byte after its last."
     first = x._ary.ctypes.data if config.ENABLE_CUDASIM else x.device_ctypes_pointer.value or 0
     return first, first + x.nbytes
 
-def product_shape(a, b):
+def product_shape(
+    a, b,  # matrices
+) -> tuple:
     "m, n, k of a product; `ValueError` if the shapes do not fit together."
     (m, k), n = a.shape, b.shape[1]
     if b.shape[0] != k:
@@ -122,19 +127,22 @@ def product_shape(a, b):
 LARGEST = float(np.finfo(np.float32).max)
 
 def gemm_args(
-    a,           # (m, k) device array, row-major
-    b,           # (k, n) device array, row-major
-    c=None,      # (m, n) device array, row-major; a new one like `a` if None
-    alpha=1.0,   # factor of A·B; 0 never reads A or B
-    beta=0.0,    # factor of C; 0 never reads C
-    dtype="float32",  # what all three must be, or "bfloat16": torch tensors, or bits in uint16
+    a,       # (m, k) device array, row-major
+    b,       # (k, n) device array, row-major
+    c=None,  # (m, n) device array, row-major; a new one like `a` if None
+    alpha: float = 1.0,      # factor of A·B; 0 never reads A or B
+    beta: float = 0.0,       # factor of C; 0 never reads C
+    dtype: str = "float32",  # what all three must be, or "bfloat16": torch tensors, or bits in uint16
 ) -> Gemm:
     "Check the arguments of C ← alpha·A·B + beta·C, make `c` if None; `TypeError` or `ValueError`."
-    a_d, b_d = device_matrix("a", a, dtype), device_matrix("b", b, dtype)
+    # the matrices, and C where there is none
+    a_d = device_matrix("a", a, dtype)
+    b_d = device_matrix("b", b, dtype)
     m, n, k = product_shape(a, b)
     if c is None and beta != 0:
         raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
-    has_tensor, kept = any(map(is_torch, (a, b, c))), []
+    has_tensor = any(map(is_torch, (a, b, c)))
+    kept = []
     def workspace(*shape, kind=dtype):
         memory, array = _workspace(a, shape, kind, has_tensor)
         kept.append(memory)
@@ -144,18 +152,23 @@ def gemm_args(
     if tuple(c_d.shape) != (m, n):
         raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
                          f"the product of {m}×{k} and {k}×{n} is {m}×{n}")
+
+    # what overlaps C would change while it is read
     spans = [span(x) for x in (a_d, b_d, c_d)]
     c_first, c_end = spans[2]
     for name, (first, end) in zip("ab", spans):
         if max(c_first, first) < min(c_end, end):
             raise ValueError(f"c overlaps {name} in memory, so writing c would change {name} "
                              "while it is read: pass another c")
+
+    # the factors
     for name, factor in ("alpha", alpha), ("beta", beta):
         if not isinstance(factor, Real):
             raise TypeError(f"{name} is {factor!r}; expected a number")
         if LARGEST < abs(factor) < math.inf:
             raise ValueError(f"{name} is {factor!r}, which is beyond float32")
-    alpha, beta = np.float32(alpha), np.float32(beta)
+
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}
-    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, alpha, beta, launch_stream(has_tensor), alignments, result, workspace)
+    return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, np.float32(alpha), np.float32(beta),
+                launch_stream(has_tensor), alignments, result, workspace)

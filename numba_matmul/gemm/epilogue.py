@@ -1,4 +1,6 @@
-"""Sums are scaled, rounded to bfloat16 and stored: by each thread, or by TMA; at once, or while the next tile is multiplied."""
+"""Sums are scaled, rounded to bfloat16 and stored: by each thread, or by TMA; at once, or while the next tile
+is multiplied."""
+from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
 from typing import NamedTuple
@@ -11,7 +13,7 @@ from ..ptx.hopper import (
     cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix)
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
-from .tiles import BOX, ROW
+from .tiles import BOX, ROW, WgmmaTile
 from numba import cuda, float32, int64, uint16, uint32, uint64
 
 
@@ -25,10 +27,10 @@ class Target(NamedTuple):
 
 @cache
 def pair_writer(
-    predicated,  # may the tile reach over the edge of C?
-    width,       # are rows of C aligned to two numbers (2 or more), or not (1)?
-    read_c,      # is beta not 0?
-):
+    predicated: bool,  # may the tile reach over the edge of C?
+    width: int,        # are rows of C aligned to two numbers (2 or more), or not (1)?
+    read_c: bool,      # is beta not 0?
+) -> Callable:
     "A device function: round two neighbours of a row to bfloat16, and write them."
     @cuda.jit(device=True)
     def write(
@@ -37,7 +39,8 @@ def pair_writer(
         low, high,  # their sums
     ):
         if not predicated or (row < to.rows and col < to.cols):
-            c, beta, left, right = to.array, to.beta, to.alpha * low, to.alpha * high
+            c, beta = to.array, to.beta
+            left, right = to.alpha * low, to.alpha * high
             at = uint64(row * to.cols + col)
             both = width > 1 or col + 1 < to.cols
             if read_c:
@@ -53,10 +56,10 @@ def pair_writer(
 
 @cache
 def mma_tile_writer(
-    rows,   # rows of matrices of 16×8
-    cols,   # matrices in each
-    write,  # see `pair_writer`
-):
+    rows: int,  # rows of matrices of 16×8
+    cols: int,  # matrices in each
+    write: Callable,  # see `pair_writer`
+) -> Callable:
     "A device function: write all that a lane has."
     @cuda.jit(device=True)
     @unrolled
@@ -68,25 +71,26 @@ def mma_tile_writer(
         for i in static(rows):
             for j in static(cols):
                 write(to, row + 16 * i, col + 8 * j, sums[4 * (cols * i + j)], sums[4 * (cols * i + j) + 1])
-                write(to, row + 16 * i + 8, col + 8 * j, sums[4 * (cols * i + j) + 2], sums[4 * (cols * i + j) + 3])
+                write(to, row + 16 * i + 8, col + 8 * j,
+                      sums[4 * (cols * i + j) + 2], sums[4 * (cols * i + j) + 3])
     return write_all
 
 
 # Split-K
 #
-# Where blocks share a tile of C, each writes its part of the sums to a workspace, and a kernel adds them
-# up.
+# Where blocks share a tile of C, each writes its part of the sums to a workspace, and a kernel adds them up.
 
 @cache
 def partial_sum_writer(
-    predicated,  # may the tile reach over the edge of C?
-):
+    predicated: bool,  # may the tile reach over the edge of C?
+) -> Callable:
     "A device function: write two neighbours of a row of the workspace."
     @cuda.jit(device=True)
     def write(to, row, col, low, high):
         if not predicated or (row < to.rows and col < to.cols):
             at = uint64(row * to.cols + col)
-            to.array[at], to.array[at + uint64(1)] = low, high
+            to.array[at] = low
+            to.array[at + uint64(1)] = high
     return write
 
 @cuda.jit(lineinfo=True, launch_bounds=256)
@@ -136,7 +140,9 @@ def tma_store_of(
     map_c,  # address of C's tensor map
 ):
     "The `TmaStore` of a consumer thread."
-    warpgroup, lane = uint32(thread // 128 - 1), uint32(thread % 32)
+    warpgroup = uint32(thread // 128 - 1)
+    lane = uint32(thread % 32)
+    # `stmatrix`: each lane points at a row, half of them at its right half
     row = uint32(thread % 128 // 32 * 16 + lane % 16)
     boxes = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
     swizzle = uint32(swizzle_128b(row, uint32(lane // 16)) * 16)
@@ -146,23 +152,26 @@ def tma_store_of(
 
 @cache
 def boxes_storer(
-    first, end,   # which boxes, of 64 columns each
-    step=BOX,     # bytes from one box in shared memory to the next
-    reused=True,  # are there two boxes, which may still be read from the time before?
-):
+    first: int, end: int,     # which boxes, of 64 columns each
+    stride_bytes: int = BOX,  # from one box in shared memory to the next
+    reused: bool = True,      # are there two boxes, which may still be read from the time before?
+) -> Callable:
     "A device function (`PendingTile`, `TmaStore`): store boxes of results, by a warpgroup."
     @cuda.jit(device=True)
     @unrolled
     def store_boxes(pending, store):
         for i in static(first, end):
+            # the box is free
             if reused:
                 if store.elected: cp_async_bulk_wait_group_read(1)  # what the box had before has been read
                 bar_sync(store.barrier, uint32(128))
             elif i == 0: bar_sync(store.barrier, uint32(128))  # all warps are done with the ring
-            box = uint32(step * (i % 2 if reused else i))
+            # fill it, and let the TMA see it
+            box = uint32(stride_bytes * (i % 2 if reused else i))
             stmatrix(uint32(store.lane_row + box), store.swizzle, pending.packed, 16 * i, 4)
             fence_proxy_async()
             bar_sync(store.barrier, uint32(128))
+            # one thread sends it
             if store.elected and pending.valid:
                 cp_async_bulk_tensor_2d_shared_to_global(store.map_c, uint32(store.boxes + box),
                                                          uint32(pending.col + uint32(64 * i)), pending.row)
@@ -180,9 +189,9 @@ def boxes_storer(
 
 class Epilogue(NamedTuple):
     "What becomes of a tile's sums."
-    boxes: int      # that are left to the next tile: it stores one after each of its first k tiles
-    finish: object  # device function, at the end of a tile: packs or stores it; what is still pending
-    drain: object   # device function, at the end of the block: stores what is still pending
+    boxes: int        # that are left to the next tile: it stores one after each of its first k tiles
+    finish: Callable  # device function, at the end of a tile: packs or stores it; what is still pending
+    drain: Callable   # device function, at the end of the block: stores what is still pending
 
 @cuda.jit(device=True)
 def drain_nothing(pending, storage, store, warpgroup): pass
@@ -194,13 +203,14 @@ def drain_box(storage, warpgroup):
 
 @cache
 def overlapped_epilogue(
-    tile,        # a `WgmmaTile`
-    predicated,  # may it reach over the edge of C? The TMA needs no predicate
-    read_c,      # is beta not 0? Only `direct_epilogue` can read C
-    scaled,      # is alpha not 1?
-):
+    tile: WgmmaTile,
+    predicated: bool,  # may it reach over the edge of C? The TMA needs no predicate
+    read_c: bool,      # is beta not 0? Only `direct_epilogue` can read C
+    scaled: bool,      # is alpha not 1?
+) -> Epilogue:
     "Results are rounded, and stored by TMA while the next tile is multiplied; the last ones at once."
-    store_last, one = boxes_storer(0, tile.bn // 64, tile.stage_bytes, False), np.float32(1)
+    store_last = boxes_storer(0, tile.bn // 64, tile.stage_bytes, False)
+    one = np.float32(1)
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
@@ -215,9 +225,10 @@ def overlapped_epilogue(
     return Epilogue(tile.bn // 64, finish, drain)
 
 @cache
-def staged_epilogue(tile, predicated, read_c, scaled):
+def staged_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
     "Results are rounded, and stored by TMA before the next tile begins."
-    pack, store_all = overlapped_epilogue(tile, predicated, read_c, scaled).finish, boxes_storer(0, tile.bn // 64)
+    pack = overlapped_epilogue(tile, predicated, read_c, scaled).finish
+    store_all = boxes_storer(0, tile.bn // 64)
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
@@ -228,7 +239,10 @@ def staged_epilogue(tile, predicated, read_c, scaled):
 
 
 @cache
-def direct_epilogue(tile, predicated, read_c, scaled, write_pair=None):
+def direct_epilogue(
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as of the others
+    write_pair: Callable = None,  # see `pair_writer`
+) -> Epilogue:
     "Each thread writes its results, and reads its elements of C first if beta is not 0."
     write = mma_tile_writer(1, tile.bn // 8, write_pair or pair_writer(predicated, 8, read_c))
 
@@ -242,7 +256,7 @@ def direct_epilogue(tile, predicated, read_c, scaled, write_pair=None):
     return Epilogue(0, finish, drain_nothing)
 
 @cache
-def split_k_epilogue(tile, predicated, read_c, scaled):
+def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
     "Each thread writes its sums to a workspace, where the parts lie one below the other."
     return direct_epilogue(tile, predicated, read_c, scaled, partial_sum_writer(predicated))
 
@@ -262,7 +276,8 @@ CUBE = np.float32(0.044715 * STEEP)
 
 @cuda.jit(device=True)
 def gelu(x):
-    "x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): GELU in its form with tanh, for tanh(u) = 2·sigmoid(2u) - 1."
+    """x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): GELU in its form with tanh, for tanh(u) = 2·sigmoid(2u) -
+    1."""
     return x * rcp_approx_ftz_f32(float32(1) + ex2_approx_ftz_f32(x * (STEEP + CUBE * (x * x))))
 
 @cuda.jit(device=True)
@@ -275,9 +290,9 @@ ACTIVATIONS = {None: identity, "relu": relu, "gelu": gelu}
 
 @cache
 def pair_finisher(
-    predicated,  # may the tile reach over the edge of C?
-    bias, activation, residual,  # see `fused_epilogue`
-):
+    predicated: bool,  # may the tile reach over the edge of C?
+    bias: bool, activation: str, residual: bool,  # see `fused_epilogue`
+) -> Callable:
     "A device function: two neighbours of a row, from their sums to bfloat16."
     activate = ACTIVATIONS[activation]
 
@@ -291,20 +306,22 @@ def pair_finisher(
         inside = not predicated or (row < to.rows and col < to.cols)
         if bias and inside:
             left, right = unpack_bf16(to.array[0][of_bias])
-            low, high = low + left, high + right
+            low += left
+            high += right
         low, high = activate(low), activate(high)
         if residual and inside:
             left, right = unpack_bf16(to.array[1][of_residual])
-            low, high = low + left, high + right
+            low += left
+            high += right
         return cvt_rn_bf16x2_f32(low, high)
     return finish_pair
 
 
 @cache
 def finished_pairs(
-    count,        # groups of eight columns
-    finish_pair,  # see `pair_finisher`
-):
+    count: int,  # groups of eight columns
+    finish_pair: Callable,  # see `pair_finisher`
+) -> Callable:
     "A device function: what a lane has of a warpgroup's results, in the order of `pack_scaled`."
     @cuda.jit(device=True)
     @unrolled
@@ -318,27 +335,31 @@ def finished_pairs(
         for i in static(count):
             words = uint64(4 * i)
             packed = packed + (
-                finish_pair(to, row, col + 8 * i, of_bias + words, upper + words, acc[4 * i], acc[4 * i + 1]),
-                finish_pair(to, row + 8, col + 8 * i, of_bias + words, lower + words, acc[4 * i + 2], acc[4 * i + 3]))
+                finish_pair(to, row, col + 8 * i, of_bias + words, upper + words,
+                            acc[4 * i], acc[4 * i + 1]),
+                finish_pair(to, row + 8, col + 8 * i, of_bias + words, lower + words,
+                            acc[4 * i + 2], acc[4 * i + 3]))
         return packed
     return finished
 
 @cache
 def fused_epilogue(
-    tile, predicated, read_c, scaled,  # as of the others
-    bias,        # is one added to each column?
-    activation,  # a key of `ACTIVATIONS`
-    residual,    # is one added last?
-):
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as of the others
+    bias: bool,       # is one added to each column?
+    activation: str,  # a key of `ACTIVATIONS`
+    residual: bool,   # is one added last?
+) -> Epilogue:
     "The epilogue of a layer: the overlapped one, with more done before results are rounded."
-    if read_c or scaled: raise ValueError("a layer has no alpha and no beta: its epilogue takes read_c=False, scaled=False")
+    if read_c or scaled:
+        raise ValueError("a layer has no alpha and no beta: its epilogue takes read_c=False, scaled=False")
     boxes, _, drain = overlapped_epilogue(tile, predicated, read_c, scaled)
     finished = finished_pairs(tile.bn // 8, pair_finisher(predicated, bias, activation, residual))
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
         lane = uint32(thread % 32)
-        my_row, my_col = int64(row) + thread % 128 // 32 * 16 + lane // 4, int64(col) + lane % 4 * 2
+        my_row = int64(row) + thread % 128 // 32 * 16 + lane // 4
+        my_col = int64(col) + lane % 4 * 2
         upper = uint64(my_row * to.cols + my_col) >> uint64(1)
         lower = upper + (uint64(8 * to.cols) >> uint64(1))
         packed = finished(to, my_row, my_col, uint64(my_col) >> uint64(1), upper, lower, acc)
@@ -346,10 +367,11 @@ def fused_epilogue(
     return Epilogue(boxes, finish, drain)
 
 def fused_name(
-    bias, activation, residual,  # see `fused_epilogue`
+    bias: bool, activation: str, residual: bool,  # see `fused_epilogue`
 ) -> str:  # a key of `EPILOGUES`
     "The name of a layer's epilogue."
     return "fused" + "_bias" * bias + (f"_{activation}" if activation else "") + "_residual" * residual
 
 for bias, activation, residual in product((False, True), ACTIVATIONS, (False, True)):
-    EPILOGUES[fused_name(bias, activation, residual)] = partial(fused_epilogue, bias=bias, activation=activation, residual=residual)
+    EPILOGUES[fused_name(bias, activation, residual)] = partial(
+        fused_epilogue, bias=bias, activation=activation, residual=residual)

@@ -3,6 +3,7 @@
 Each lesson that ends in a kernel ends with `KERNEL = Kernel(…)`. Tests, ladder, pictures, README and searches
 find it there. Calling a `Kernel` calls its host function.
 """
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,29 +35,29 @@ class Kernel:
     name: str    # of the host function: it never changes, for result cards know the kernel by it
     title: str
     dtype: str   # of A, B and C
-    fn: object   # the host function
-    factory: object = None  # function that makes its device kernel, if there are several
+    fn: Callable  # the host function
+    factory: Callable = None  # function that makes its device kernel, if there are several
     capability: tuple = (0, 0)  # compute capability that it needs, see `capable`
     uses_tma: bool = False      # do its tiles come by the TMA?
     multiple: int = 1     # k and n must be multiples of it …
     pads: bool = False    # … or it multiplies padded copies whose k and n are …
-    fallback: object = None  # … or this `Kernel` does the work
+    fallback: "Kernel" = None  # … or this one does the work
     tiles: Tiles = None   # if there are several
     paths: tuple = ()     # of `Path`: calls that run all of its code, see `check_paths`
-    rival: object = cublas  # function (a, b, out) that it is timed alternately with
+    rival: Callable = cublas  # function (a, b, out) that it is timed alternately with
 
     def __call__(self, *args, **kwargs): return self.fn(*args, **kwargs)
 
     @property
-    def plan(self):
+    def plan(self) -> Callable:
         "Function (`Gemm`, options of the host function) → `Plan`."
         return self.fn.plan
 
     @property
-    def kernel_name(self):
+    def kernel_name(self) -> str:
         "Under which name a profiler shows it."
         return getattr(self.fn, "kernel_name", f"{self.name}_kernel")
 
-    def fitted(self, m, n, k):
+    def fitted(self, m: int, n: int, k: int) -> tuple:
         "The shape with n and k rounded up to multiples of `multiple`."
         return m, *(cdiv(size, self.multiple) * self.multiple for size in (n, k))

@@ -1,4 +1,5 @@
 """What a GPU can do: its instructions, its shared memory, its grids; and how a call keeps to that."""
+from collections.abc import Callable
 from itertools import count
 from secrets import randbits
 
@@ -14,20 +15,21 @@ MAX_GRID_Y = 65535
 
 
 def capable(
-    capability,  # of a GPU, major and minor number
-    needs,       # major and minor number; with an "a" behind them: of no other GPU
+    capability: tuple,  # of a GPU, major and minor number
+    needs: tuple,       # major and minor number; with an "a" behind them: of no other GPU
 ) -> bool:
     "Does the GPU have what is needed? (9, 0, 'a') is what `sm_90a` means: 9.0 alone."
     return tuple(capability) == needs[:2] if len(needs) > 2 else tuple(capability) >= needs
 
 
 def need_capability(
-    needs,  # see `capable`
-    what,   # what needs it
+    needs: tuple,  # see `capable`
+    what: str,     # what needs it
 ):
     "`RuntimeError` on a GPU that lacks this compute capability."
     if not config.ENABLE_CUDASIM and not capable(current_gpu().compute_capability, needs):
-        raise RuntimeError(f"{what} needs a GPU of compute capability {needs[0]}.{needs[1]}" + " or higher" * (len(needs) == 2))
+        higher = " or higher" if len(needs) == 2 else ""
+        raise RuntimeError(f"{what} needs a GPU of compute capability {needs[0]}.{needs[1]}{higher}")
 
 
 def sm_count() -> int:
@@ -36,7 +38,8 @@ def sm_count() -> int:
     return current_gpu().MULTIPROCESSOR_COUNT
 
 
-# Shared memory. A kernel may declare 48 KB of it for a block. It can have more if the driver is told before the launch.
+# Shared memory. A kernel may declare 48 KB of it for a block. It can have more if the driver is told before
+# the launch.
 
 def shared_memory_limit() -> int:
     "Bytes of shared memory that a block of this GPU may ask for; in the simulator those of an H100."
@@ -44,7 +47,7 @@ def shared_memory_limit() -> int:
 
 
 def need_shared_memory(
-    size,  # bytes per block
+    size: int,  # bytes per block
 ):
     "`RuntimeError` if a block of this GPU can't have so much."
     if size > shared_memory_limit():
@@ -53,8 +56,8 @@ def need_shared_memory(
 
 
 def allow_shared_memory(
-    compiled,  # a kernel that Numba has compiled
-    size,      # bytes per block
+    compiled,   # a kernel that Numba has compiled
+    size: int,  # bytes per block
 ):
     "Tell the driver that the kernel may have so much shared memory."
     from numba.cuda.cudadrv.driver import binding, driver
@@ -67,13 +70,14 @@ def _allow_before(compiled, launch): allow_shared_memory(compiled, launch.shared
 
 
 def with_shared_memory(
-    kernel,   # with `cuda.shared.array(0, …)`
-    blocks,   # of the grid
-    threads,  # of a block
-    stream,   # to launch on
-    size,     # bytes per block; more than 48 KB, too
-):
-    "`kernel` with its configuration, to be launched by hand. `RuntimeError` if a block of this GPU can't have so much."
+    kernel: Callable,     # with `cuda.shared.array(0, …)`
+    blocks: int | tuple,  # of the grid
+    threads: int | tuple,  # of a block
+    stream: object,       # to launch on
+    size: int,            # bytes per block; more than 48 KB, too
+) -> Callable:
+    """`kernel` with its configuration, to be launched by hand. `RuntimeError` if a block of this GPU can't
+    have so much."""
     need_shared_memory(size)
     launch = kernel[blocks, threads, stream, OptIn(size)]
     if not config.ENABLE_CUDASIM and _allow_before not in launch.pre_launch_callbacks:
@@ -83,24 +87,12 @@ def with_shared_memory(
 
 # Grids
 
-def row_strips(
-    g,     # what `gemm_args` returned
-    rows,  # rows of C for each block in y
-) -> list:
-    """(A, C) in strips of rows that a grid can cover; none where C is empty. A grid has at most 65,535 blocks in y, and
-    where rows of C run along y, a very high C takes a launch per strip."""
-    strip = MAX_GRID_Y * rows
-    if g.m == 0 or g.n == 0: return []
-    if g.m <= strip: return [(g.a, g.c)]
-    return [(g.a[first:first + strip], g.c[first:first + strip]) for first in range(0, g.m, strip)]
-
-
 def _set_cooperative(compiled, launch): compiled.cooperative = True
 
 
 def cooperative(
-    launch,  # a kernel with its configuration, to be launched by hand
-):
+    launch: Callable,  # a kernel with its configuration, to be launched by hand
+) -> Callable:
     "The launch, for blocks that wait for each other: all of them start at once, or none yet."
     if not config.ENABLE_CUDASIM and _set_cooperative not in launch.pre_launch_callbacks:
         launch.pre_launch_callbacks.append(_set_cooperative)
@@ -111,16 +103,16 @@ LAUNCH_NUMBERS = count(1 + randbits(62))
 
 
 def launch_number() -> np.int64:
-    """A number that no other launch has. A flag of blocks that wait for each other holds it when it is up: whatever lay
-    in memory before is not mistaken for a flag, because the first number is random."""
+    """A number that no other launch has. A flag of blocks that wait for each other holds it when it is up:
+    whatever lay in memory before is not mistaken for a flag, because the first number is random."""
     return np.int64(next(LAUNCH_NUMBERS))
 
 
 def need_whole(
-    name, value,  # of an argument
-    least,
-    most=None,    # None: any
-) -> int:         # the value
+    name: str, value: object,  # of an argument
+    least: int,
+    most: int = None,  # None: any
+) -> int:              # the value
     "`TypeError` for what isn't a whole number, `ValueError` for one that is too small or too large."
     expected = f"expected {f'{least} or more' if most is None else f'a whole number from {least} to {most}'}"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):

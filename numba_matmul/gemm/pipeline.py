@@ -1,9 +1,12 @@
-"""A producer fills the stages of a ring in shared memory, and consumers empty them: what lies where, and who waits for whom."""
+"""A producer fills the stages of a ring in shared memory, and consumers empty them: what lies where, and who
+waits for whom."""
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
 from ..ptx.core import shared_address
-from ..ptx.hopper import mbarrier_arrive, mbarrier_try_wait
+from ..ptx.hopper import mbarrier_arrive, mbarrier_wait
+from .tiles import WgmmaTile
 from numba import cuda, uint32, uint64
 
 
@@ -31,19 +34,20 @@ class SharedStorage(NamedTuple):
 
 @cache
 def storage_layout(
-    tile,       # a `WgmmaTile`
-    c_bytes=0,  # staging for the epilogue
-):
+    tile: WgmmaTile,
+    c_bytes: int = 0,  # staging for the epilogue
+) -> Callable:
     "A device function: an array in shared memory → `SharedStorage`, from a multiple of 1024 bytes on."
-    ring, barriers = tile.stages * tile.stage_bytes, 8 * tile.stages
+    ring_bytes = tile.stages * tile.stage_bytes
+    barrier_bytes = 8 * tile.stages  # of one kind
 
     @cuda.jit(device=True)
     def shared_storage(memory):
         start = uint32(uint32(shared_address(memory, uint64(0)) + uint32(1023)) & uint32(0xFFFFFC00))
-        c_tiles = uint32(start + uint32(ring))
+        c_tiles = uint32(start + uint32(ring_bytes))
         full = uint32(c_tiles + uint32(c_bytes))
-        return SharedStorage(start, c_tiles, full, uint32(full + uint32(barriers)),
-                             uint32(full + uint32(2 * barriers)))
+        return SharedStorage(start, c_tiles, full, uint32(full + uint32(barrier_bytes)),
+                             uint32(full + uint32(2 * barrier_bytes)))
     return shared_storage
 
 class PipelineState(NamedTuple):
@@ -53,13 +57,15 @@ class PipelineState(NamedTuple):
 
 @cache
 def pipeline_advance(
-    stages,  # of the ring
-):
+    stages: int,  # of the ring
+) -> Callable:
     "A device function: the `PipelineState` that follows one."
     @cuda.jit(device=True)
     def advance(state):
         stage, phase = uint32(state.stage + uint32(1)), state.phase
-        if stage == uint32(stages): stage, phase = uint32(0), uint32(phase ^ uint32(1))
+        if stage == uint32(stages):  # once round
+            stage = uint32(0)
+            phase = uint32(phase ^ uint32(1))
         return PipelineState(stage, phase)
     return advance
 
@@ -82,12 +88,12 @@ def empty_barrier(storage, stage):
 @cuda.jit(device=True)
 def producer_acquire(storage, state):
     "Wait until the stage is empty."
-    mbarrier_try_wait(empty_barrier(storage, state.stage), state.phase)
+    mbarrier_wait(empty_barrier(storage, state.stage), state.phase)
 
 @cuda.jit(device=True)
 def consumer_wait(storage, state):
     "Wait until the stage is full."
-    mbarrier_try_wait(full_barrier(storage, state.stage), state.phase)
+    mbarrier_wait(full_barrier(storage, state.stage), state.phase)
 
 @cuda.jit(device=True)
 def consumer_release(

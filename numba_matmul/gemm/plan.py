@@ -1,14 +1,16 @@
 """A call as a value: which kernels it launches, with what, and in which workspace.
 
-A host function checks three matrices, chooses tile and blocks, finds the compiled kernel and packs its arguments. That
-takes far longer than a launch, but follows from shapes, types, alignments, alpha, beta and options alone. So `run` has it
-worked out at the first call of a kind, as a `Plan`, and keeps it with its arguments packed: the next call only puts its
-addresses there. Whether C overlaps A or B depends on the addresses, and is checked at each call. Where anything is
-unusual, a plan is made anew, or refused with the reason.
+A host function checks three matrices, chooses tile and blocks, finds the compiled kernel and packs its
+arguments. That takes far longer than a launch, but follows from shapes, types, alignments, alpha, beta and
+options alone. So `run` has it worked out at the first call of a kind, as a `Plan`, and keeps it with its
+arguments packed: the next call only puts its addresses there. Whether C overlaps A or B depends on the
+addresses, and is checked at each call. Where anything is unusual, a plan is made anew, or refused with the
+reason.
 """
 import ctypes
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import copy
 from functools import lru_cache
@@ -31,22 +33,24 @@ SECONDS_SIMULATED = 1e-6  # for a multiply-add in float32
 
 class Launch(NamedTuple):
     "A kernel and what it is launched with."
-    kernel: object   # as `@cuda.jit` made it
-    blocks: object   # of the grid: a number, or a tuple
-    threads: object  # of a block: the same
-    args: tuple      # arrays, tuples of them, numpy scalars; `TensorMapWords`, first; `launch_number` itself for a new number
+    kernel: Callable      # as `@cuda.jit` made it
+    blocks: int | tuple   # of the grid
+    threads: int | tuple  # of a block
+    args: tuple  # arrays, tuples of them, numpy scalars; `TensorMapWords`, first, `launch_number`
     shared_bytes: int = 0      # dynamic shared memory per block; more than 48 KB, too
     cooperative: bool = False  # do blocks wait for each other? Then all of them start at once, or none yet
 
 
 class Plan(NamedTuple):
     "What a call does, for all matrices of these shapes and types."
-    launches: list = []     # of `Launch`
-    workspace: list = []    # arrays in their arguments that are neither A nor B nor C
-    delegate: object = None # a host function that multiplies in place of this one
+    launches: Sequence = ()   # of `Launch`
+    workspace: Sequence = ()  # arrays in their arguments that are neither A nor B nor C
+    delegate: Callable = None  # a host function that multiplies in place of this one
 
 
-def kernel_args(launch) -> list:
+def kernel_args(
+    launch: Launch,
+) -> list:
     "The arguments of a `Launch` as its kernel takes them. `TypeError` for tensor maps behind others."
     if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):
         raise TypeError("tensor maps are the second argument or a later one; expected them as the first: "
@@ -64,7 +68,9 @@ class LaunchConfig(NamedTuple):
 
 # In the simulator
 
-def simulate_plan(plan):
+def simulate_plan(
+    plan: Plan,
+):
     "Launch all of a `Plan` in the simulator."
     for launch in plan.launches:
         need_shared_memory(launch.shared_bytes)
@@ -76,8 +82,8 @@ def _warn_of_minutes(g):
     "Say so where the simulator will take minutes."
     seconds = g.m * g.n * g.k * SECONDS_SIMULATED if g.alpha and g.a.dtype == np.float32 else 0
     if seconds > 60:
-        warnings.warn(f"a product of {g.m}×{g.n}×{g.k} takes the simulator about {seconds / 60:,.0f} minutes: "
-                      "try a smaller one", stacklevel=4)
+        warnings.warn(f"a product of {g.m}×{g.n}×{g.k} takes the simulator about {seconds / 60:,.0f} "
+                      "minutes: try a smaller one", stacklevel=4)
 
 
 # On a GPU
@@ -89,20 +95,26 @@ def _three(sizes):
 
 
 class PackedLaunch:
-    "A launch whose arguments are packed as the driver wants them, and which knows where the addresses in them come from."
+    """A launch whose arguments are packed as the driver takes them, and which knows where the addresses in
+    them come from."""
     def __init__(
         self,
-        launch,       # a `Launch`
-        memory,       # (first, end) of each piece of memory that its arguments lie in, see `span`
-        pieces=None,  # the number of the piece for each array and tensor map, in order; if None, by its address
+        launch: Launch,
+        buffers: list,  # (first, end) of each buffer that its arguments lie in, see `span`
+        order: Sequence = None,  # number of the buffer of each array and tensor map; if None, by address
     ):
         from cuda.bindings import driver as b
+        # the kernel, compiled
         need_shared_memory(launch.shared_bytes)
         compiled = launch.kernel.compile(tuple(map(launch.kernel.typeof_pyval, kernel_args(launch))))
         if launch.shared_bytes: allow_shared_memory(compiled, launch.shared_bytes)
-        handle = compiled._codelibrary.get_cufunc().handle  # numba-cuda has no public way to a kernel's handle
+        handle = compiled._codelibrary.get_cufunc().handle  # numba-cuda has no public way to it
         function = ask_driver(b.cuKernelGetFunction, handle) if isinstance(handle, b.CUkernel) else handle
-        self.config, self.kept, self.stream = b.CUlaunchConfig(), (compiled, function), None
+        self.kept = compiled, function
+
+        # how it is launched
+        self.config = b.CUlaunchConfig()
+        self.stream = None
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = _three(launch.blocks)
         self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = _three(launch.threads)
         self.config.sharedMemBytes = launch.shared_bytes
@@ -110,65 +122,68 @@ class PackedLaunch:
             attribute = b.CUlaunchAttribute()
             attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
-            self.config.attrs, self.config.numAttrs = [attribute], 1
-        self.memory, self.pieces = memory, pieces and iter(pieces)
-        self.addresses, self.maps, self.numbers = [], [], []  # where they are among the fields
-        self._set_fields(self._fields_of(launch.args))
+            self.config.attrs = [attribute]
+            self.config.numAttrs = 1
+
+        # its parameters, and where among them what changes from call to call is
+        self.addresses, self.maps, self.numbers = [], [], []
+        self._set_parameters(self._parameters_of(launch.args, buffers, order and iter(order)))
         self.arguments = self.config.getPtr(), int(function), ctypes.addressof(self.pointers), None
 
-    def _source(self, x):
-        "The number of the piece of memory that an array lies in, and how far from its start."
-        address, _ = span(x)
-        if self.pieces: which = next(self.pieces)
-        else: which = next(i for i, (first, end) in enumerate(self.memory) if first <= address < end)
-        return which, address - self.memory[which][0]
-
-    def _fields_of(self, args):
+    def _parameters_of(self, args, buffers, order):
         "The arguments as Numba's kernels expect them: numbers of 8 bytes each."
-        fields = []
+        parameters = []
+        def source(x):
+            "The number of the buffer that an array lies in, and how far from its start."
+            address, _ = span(x)
+            if order: number = next(order)
+            else: number = next(i for i, (first, end) in enumerate(buffers) if first <= address < end)
+            return number, address - buffers[number][0]
         def pack(x):
             if isinstance(x, tuple):
                 for part in x: pack(part)
             elif isinstance(x, TensorMapWords):
                 for number, array in enumerate(x.arrays):
-                    self.maps.append([len(fields) + WORDS_BEFORE + MAP_WORDS * number, *self._source(array), None])
-                fields.extend(map(int, x.words))
+                    first = len(parameters) + WORDS_BEFORE + MAP_WORDS * number
+                    self.maps.append([first, *source(array), None])
+                parameters.extend(map(int, x.words))
             elif hasattr(x, "device_ctypes_pointer"):
-                if x.nbytes: self.addresses.append((len(fields) + 4, *self._source(x)))
-                fields.extend([0, 0, x.size, x.dtype.itemsize, 0, *x.shape, *x.strides])
+                if x.nbytes: self.addresses.append((len(parameters) + 4, *source(x)))
+                parameters.extend([0, 0, x.size, x.dtype.itemsize, 0, *x.shape, *x.strides])
             elif x is launch_number:
-                self.numbers.append(len(fields))
-                fields.append(0)
-            else: fields.append(int.from_bytes(np.asarray(x).tobytes(), "little"))
+                self.numbers.append(len(parameters))
+                parameters.append(0)
+            else: parameters.append(int.from_bytes(np.asarray(x).tobytes(), "little"))
         pack(args)
-        return fields
+        return parameters
 
-    def _set_fields(self, fields):
-        "Put the fields into memory where the driver can read them, tensor maps at multiples of 64 bytes."
-        self.room = ctypes.create_string_buffer(8 * len(fields) + 64)
-        start = ctypes.addressof(self.room)
+    def _set_parameters(self, parameters):
+        "Put them into memory where the driver can read them, tensor maps at multiples of 64 bytes."
+        count = len(parameters)
+        self.memory = ctypes.create_string_buffer(8 * count + 64)
+        start = ctypes.addressof(self.memory)
         start += -(start + 8 * WORDS_BEFORE) % 64
-        self.fields = (ctypes.c_uint64 * len(fields)).from_address(start)
-        self.fields[:] = fields
-        self.pointers = (ctypes.c_void_p * len(fields))(*(start + 8 * i for i in range(len(fields))))
-        for one in self.maps: one[0] = start + 8 * one[0]
+        self.parameters = (ctypes.c_uint64 * count).from_address(start)
+        self.parameters[:] = parameters
+        self.pointers = (ctypes.c_void_p * count)(*(start + 8 * i for i in range(count)))
+        for tensor_map in self.maps: tensor_map[0] = start + 8 * tensor_map[0]
 
     def __call__(
         self,
-        memory,  # addresses of the pieces
-        stream,  # as a number
+        buffers: Sequence,  # their addresses
+        stream: int,
     ):
-        fields = self.fields
-        for at, which, offset in self.addresses: fields[at] = memory[which] + offset
-        for one in self.maps:
-            at, which, offset, last = one
-            address = memory[which] + offset
+        parameters = self.parameters
+        for at, number, offset in self.addresses: parameters[at] = buffers[number] + offset
+        for tensor_map in self.maps:
+            at, number, offset, last = tensor_map
+            address = buffers[number] + offset
             if address != last:
                 if _move_map(at, address): ask_driver(_move_map, at, address)
-                one[3] = address
-        for at in self.numbers: fields[at] = next(LAUNCH_NUMBERS)
+                tensor_map[3] = address
+        for at in self.numbers: parameters[at] = next(LAUNCH_NUMBERS)
         if stream != self.stream: self.config.hStream = self.stream = stream
-        if _launch(*self.arguments): ask_driver(_launch, *self.arguments)  # not on every call: `ask_driver` takes time
+        if _launch(*self.arguments): ask_driver(_launch, *self.arguments)  # which takes longer
 
 
 def _of_driver(name, count):
@@ -198,14 +213,15 @@ _WORKSPACE_LOCK = Lock()   # launches of two calls that share a workspace do not
 
 
 def workspace_of(
-    stream,  # as a number
-    size,    # bytes
-):
-    """Memory for what the launches of a call leave for each other. A stream keeps it: what comes later there comes after
-    all that has used it. A CUDA graph gets its own, and so does who needs much; torch takes that back in the order of the
-    stream."""
+    stream: int,
+    size: int,  # bytes
+):              # a torch tensor
+    """Memory for what the launches of a call leave for each other. A stream keeps it: what comes later there
+    comes after all that has used it. A CUDA graph gets its own, and so does a call that needs much; torch
+    takes that back in the order of the stream."""
     import torch
-    capturing, key = torch.cuda.is_current_stream_capturing(), (torch.cuda.current_device(), stream)
+    capturing = torch.cuda.is_current_stream_capturing()
+    key = torch.cuda.current_device(), stream
     found = None if capturing else _WORKSPACES.get(key)
     if found is None or found.nbytes < size:
         elsewhere = torch.cuda.current_stream().cuda_stream != stream
@@ -219,30 +235,34 @@ class PackedPlan:
     "A plan whose launches are packed, for matrices of these shapes and types, wherever they lie."
     def __init__(
         self,
-        plan,         # a `Plan`
-        operands,     # the arrays whose addresses a call gives: A, B and C
-        pieces=None,  # see `PackedLaunch`
+        plan: Plan,
+        operands: Sequence,      # the arrays whose addresses a call gives: A, B and C
+        order: Sequence = None,  # see `PackedLaunch`
     ):
-        self.offsets, self.size = [], 0  # of the arrays in the workspace; bytes of it
+        # where each array lies in the workspace
+        self.offsets, self.size = [], 0
         for x in plan.workspace:
             self.offsets.append(self.size)
             self.size += cdiv(x.nbytes, 256) * 256
-        memory = [span(x) for x in (*operands, *plan.workspace)]
-        self.launches = [PackedLaunch(launch, memory, pieces) for launch in plan.launches]
-        self.sizes, self.shape, self.delegate = [x.nbytes for x in operands], operands[-1].shape, plan.delegate
+        buffers = [span(x) for x in (*operands, *plan.workspace)]
+        self.launches = [PackedLaunch(launch, buffers, order) for launch in plan.launches]
+        self.sizes = [x.nbytes for x in operands]
+        self.shape = operands[-1].shape
+        self.delegate = plan.delegate
         self.lock = _WORKSPACE_LOCK if self.size else Lock()
 
     def __call__(
         self,
-        memory,  # addresses of the operands
-        stream,  # as a number
+        operands: Sequence,  # their addresses
+        stream: int,
     ):
         with self.lock:
+            buffers = operands
             if self.size:
                 workspace = workspace_of(stream, self.size)
                 start = workspace.data_ptr()
-                memory = *memory, *(start + offset for offset in self.offsets)
-            for launch in self.launches: launch(memory, stream)
+                buffers = *operands, *(start + offset for offset in self.offsets)
+            for launch in self.launches: launch(buffers, stream)
 
 
 # Plans that are kept
@@ -254,8 +274,8 @@ _CHOICES = []     # functions with `@remembered`
 
 
 def remembered(
-    choose,  # function of sizes, the GPU and constants
-):
+    choose: Callable,  # function of sizes, the GPU and constants
+) -> Callable:
     "Decorate what chooses tile and blocks: its choices are kept as long as plans are."
     choose = lru_cache(1000)(choose)
     _CHOICES.append(choose)
@@ -269,8 +289,8 @@ def forget_plans():
 
 
 def kept_plan(
-    key,   # what the plan depends on
-    make,  # function () → arguments of `PackedPlan`, for a call that has none yet
+    key: tuple,      # what the plan depends on
+    make: Callable,  # function () → arguments of `PackedPlan`, for a call that has none yet
 ) -> PackedPlan:
     "The plan of a call."
     return _PLANS.get(key) or _keep(key, PackedPlan(*make()))
@@ -284,7 +304,7 @@ def _keep(key, packed):
 
 
 def stream_of(
-    device,  # number
+    device: int,
 ) -> int:
     "Torch's current stream. (Its public way takes longer than all the rest of a call.)"
     return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
@@ -299,12 +319,14 @@ def _names(code):
 
 def _functions_of(plan):
     "A plan's function, and those of `gemm` and of the kernels that it calls."
-    found, rooms = [plan], (__package__, f"{__package__.rpartition('.')[0]}.kernels")
+    packages = __package__, f"{__package__.rpartition('.')[0]}.kernels"
+    found = [plan]
     for fn in found:
         cells = [cell.cell_contents for cell in fn.__closure__ or ()]
         for value in [*map(fn.__globals__.get, _names(fn.__code__)), *cells]:
             value = getattr(value, "__wrapped__", value)
-            if isinstance(value, FunctionType) and value.__module__.startswith(rooms) and value not in found: found.append(value)
+            ours = isinstance(value, FunctionType) and value.__module__.startswith(packages)
+            if ours and value not in found: found.append(value)
     return found
 
 
@@ -314,17 +336,19 @@ class _Watched(ModuleType):
         super().__setattr__(name, value)
         if name.isupper(): forget_plans()
 
-    def __reduce__(self): return import_module, (self.__name__,)  # cloudpickle knows only modules of Python's own class
+    def __reduce__(self): return import_module, (self.__name__,)  # cloudpickle knows only Python's own class
 
 
 def _constants_of(plan):
-    """Constants that a plan's function and those that it calls read, as (globals, name), where they are a notebook's.
-    Modules are watched instead: to compare constants takes longer than the rest of a call."""
+    """Constants that a plan's function and those that it calls read, as (globals, name), where they are a
+    notebook's. Modules are watched instead: to compare constants takes longer than the rest of a call."""
     found = {}
     for fn in _functions_of(plan):
         module, scope = sys.modules.get(fn.__module__), fn.__globals__
         if fn.__module__ != "__main__" and vars(module) is scope: module.__class__ = _Watched
-        else: found |= {(id(scope), name): (scope, name) for name in sorted(_names(fn.__code__)) if name.isupper() and name in scope}
+        else:
+            names = [name for name in sorted(_names(fn.__code__)) if name.isupper() and name in scope]
+            found |= {(id(scope), name): (scope, name) for name in names}
     return [*found.values()]
 
 
@@ -338,7 +362,7 @@ def _see_constants(plan):
     if constants is None: constants = _CONSTANTS[plan] = _constants_of(plan)
     if constants:
         values = [scope[name] for scope, name in constants]
-        values = [copy(value) if isinstance(value, (dict, list)) else value for value in values]  # they may be changed in place
+        values = [copy(x) if isinstance(x, (dict, list)) else x for x in values]  # they may change in place
         if _SEEN.setdefault(plan, values) != values:
             forget_plans()
             _SEEN[plan] = values
@@ -347,14 +371,17 @@ def _see_constants(plan):
 # A call
 
 def run(
-    plan,             # function (`Gemm`, given, options) → `Plan`
+    plan: Callable,  # function (`Gemm`, given, options) → `Plan`
     a, b, c, alpha, beta,  # as `gemm_args` takes them
-    *given,           # to the plan
-    dtype="float32",  # see `gemm_args`
-    **options,        # of the plan
-):                    # C
-    "C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises what `gemm_args` and the plan do."
+    *given,          # to the plan
+    dtype: str = "float32",  # see `gemm_args`
+    **options,       # of the plan
+):                   # C
+    """C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises
+    what `gemm_args` and the plan do."""
     _see_constants(plan)
+
+    # in the simulator each call is planned
     if config.ENABLE_CUDASIM:
         g = gemm_args(a, b, c, alpha, beta, dtype)
         made = plan(g, *given, **options)
@@ -362,10 +389,14 @@ def run(
         _warn_of_minutes(g)
         simulate_plan(made)
         return g.result
+
+    # on a GPU: has there been a call like this one?
     key = packed = None
     try:
         if type(a) in _TENSORS:
-            at_a, at_b, device, stream = a.data_ptr(), b.data_ptr(), a.get_device(), stream_of
+            at_a = a.data_ptr()
+            at_b = b.data_ptr()
+            device, stream = a.get_device(), stream_of
             key = (a.shape, a.dtype, a.is_contiguous(), b.shape, b.dtype, b.is_contiguous(), b.get_device(),
                    sys.modules["torch"]._C._cuda_getDevice())  # current_device() without its check
             if c is None: at_c = 0
@@ -373,7 +404,9 @@ def run(
                 at_c = c.data_ptr()
                 key += c.shape, c.dtype, c.is_contiguous(), c.get_device()
         else:
-            at_a, at_b, device, stream = a.device_ctypes_pointer.value, b.device_ctypes_pointer.value, -1, None
+            at_a = a.device_ctypes_pointer.value
+            at_b = b.device_ctypes_pointer.value
+            device, stream = -1, None
             key = a.shape, a.dtype, a.strides, b.shape, b.dtype, b.strides, current_gpu().id
             if c is None: at_c = 0
             else:
@@ -387,6 +420,8 @@ def run(
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be kept
     if packed is None: return _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
+
+    # there has: only addresses are new
     if c is None:
         c = array_like(a, packed.shape)
         at_c = c.data_ptr() if stream else c.device_ctypes_pointer.value

@@ -2,8 +2,9 @@
 from functools import cache
 from typing import NamedTuple
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
 from numba import cuda, int64, uint32
+
+from .tiles import WgmmaTile
 
 
 @cuda.jit(device=True)
@@ -14,9 +15,12 @@ def rasterize(
     group_m,  # rows that are gone through together, column by column
 ) -> tuple:   # row and column of the tile
     "Where a tile lies: in an order in which blocks that run together need few rows and columns."
+    # the group of rows that the tile is in
     width = uint32(group_m * cols)
     group = uint32(tile // width) if tile >= width else uint32(0)
-    first, within = uint32(group * group_m), uint32(tile - group * width)
+    first = uint32(group * group_m)
+    # its place in the group: the last one may be less high
+    within = uint32(tile - group * width)
     height = min(uint32(group_m), uint32(rows - first))
     col = uint32(within // uint32(group_m)) if height == group_m else uint32(within // height)
     return uint32(first + within - col * height), col
@@ -38,9 +42,9 @@ class WorkGrid(NamedTuple):
 
 @cache
 def persistent_scheduler(
-    tile,      # a `WgmmaTile`
-    is_split,  # are sums cut into parts?
-):
+    tile: WgmmaTile,
+    is_split: bool,  # are sums cut into parts?
+) -> tuple:
     """Device functions: sizes → `WorkGrid`; number of a work tile → tile of C, part, its first k tile,
     and the one behind its last; number of a tile of C → its first row and column."""
     bm, bn, bk, group_m = tile.bm, tile.bn, tile.bk, tile.group_m
@@ -49,7 +53,8 @@ def persistent_scheduler(
     def work_grid(m, n, k, split_k):
         rows = uint32(uint32(m + bm - 1) // uint32(bm))
         cols = uint32(uint32(n + bn - 1) // uint32(bn))
-        tiles, k_tiles = uint32(rows * cols), uint32(uint32(k + bk - 1) // uint32(bk))
+        tiles = uint32(rows * cols)
+        k_tiles = uint32(uint32(k + bk - 1) // uint32(bk))
         work = uint32(tiles * split_k) if is_split else tiles
         return WorkGrid(rows, cols, tiles, k_tiles, work, split_k)
 

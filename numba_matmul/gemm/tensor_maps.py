@@ -1,12 +1,13 @@
 """Tensor maps: what the TMA has to know of a matrix before it can copy from it.
 
-A map is 128 bytes that the driver makes on the host. For another address of a matrix of the same shape only the address
-changes. A map in the GPU's memory would have to be brought there in the order of the stream, to a place that no earlier
-launch still reads. Among a kernel's parameters it travels with the launch, into a CUDA graph, too: no memory, no copy,
-nothing to fence. Numba passes a tuple of integers as consecutive parameters, so that is what our kernels get, and
-`tensor_map_address` finds the maps there.
+A map is 128 bytes that the driver makes on the host. For another address of a matrix of the same shape only
+the address changes. A map in the GPU's memory would have to be brought there in the order of the stream, to a
+place that no earlier launch still reads. Among a kernel's parameters it travels with the launch, into a CUDA
+graph, too: no memory, no copy, nothing to fence. Numba passes a tuple of integers as consecutive parameters,
+so that is what our kernels get, and `tensor_map_address` finds the maps there.
 """
 import ctypes
+from collections.abc import Callable
 
 import numpy as np
 from numba import config, cuda
@@ -14,27 +15,34 @@ from numba import config, cuda
 from ..arrays import current_gpu
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from ..sim import hopper
+from .args import Gemm
 
 LONGEST = 2**31 - 256  # rows or columns: the TMA counts them in 32 bits, one of them for the sign
 
 
-def ask_driver(call, *arguments):
-    """What a function of the driver returns, or `RuntimeError` with its error. A thread that hasn't used the GPU before has
-    no context; it gets one here, and the driver is asked again."""
+def ask_driver(
+    call: Callable,  # a function of the driver, which returns its error first
+    *arguments,
+):
+    """What a function of the driver returns, or `RuntimeError` with its error. A thread that hasn't used the
+    GPU before has no context; it gets one here, and the driver is asked again."""
     for _ in range(2):
         result = call(*arguments)
         error, *found = result if isinstance(result, tuple) else (result,)
         if error != 201: break  # CUDA_ERROR_INVALID_CONTEXT
         cuda.current_context(current_gpu().id)
-    if error: raise RuntimeError(f"the CUDA driver refuses {call.__name__}: {getattr(error, 'name', f'error {error}')}")
+    if error:
+        name = getattr(error, "name", f"error {error}")
+        raise RuntimeError(f"the CUDA driver refuses {call.__name__}: {name}")
     return found[0] if found else None
 
 
 def _map_words(x, box_rows):
-    """The `MAP_WORDS` uint64 of a row-major matrix of 16-bit numbers, in boxes of 64 columns with the 128-byte swizzle.
-    CUDA driver API, cuTensorMapEncodeTiled. `RuntimeError` if it refuses."""
+    """The `MAP_WORDS` uint64 of a row-major matrix of 16-bit numbers, in boxes of 64 columns with the
+    128-byte swizzle. CUDA driver API, cuTensorMapEncodeTiled. `RuntimeError` if it refuses."""
     rows, cols = map(int, x.shape)
-    if config.ENABLE_CUDASIM: return hopper.tensor_map(x._ary.ctypes.data, rows, cols, box_rows).view(np.uint64)
+    if config.ENABLE_CUDASIM:
+        return hopper.tensor_map(x._ary.ctypes.data, rows, cols, box_rows).view(np.uint64)
     from cuda.bindings import driver as b
     made = ask_driver(
         b.cuTensorMapEncodeTiled,
@@ -52,7 +60,7 @@ class TensorMapWords:
     "The tensor maps of a launch, as the first argument of a kernel."
     def __init__(
         self,
-        *boxes,  # (x, rows): a device array that `gemm_args` has made, and the rows of the box that a copy moves
+        *boxes,  # (x, rows): a device array that `gemm_args` has made, and the rows of a box
     ):
         self.arrays = [x for x, _ in boxes]
         words = np.concatenate([np.zeros(WORDS_BEFORE, np.uint64), *(_map_words(*box) for box in boxes)])
@@ -60,15 +68,15 @@ class TensorMapWords:
 
 
 def map_of(
-    x,         # (rows, cols), a device array that `gemm_args` has made
-    box_rows,  # of the box that a copy moves, 64 columns wide
-):             # (16,) uint64, device array
+    x,              # (rows, cols), a device array that `gemm_args` has made
+    box_rows: int,  # of the box that a copy moves, 64 columns wide
+):                  # (16,) uint64, device array
     "The tensor map of a matrix in an array of its own, which a kernel has to fence."
     return cuda.to_device(_map_words(x, box_rows))
 
 
 def tma_counts(
-    g,  # what `gemm_args` returned
+    g: Gemm,
 ) -> bool:
     "Is there something to multiply, and no more rows and columns than the TMA can count?"
     return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)

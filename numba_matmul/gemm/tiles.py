@@ -38,9 +38,9 @@ class Tile(NamedTuple):
         return not (g.m % self.bm or g.n % self.bn or g.k % self.bk)
 
 def check_tile(
-    tile,        # a `Tile`, or another class of this page
-    rules,       # text → function of the tile: does it hold?
-    kind=tuple,  # the class that it must have
+    tile: tuple,         # a `Tile`, or of another class below
+    rules: dict,         # text → function of the tile: does it hold?
+    kind: type = tuple,  # the class that it must have
 ):
     "`TypeError` if it is something else, `ValueError` that names every rule which it breaks."
     if not (isinstance(tile, kind) and hasattr(tile, "_asdict")):
@@ -168,7 +168,7 @@ SMALL_WARP_TILES = dict(  # for tests
 
 # Tensor cores
 #
-# The tiles of lesson 15, and those of lesson 16, whose rows are cut into pieces of 128 bytes.
+# The tiles of lesson 15, and those of lesson 16, whose rows are cut into chunks of 128 bytes.
 
 class MmaTile(NamedTuple):
     "What a block computes on tensor cores, and each warp of it."
@@ -179,7 +179,7 @@ class MmaTile(NamedTuple):
     wn: int      # its columns
     stages: int  # tiles of A and B in shared memory at a time
     pad: int = 0      # unused numbers after each row of both tiles
-    swizzle: int = 0  # 1: pieces of 8 numbers change places from row to row
+    swizzle: int = 0  # 1: chunks of 8 numbers change places from row to row
     group_m: int = 8  # rows of tiles that blocks go through together, see `rasterize`
 
     @property
@@ -195,7 +195,7 @@ class MmaTile(NamedTuple):
 
     @property
     def pitch(self):
-        "From a row of A's or B's tile to the next, in numbers of 2 bytes."
+        "From a row of A's or B's tile to the next, in numbers."
         return self.bk + self.pad, self.bn + self.pad
 
     @property
@@ -252,7 +252,8 @@ class WgmmaTile(NamedTuple):
 
     @property
     def shared_bytes(self):
-        "The ring, two mbarriers per stage (lesson 17 needs both), and room to begin at a multiple of 1024."
+        """The ring, two mbarriers per stage (lesson 17 needs both), and 1024 more to begin at a multiple of
+        that."""
         return self.stages * (self.stage_bytes + 16) + 1024
 
     fits = Tile.fits
@@ -262,9 +263,9 @@ class WgmmaTile(NamedTuple):
 
 @cache
 def tuned_tile(
-    name,     # of the host function
-    default,  # tile to take if no search was made on this GPU
-):
+    name: str,       # of the host function
+    default: tuple,  # tile to take if no search was made on this GPU
+) -> tuple:
     "The best tile that `autotune` found for a kernel on this GPU, from its result card."
     found = gpu_card().get("tuned", {}).get(name)
     return default._replace(**found["best"]) if found else default

@@ -8,9 +8,10 @@ __all__ = ['PATHS', 'KERNEL', 'short_naive', 'sgemm_naive_kernel', 'plan_naive',
 # %% ../../nbs/01_naive.ipynb #991a3c91
 import numpy as np
 from ..arrays import cdiv
+from ..bench.paths import Path, edge_paths
+from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel
 from ..gemm.limits import MAX_GRID_Y
-from ..bench.paths import Path, edge_paths
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.tiles import Tile
 from numba import cuda, float32, uint64
@@ -31,25 +32,28 @@ def short_naive(a, b, c):
 def sgemm_naive_kernel(a, b, c, k, alpha, beta):
     row, col = cuda.grid(2)
     while row < c.shape[0] and col < c.shape[1]:
+        # a row of A times a column of B
         acc = float32(0)
         i = uint64(0)
         while i < k:
             acc += a[row, i] * b[i, col]
             i += uint64(1)
-        # C = alpha·A·B + beta·C
+        # C ← alpha·A·B + beta·C; a C that isn't read may hold anything
         if beta == float32(0): c[row, col] = alpha * acc
         else: c[row, col] = alpha * acc + beta * c[row, col]
+        # columns beyond the grid, which has at most 65,535 blocks in y
         col += cuda.gridsize(2)[1]
 
 # %% ../../nbs/01_naive.ipynb #d89e1939
 def plan_naive(
-    g,  # what `gemm_args` returned
+    g: Gemm,
 ) -> Plan:
     "A block of 32×32 threads for so many elements of C, as far as a grid reaches."
     if not (g.m and g.n): return Plan()
     threads = 32, 32
     blocks_x, blocks_y = cdiv((g.m, g.n), threads)
-    blocks, k = (blocks_x, min(blocks_y, MAX_GRID_Y)), np.uint64(g.k if g.alpha else 0)
+    blocks = blocks_x, min(blocks_y, MAX_GRID_Y)
+    k = np.uint64(g.k if g.alpha else 0)  # 0: neither A nor B is read
     return Plan([Launch(sgemm_naive_kernel, blocks, threads, (g.a, g.b, g.c, k, g.alpha, g.beta))])
 
 def sgemm_naive(
@@ -64,9 +68,11 @@ def sgemm_naive(
     return run(plan_naive, a, b, c, alpha, beta)
 
 sgemm_naive.plan = plan_naive
+
+# For tests and checks: calls that run all of the kernel's code.
 PATHS = edge_paths(tile=Tile(32, 32, 1, 1), strips=False) + (
-    Path("several blocks", (35, 67, 5), 0.5, -1.5), Path("whole blocks", (64, 32, 5), -0.75),
+    Path("several blocks", (35, 67, 5), 0.5, -1.5),
+    Path("whole blocks", (64, 32, 5), -0.75),
     Path("columns in turns", (33, 70, 2), 0.5, -1.5, constants=dict(MAX_GRID_Y=1)),
     Path("whole columns in turns", (3, 64, 2), constants=dict(MAX_GRID_Y=1)))
-KERNEL = Kernel(1, "sgemm_naive", "Naive", "float32", sgemm_naive,
-                paths=PATHS)
+KERNEL = Kernel(1, "sgemm_naive", "Naive", "float32", sgemm_naive, paths=PATHS)

@@ -9,10 +9,10 @@ __all__ = ['BM', 'BN', 'BK', 'TM', 'TN', 'THREADS', 'ACROSS', 'sgemm_bank_confli
 # %% ../../nbs/07_bank_conflicts_linearize.ipynb #c6b62abc
 from functools import cache
 
-from ..ptx.core import load4, store4
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.tiled import tiled
 from ..gemm.tiles import Tile, check_tile
+from ..ptx.core import load4, store4
 from .k06_vectorized import PATHS, RULES, SMALL_TILES, TILE, four_reader, tile_copiers, tile_writer
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -68,7 +68,8 @@ def sgemm_bank_conflicts_linearize_kernel(
     "Kernel 7 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES)
-    read4, (copy_a, _) = four_reader(predicated, width), tile_copiers(tile, predicated, width)
+    read4 = four_reader(predicated, width)
+    copy_a, _ = tile_copiers(tile, predicated, width)
     write_tile = tile_writer((tm, tn), predicated, width, read_c)
     across = bn // tn  # threads side by side
     stride_b = 4 * tile.threads // bn
@@ -82,16 +83,22 @@ def sgemm_bank_conflicts_linearize_kernel(
         reg_n = cuda.local.array(tn, float32)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
-        thread_row, thread_col = uint32(thread // across * tm), uint32(thread % across * tn)
+        # the block's tile of C begins here
+        row0 = int64(uint32(cuda.blockIdx.y)) * bm
+        col0 = int64(uint32(cuda.blockIdx.x)) * bn
+        thread_row = uint32(thread // across * tm)
+        thread_col = uint32(thread % across * tn)
+        # the first of the elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
-        a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
+        a_from = (row0 + a_row) * k + a_col
+        b_from = b_row * n + col0 + b_col
 
         for i in range(tm):
             for j in range(tn): acc[i, j] = float32(0)
         k0 = int64(0)
         while k0 < k:
+            # copy a tile of A, and one of B in the order in which it is read
             copy_a(a_tile, a, k, a_from, a_row, a_col, m - row0 - a_row, k - k0 - a_col)
             for s in range(0, bk, stride_b):
                 inside = n - col0 - b_col if s < k - k0 - b_row else 0  # none below the edge
@@ -100,6 +107,7 @@ def sgemm_bank_conflicts_linearize_kernel(
                     col = uint32(b_col + uint32(q))
                     b_tile[uint32(b_row + uint32(s)), uint32(col % tn), uint32(col // tn)] = x[q]
             cuda.syncthreads()
+            # multiply: a row of each tile, step by step
             dot = uint32(0)
             while dot < uint32(bk):
                 for i in range(0, tm, 4):
@@ -119,8 +127,8 @@ def sgemm_bank_conflicts_linearize_kernel(
 # %% ../../nbs/07_bank_conflicts_linearize.ipynb #bd321d21
 sgemm_bank_conflicts_linearize = tiled(
     sgemm_bank_conflicts_linearize_kernel, TILE,
-    "C ← alpha·A·B + beta·C, with B's tile in the order in which a warp reads it. After kernel 7 of Simon Boehm's code.")
+    """C ← alpha·A·B + beta·C, with B's tile in the order in which a warp reads it.
+    After kernel 7 of Simon Boehm's code.""")
 KERNEL = Kernel(7, "sgemm_bank_conflicts_linearize", "Bank conflicts: another order", "float32",
                 sgemm_bank_conflicts_linearize, sgemm_bank_conflicts_linearize_kernel,
-                tiles=Tiles(TILE, RULES, SMALL_TILES),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES), paths=PATHS)

@@ -9,12 +9,13 @@ __all__ = ['BM', 'BN', 'BK', 'TM', 'TN', 'THREADS', 'WIDE', 'GAP', 'sgemm_bank_c
 # %% ../../nbs/08_bank_conflicts_padding.ipynb #e3ca36a6
 from functools import cache
 
-from ..ptx.core import load4, store4
-from ..gemm.kernel import Kernel, Tiles
 from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.kernel import Kernel, Tiles
 from ..gemm.tiled import tiled
 from ..gemm.tiles import Tile, check_tile
-from .k06_vectorized import RULES, SMALL_PATHS, SMALL_TILES, TILE, tile_copiers, tile_writer
+from ..ptx.core import load4, store4
+from .k06_vectorized import RULES, SMALL_TILES, TILE, tile_copiers, tile_writer
+from .k06_vectorized import TURNS as SMALL_TURNS
 from numba import cuda, float32, int64, uint32
 
 # %% ../../nbs/08_bank_conflicts_padding.ipynb #08n00008
@@ -74,12 +75,15 @@ def sgemm_bank_conflicts_padding_kernel(
     tile = Tile(bm, bn, bk, tm, tn)
     check_tile(tile, RULES | {
         "pad_a must be a multiple of 4": lambda t: pad_a % 4 == 0,
-        "the padded tiles must fit into 48 KB": lambda t: t.shared_bytes + 4 * t.bk * (pad_a + pad_b) <= 48 * 1024})
+        "the padded tiles must fit into 48 KB":
+            lambda t: t.shared_bytes + 4 * t.bk * (pad_a + pad_b) <= 48 * 1024})
     b_width = 1 if pad_b % 4 else 4
     copy_a, copy_b = tile_copiers(tile, predicated, width, b_width)
+    # from a thread's four columns to its next four; from a thread to its neighbour
     gap, step = (4 * bn // tn, 4) if split else (4, tn)
     write_tile = tile_writer((tm, tn), predicated, width, read_c, group=(tm, 4), step=(0, gap))
-    a_shape, b_shape = (bk, bm + pad_a), (bk, bn + pad_b)
+    a_shape = bk, bm + pad_a
+    b_shape = bk, bn + pad_b
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_bank_conflicts_padding_kernel(a, b, c, k, alpha, beta):
@@ -90,20 +94,27 @@ def sgemm_bank_conflicts_padding_kernel(
         reg_n = cuda.local.array(tn, float32)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
+        # the block's tile of C begins here
+        row0 = int64(uint32(cuda.blockIdx.y)) * bm
+        col0 = int64(uint32(cuda.blockIdx.x)) * bn
+        # in it, the thread's results begin here
         thread_row = uint32(thread // (bn // tn) * tm)
         thread_col = uint32(thread % (bn // tn) * step)
+        # the first of the elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
-        a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
+        a_from = (row0 + a_row) * k + a_col
+        b_from = b_row * n + col0 + b_col
 
         for i in range(tm):
             for j in range(tn): acc[i, j] = float32(0)
         k0 = int64(0)
         while k0 < k:
+            # copy a tile of A and one of B
             copy_a(a_tile, a, k, a_from, a_row, a_col, m - row0 - a_row, k - k0 - a_col)
             copy_b(b_tile, b, n, b_from, b_row, b_col, k - k0 - b_row, n - col0 - b_col)
             cuda.syncthreads()
+            # multiply: a row of each tile, step by step
             dot = uint32(0)
             while dot < uint32(bk):
                 for i in range(0, tm, 4):
@@ -132,10 +143,10 @@ sgemm_bank_conflicts_padding = tiled(
     """C ← alpha·A·B + beta·C, with A's tile padded and a thread's columns in groups of four.
     `pad_a=0, pad_b=5, split=False`: Simon Boehm's kernel 8.""")
 
-VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4), dict(pad_b=6)  # for tests
-TURNS = [tile | variant for variant in VARIANTS for tile in SMALL_PATHS]
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
+VARIANTS = {}, dict(pad_a=0, pad_b=5, split=False), dict(pad_a=8, pad_b=4), dict(pad_b=6)
+TURNS = [tile | variant for variant in VARIANTS for tile in SMALL_TURNS]
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)
 KERNEL = Kernel(8, "sgemm_bank_conflicts_padding", "Bank conflicts: padding", "float32",
                 sgemm_bank_conflicts_padding, sgemm_bank_conflicts_padding_kernel,
-                tiles=Tiles(TILE, RULES, SMALL_TILES, variants=VARIANTS),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES, variants=VARIANTS), paths=PATHS)

@@ -9,8 +9,8 @@ __all__ = ['BM', 'BN', 'BK', 'WM', 'WN', 'TM', 'TN', 'THREADS', 'PADDED', 'RULES
 # %% ../../nbs/10_warptiling.ipynb #1d4853ca
 from functools import cache
 
-from ..gemm.kernel import Kernel, Tiles
 from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.kernel import Kernel, Tiles
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
 from ..ptx.core import load4, store4
@@ -69,16 +69,22 @@ def thread_place(
     tile,  # a `WarpTile`
 ):
     "A device function: thread of the block → row and column of its first result in the tile."
-    (wm, wn), (tm, tn) = (tile.wm, tile.wn), (tile.tm, tile.tn)
-    warps_across, lanes_across, zigzag = tile.bn // wn, tile.lanes[1], tile.zigzag
+    wm, wn = tile.wm, tile.wn
+    tm, tn = tile.tm, tile.tn
+    warps_across = tile.bn // wn
+    lanes_across = tile.lanes[1]
+    zigzag = tile.zigzag
 
     @cuda.jit(device=True)
     def place(thread):
         warp, lane = uint32(thread // 32), uint32(thread % 32)
+        # in zig-zag, two rows of lanes at a time
         if zigzag:
             lane_row = uint32(lane // (2 * lanes_across) * 2 + lane % 2)
             lane_col = uint32(lane // 2 % lanes_across)
-        else: lane_row, lane_col = uint32(lane // lanes_across), uint32(lane % lanes_across)
+        else:
+            lane_row = uint32(lane // lanes_across)
+            lane_col = uint32(lane % lanes_across)
         row = uint32(warp // warps_across * wm + lane_row * tm)
         return row, uint32(warp % warps_across * wn + lane_col * tn)
     return place
@@ -93,11 +99,14 @@ def sgemm_warptiling_kernel(
 ):
     "Kernel 10 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
-    bm, bn, bk, (rows, cols), unroll = tile.bm, tile.bn, tile.bk, tile.shape, tile.unroll
+    bm, bn, bk = tile.bm, tile.bn, tile.bk
+    rows, cols = tile.shape
+    unroll = tile.unroll
     copy_a, copy_b = tile_copiers(tile, predicated, width)
     write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),
                              step=tile.step)
-    steps, place = tile_steps(unroll, tile), thread_place(tile)
+    steps = tile_steps(unroll, tile)
+    place = thread_place(tile)
     a_width = bm + tile.pad_a
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
@@ -109,19 +118,25 @@ def sgemm_warptiling_kernel(
         reg_n = cuda.local.array(cols, float32)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
+        # the block's tile of C begins here
+        row0 = int64(uint32(cuda.blockIdx.y)) * bm
+        col0 = int64(uint32(cuda.blockIdx.x)) * bn
         thread_row, thread_col = place(thread)
+        # the first of the elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
-        a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
+        a_from = (row0 + a_row) * k + a_col
+        b_from = b_row * n + col0 + b_col
 
         for i in range(rows):
             for j in range(cols): acc[i, j] = float32(0)
         k0 = int64(0)
         while k0 < k:
+            # copy a tile of A and one of B
             copy_a(a_tile, a, k, a_from, a_row, a_col, m - row0 - a_row, k - k0 - a_col)
             copy_b(b_tile, b, n, b_from, b_row, b_col, k - k0 - b_row, n - col0 - b_col)
             cuda.syncthreads()
+            # multiply: a row of each tile, step by step
             dot = uint32(0)
             while dot < uint32(bk):
                 steps(a_tile, b_tile, dot, thread_row, thread_col, reg_m, reg_n, acc)
@@ -137,10 +152,13 @@ def sgemm_warptiling_kernel(
 sgemm_warptiling = tiled(
     sgemm_warptiling_kernel, TILE,
     "C ← alpha·A·B + beta·C, each warp with a tile of its own. After kernel 10 of Simon Boehm's article.",
-    choose=lambda g: tuned_tile("sgemm_warptiling", TILE))
+    choose=lambda m, n: tuned_tile("sgemm_warptiling", TILE))
 
+# What a search tries.
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),
              wniter=(1, 2, 4), tm=(4, 8), tn=(4,), pad_a=(4,), unroll=(8,), zigzag=(0, 1))
+
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 TURNS = [dict(tile=tile) for tile in (
     WarpTile(16, 32, 8, 16, 32, 1, 4, 4, 0, 4, 0),
     WarpTile(32, 32, 8, 32, 16, 1, 4, 4, 4, 8, 0),
@@ -150,5 +168,4 @@ TURNS = [dict(tile=tile) for tile in (
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)
 KERNEL = Kernel(10, "sgemm_warptiling", "Warptiling", "float32", sgemm_warptiling,
                 sgemm_warptiling_kernel,
-                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES, threads=64, space=SPACE),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES, threads=64, space=SPACE), paths=PATHS)

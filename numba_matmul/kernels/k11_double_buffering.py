@@ -4,16 +4,17 @@
 
 # %% auto #0
 __all__ = ['BM', 'BN', 'BK', 'WM', 'WN', 'TM', 'TN', 'THREADS', 'PADDED', 'RULES', 'TILE', 'sgemm_double_buffering', 'SPACE',
-           'TURNS', 'PATHS', 'KERNEL', 'short_double_buffering', 'tile_fetchers', 'sgemm_double_buffering_kernel']
+           'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'short_double_buffering', 'tile_fetchers',
+           'sgemm_double_buffering_kernel']
 
 # %% ../../nbs/11_double_buffering.ipynb #efe22bbb
 from functools import cache
 
-from ..ptx.core import load4, store4
-from ..gemm.kernel import Kernel, Tiles
 from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.kernel import Kernel, Tiles
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
+from ..ptx.core import load4, store4
 from .k06_vectorized import four_reader, tile_writer
 from .k09_autotuning import tile_steps
 from .k10_warptiling import thread_place
@@ -75,7 +76,9 @@ def tile_fetchers(
 ):
     "Four device functions: fetch blocks of A and B into local arrays; store them to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
-    stride_a, stride_b = 4 * tile.threads // bk, 4 * tile.threads // bn  # rows a pass
+    # rows a pass
+    stride_a = 4 * tile.threads // bk
+    stride_b = 4 * tile.threads // bn
     read4 = four_reader(predicated, width)
 
     @cuda.jit(device=True)
@@ -129,13 +132,20 @@ def sgemm_double_buffering_kernel(
 ):
     "Kernel 11 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
-    bm, bn, bk, (rows, cols), unroll = tile.bm, tile.bn, tile.bk, tile.shape, tile.unroll
+    bm, bn, bk = tile.bm, tile.bn, tile.bk
+    rows, cols = tile.shape
+    unroll = tile.unroll
     fetch_a, store_a, fetch_b, store_b = tile_fetchers(tile, predicated, width)
-    steps, place = tile_steps(unroll, tile), thread_place(tile)
+    steps = tile_steps(unroll, tile)
+    place = thread_place(tile)
     write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),
                              step=tile.step)
-    a_shape, b_shape = (2 * bk, bm + tile.pad_a), (2 * bk, bn)
-    numbers_a, numbers_b = bm * bk // tile.threads, bk * bn // tile.threads  # of a thread
+    # two tiles of each matrix, one below the other
+    a_shape = 2 * bk, bm + tile.pad_a
+    b_shape = 2 * bk, bn
+    # numbers that a thread copies
+    numbers_a = bm * bk // tile.threads
+    numbers_b = bk * bn // tile.threads
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_double_buffering_kernel(a, b, c, k, alpha, beta):
@@ -148,16 +158,21 @@ def sgemm_double_buffering_kernel(
         next_b = cuda.local.array(numbers_b, float32)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
+        # the block's tile of C begins here
+        row0 = int64(uint32(cuda.blockIdx.y)) * bm
+        col0 = int64(uint32(cuda.blockIdx.x)) * bn
         thread_row, thread_col = place(thread)
+        # the first of the elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
-        a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
-        rows_a, cols_b = m - row0 - a_row, n - col0 - b_col  # left to the edge
+        a_from = (row0 + a_row) * k + a_col
+        b_from = b_row * n + col0 + b_col
+        rows_a, cols_b = m - row0 - a_row, n - col0 - b_col  # from there to the edge
 
         for i in range(rows):
             for j in range(cols): acc[i, j] = float32(0)
-        now = uint32(0)
+        # the first tile
+        now = uint32(0)  # the row where the tile begins that is multiplied
         if k > 0:
             fetch_a(next_a, a, k, a_from, rows_a, k - a_col)
             fetch_b(next_b, b, n, b_from, k - b_row, cols_b)
@@ -169,17 +184,20 @@ def sgemm_double_buffering_kernel(
             left -= bk
             a_from += bk
             b_from += bk * n
-            more = predicated or left > 0
-            if more:
+            # ask early for the next tile (past the edge, a predicate lets nothing through)
+            has_next = predicated or left > 0
+            if has_next:
                 fetch_a(next_a, a, k, a_from, rows_a, left - a_col)
                 fetch_b(next_b, b, n, b_from, left - b_row, cols_b)
+            # multiply this one
             dot = uint32(0)
             while dot < uint32(bk):
                 steps(a_tile, b_tile, uint32(now + dot), thread_row, thread_col,
                       reg_m, reg_n, acc)
                 dot = uint32(dot + uint32(unroll))
-            now = uint32(uint32(bk) - now)  # the other tile
-            if more:
+            # store the next one late, where nobody reads
+            now = uint32(uint32(bk) - now)
+            if has_next:
                 store_a(a_tile, now, next_a, a_row, a_col)
                 store_b(b_tile, now, next_b, b_row, b_col)
             cuda.syncthreads()
@@ -189,12 +207,17 @@ def sgemm_double_buffering_kernel(
 # %% ../../nbs/11_double_buffering.ipynb #7bbcc9c6
 sgemm_double_buffering = tiled(
     sgemm_double_buffering_kernel, TILE,
-    "C ← alpha·A·B + beta·C, the next tile fetched while this one is multiplied. In place of kernel 11 of Simon Boehm's code.",
-    choose=lambda g: tuned_tile("sgemm_double_buffering", TILE))
+    """C ← alpha·A·B + beta·C, the next tile fetched while this one is multiplied.
+    In place of kernel 11 of Simon Boehm's code.""",
+    choose=lambda m, n: tuned_tile("sgemm_double_buffering", TILE))
 
+# What a search tries.
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),
              wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4,), unroll=(4, 8), zigzag=(1,),
              stages=(2,))
+
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
+SMALL_TILES = SMALL_WARP_TILES | dict(stages=(2,))
 TURNS = [dict(tile=tile) for tile in (
     WarpTile(16, 32, 8, 16, 32, 1, 4, 4, 0, 4, 0, 2),
     WarpTile(32, 32, 8, 32, 16, 1, 4, 4, 4, 8, 0, 2),
@@ -204,6 +227,4 @@ TURNS = [dict(tile=tile) for tile in (
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 5), 0.5, -1.5),)
 KERNEL = Kernel(11, "sgemm_double_buffering", "Double buffering", "float32",
                 sgemm_double_buffering, sgemm_double_buffering_kernel,
-                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES | dict(stages=(2,)), threads=64,
-                            space=SPACE),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=64, space=SPACE), paths=PATHS)

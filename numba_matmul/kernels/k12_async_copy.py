@@ -4,19 +4,19 @@
 
 # %% auto #0
 __all__ = ['BM', 'BN', 'BK', 'WM', 'WN', 'TM', 'TN', 'STAGES', 'THREADS', 'PADDED', 'RULES', 'TILE', 'sgemm_async_copy', 'SPACE',
-           'TURNS', 'PATHS', 'KERNEL', 'start_copies', 'short_async_copy', 'fragment_tuple', 'pipelined_steps',
-           'async_copiers', 'sgemm_async_copy_kernel']
+           'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'start_copies', 'short_async_copy', 'fragment_tuple',
+           'pipelined_steps', 'async_copiers', 'sgemm_async_copy_kernel']
 
 # %% ../../nbs/12_async_copy.ipynb #cc20a3a6
 from functools import cache
 
 import numpy as np
-from ..ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
-from ..ptx.core import add_outer, load4, store4, to_array
-from ..gemm.kernel import Kernel, Tiles
 from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.kernel import Kernel, Tiles
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WARP_RULES, WarpTile, check_tile, tuned_tile
+from ..ptx.ampere import cp_async, cp_async_commit_group, cp_async_wait_group
+from ..ptx.core import add_outer, load4, store4, to_array
 from ..static import static, unrolled
 from .k06_vectorized import tile_writer
 from .k10_warptiling import thread_place
@@ -111,8 +111,10 @@ def pipelined_steps(
         thread_row, thread_col,  # columns where the thread's factors begin
     ):
         for step in static(1, count + 1):
+            # read for the next step, then multiply what was read before
             ahead = row + uint64(step)
-            next_x, next_y = read_m(a_tile, ahead, thread_row), read_n(b_tile, ahead, thread_col)
+            next_x = read_m(a_tile, ahead, thread_row)
+            next_y = read_n(b_tile, ahead, thread_col)
             acc = add_outer(acc, x, y)
             x, y = next_x, next_y
         return acc, x, y
@@ -127,7 +129,9 @@ def async_copiers(
 ):
     "Two device functions: start to copy a block of A, turned over, and a block of B."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
-    stride_a, stride_b = tile.threads // bk, 4 * tile.threads // bn  # rows a pass
+    # rows a pass: A's numbers are copied one by one, since they are turned over
+    stride_a = tile.threads // bk
+    stride_b = 4 * tile.threads // bn
 
     @cuda.jit(device=True)
     def copy_a(
@@ -178,18 +182,26 @@ def sgemm_async_copy_kernel(
 ):
     "Kernel 12 for a tile. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
-    bm, bn, bk, (rows, cols), stages = tile.bm, tile.bn, tile.bk, tile.shape, tile.stages
-    ring, zeros = stages * bk, (np.float32(0),) * tile.results
-    a_shape, b_shape = (ring, bm + tile.pad_a), (ring, bn)
+    bm, bn, bk = tile.bm, tile.bn, tile.bk
+    rows, cols = tile.shape
+    stages = tile.stages
+    # the ring: tiles one below the other
+    ring = stages * bk
+    a_shape = ring, bm + tile.pad_a
+    b_shape = ring, bn
+    zeros = (np.float32(0),) * tile.results
     copy_a, copy_b = async_copiers(tile, predicated, width)
     def groups(count, group, step):
         return tuple(i // group * step + i % group for i in range(0, count, 4))
     read_m = fragment_tuple(groups(rows, tile.tm, tile.step[0]))
     read_n = fragment_tuple(groups(cols, tile.tn, tile.step[1]))
-    steps, place = pipelined_steps(bk - 1, read_m, read_n), thread_place(tile)
+    steps = pipelined_steps(bk - 1, read_m, read_n)
+    place = thread_place(tile)
     write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),
                              step=tile.step)
-    tiles_ahead, columns_ahead, pending = stages - 1, (stages - 1) * bk, stages - 2
+    tiles_ahead = stages - 1
+    columns_ahead = tiles_ahead * bk
+    pending = stages - 2  # groups of copies that may be under way when a tile is needed
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_async_copy_kernel(a, b, c, k, alpha, beta):
@@ -198,15 +210,21 @@ def sgemm_async_copy_kernel(
         results = cuda.local.array((rows, cols), float32)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row0, col0 = int64(uint32(cuda.blockIdx.y)) * bm, int64(uint32(cuda.blockIdx.x)) * bn
+        # the block's tile of C begins here
+        row0 = int64(uint32(cuda.blockIdx.y)) * bm
+        col0 = int64(uint32(cuda.blockIdx.x)) * bn
+        # in it, the thread's first group of results
         first_row, first_col = place(thread)
         thread_row, thread_col = uint64(first_row), uint64(first_col)
+        # the first of the elements of A and B that this thread copies
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
         a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
-        rows_a, cols_b = m - row0 - a_row, n - col0 - b_col  # left to the edge
+        rows_a, cols_b = m - row0 - a_row, n - col0 - b_col  # from there to the edge
 
-        ahead, free = int64(k), uint32(0)  # free: where the ring takes the next tile
+        # prologue: start the copies of the first tiles, a group each
+        ahead = int64(k)   # columns of A from the tile on that is copied next
+        free = uint32(0)   # where the ring takes it
         for _ in range(tiles_ahead):
             if ahead > 0:
                 copy_a(a_tile, free, a, k, a_from, a_row, a_col, rows_a, ahead - a_col)
@@ -219,11 +237,15 @@ def sgemm_async_copy_kernel(
         cp_async_wait_group(pending)
         cuda.syncthreads()
 
-        acc, now, left = zeros, uint32(0), int64(k)
+        # main loop
+        acc = zeros
+        now = uint32(0)   # where the tile begins that is multiplied
+        left = int64(k)   # columns of A from it on
         if left > 0:
             x, y = read_m(a_tile, uint64(now), thread_row), read_n(b_tile, uint64(now), thread_col)
         else: x, y = zeros[:rows], zeros[:cols]
         while left > 0:
+            # start the copies of a tile ahead
             ahead = left - columns_ahead
             if ahead > 0:
                 copy_a(a_tile, free, a, k, a_from, a_row, a_col, rows_a, ahead - a_col)
@@ -231,11 +253,13 @@ def sgemm_async_copy_kernel(
             cp_async_commit_group()
             a_from += bk
             b_from += bk * n
+            # all steps but the last, which reads from the next tile: so that has to be there
             acc, x, y = steps(acc, x, y, a_tile, b_tile, uint64(now), thread_row, thread_col)
             cp_async_wait_group(pending)
             cuda.syncthreads()
             free = now  # its last row is in registers
             left -= bk
+            # the last step
             if left > 0:
                 now = uint32(now + uint32(bk))
                 if now == uint32(ring): now = uint32(0)
@@ -243,6 +267,7 @@ def sgemm_async_copy_kernel(
             next_y = read_n(b_tile, uint64(now), thread_col)
             acc = add_outer(acc, x, y)
             x, y = next_x, next_y
+        # epilogue
         to_array(acc, results, cols)
         write_tile(c, results, row0 + first_row, col0 + first_col, alpha, beta)
     return sgemm_async_copy_kernel
@@ -251,12 +276,16 @@ def sgemm_async_copy_kernel(
 sgemm_async_copy = tiled(
     sgemm_async_copy_kernel, TILE,
     "C ← alpha·A·B + beta·C, k tiles copied several stages ahead by cp.async (sm_80 and up).",
-    choose=lambda g: tuned_tile("sgemm_async_copy", TILE),
+    choose=lambda m, n: tuned_tile("sgemm_async_copy", TILE),
     needs=((8, 0), "cp.async"))
 
+# What a search tries.
 SPACE = dict(bm=(64, 128, 256), bn=(64, 128, 256), bk=(8, 16), wm=(32, 64), wn=(32, 64),
              wniter=(1, 2, 4), tm=(4,), tn=(4,), pad_a=(4,), unroll=(8, 16), zigzag=(1,),
              stages=(3, 4))
+
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
+SMALL_TILES = SMALL_WARP_TILES | dict(stages=(3, 4))
 TURNS = [dict(tile=tile) for tile in (
     WarpTile(16, 32, 8, 16, 32, 1, 4, 4, 0, 8, 0, 3),
     WarpTile(32, 32, 8, 32, 16, 1, 4, 4, 4, 8, 0, 3),
@@ -266,6 +295,4 @@ TURNS = [dict(tile=tile) for tile in (
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 11), 0.5, -1.5),)
 KERNEL = Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy,
                 sgemm_async_copy_kernel, capability=(8, 0),
-                tiles=Tiles(TILE, RULES, SMALL_WARP_TILES | dict(stages=(3, 4)), threads=64,
-                            space=SPACE),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=64, space=SPACE), paths=PATHS)

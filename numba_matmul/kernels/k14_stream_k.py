@@ -11,18 +11,21 @@ from functools import cache
 
 import numpy as np
 from ..arrays import cdiv
-from ..ptx.core import add_fours, store_fours, store_relaxed
+from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
-from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
+from ..gemm.ring import group_writer, thread_place_in_ring
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
-from .k13_planned_loop import (BK, BM, BN, PADDED, RESULTS, STAGES, THREADS,
-                                                   short_main_loop, short_write)
-from .k13_planned_loop import (
-    COMPILED, LARGE, PATH_TILES, RULES, SMALL_TILES, TILES, MainloopSchedule, check_schedule,
-    k_tile_cycles, planned_main_loop, result_writer, thread_addresses, thread_sources)
+from ..ptx.core import add_fours, store_fours, store_relaxed
+from .k06_vectorized import four_writer
+from .k10_warptiling import thread_place
+from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
+from numba_matmul.kernels.k13_planned_loop import (
+    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES, TILES, MainloopSchedule, check_schedule,
+    k_tile_cycles, planned_main_loop)
 from numba import cuda, float32, int64, uint32, uint64
 
 # %% ../../nbs/14_stream_k.ipynb #14000007
@@ -76,34 +79,39 @@ def short_stream_k(a, b, c, workspace, flags):
 # %% ../../nbs/14_stream_k.ipynb #3dfbba13
 @cache
 def sgemm_stream_k_kernel(
-    tile=LARGE,       # a `WarpTile` that keeps `RULES`
-    schedule=MainloopSchedule(),  # see `check_schedule`
-    predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
-    stream_k=True,    # may blocks share a tile?
-    shift=1,          # places by which results are shifted in the workspace
+    tile=LARGE,        # a `WarpTile` that keeps `RULES`
+    schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
+    predicated=True,   # may m, n or k not be multiples of the tile?
+    width=1,           # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    read_c=True,       # may beta be other than 0?
+    stream_k=True,     # may blocks share a tile?
+    shift=1,           # places by which results are shifted in the workspace
 ):
     "Kernel 14 for a tile and a schedule. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
     check_schedule(schedule, tile)
     need_whole("shift", shift, 0, tile.results - 1)
-    bm, bn, bk, results, ring_floats = tile.bm, tile.bn, tile.bk, tile.results, tile.shared_bytes // 4
-    addresses, sources = thread_addresses(tile, schedule.hidden), thread_sources(tile)
+    bm, bn, bk = tile.bm, tile.bn, tile.bk
+    ring_floats = tile.shared_bytes // 4
+    place_in_ring = thread_place_in_ring(tile, thread_place(tile), schedule.hidden)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = result_writer(tile, predicated, width, read_c)
-    part, part_step, shift_back = results * tile.threads, 4 * tile.threads, (results - shift) % results
+    write_tile = group_writer(tile, four_writer(predicated, width, read_c))
+    part = tile.results * tile.threads  # numbers of a block in the workspace
+    part_stride = 4 * tile.threads      # from a thread's four to its next four
+    shift_back = (tile.results - shift) % tile.results
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_stream_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch):
         ring = cuda.shared.array(ring_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        row, col, copied, read_from, mine = addresses(ring, thread)
+        place = place_in_ring(ring, thread)
 
+        # this block's share: a part of the k tiles of the first tiles of C, and whole tiles
         blocks = int64(cuda.gridDim.x)
         block = int64(blocks - 1 - int64(cuda.blockIdx.x))
-        k_tiles, across = (k + bk - 1) // bk, (n + bn - 1) // bn
+        k_tiles = (k + bk - 1) // bk
+        across = (n + bn - 1) // bn
         tiles = across * ((m + bm - 1) // bm)
         shared_tiles = int64(0)
         if stream_k and k_tiles > 0: shared_tiles = tiles % blocks
@@ -112,26 +120,29 @@ def sgemm_stream_k_kernel(
         end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)
         whole = shared_tiles + block
         while start < end or whole < tiles:
+            # the next tile, or part of one
             if start < end:
                 number = start // k_tiles
                 begin = start - number * k_tiles
                 todo = uint32(min(k_tiles - begin, end - start))
                 start += int64(todo)
             else:
-                number, begin, todo = whole, int64(0), uint32(k_tiles)
+                number = whole
+                begin = int64(0)
+                todo = uint32(k_tiles)
                 whole += blocks
 
+            # multiply
             row0, col0 = number // across * bm, number % across * bn
-            of_a, of_b = sources(a, b, m, n, k, row0, col0, begin * bk, mine)
-            acc = main_loop(ring, copied, read_from, of_a, of_b, todo)
+            acc = main_loop(ring, place, a, b, m, n, k, row0, col0, begin * bk, todo)
 
             if begin > 0:  # the tile belongs to the block that has its beginning
                 own_part = uint64(block * part + 4 * int64(thread))
-                store_fours(workspace, own_part, part_step, acc[shift:] + acc[:shift])
+                store_fours(workspace, own_part, part_stride, acc[shift:] + acc[:shift])
                 cuda.threadfence()
                 cuda.syncthreads()
                 if thread == 0: cuda.atomic.exch(flags, block, launch)
-            else:
+            else:  # add the other blocks' parts, in order, and write
                 done, other = int64(todo), block + 1
                 while done < k_tiles:
                     until = first_k_tile(other + 1, blocks, shared_tiles * k_tiles) - number * k_tiles
@@ -141,11 +152,11 @@ def sgemm_stream_k_kernel(
                             cuda.threadfence()
                         cuda.syncthreads()
                         at_other = uint64(other * part + 4 * int64(thread))
-                        sums = add_fours(acc[shift:] + acc[:shift], workspace, at_other, part_step)
+                        sums = add_fours(acc[shift:] + acc[:shift], workspace, at_other, part_stride)
                         acc = sums[shift_back:] + sums[:shift_back]
                     done, other = min(k_tiles, until), other + 1
-                write_tile(c, acc, row0 + row, col0 + col, alpha, beta)
-            cuda.syncthreads()
+                write_tile(c, acc, row0 + place.row, col0 + place.col, alpha, beta)
+            cuda.syncthreads()  # nobody needs the ring any more
     return sgemm_stream_k_kernel
 
 # %% ../../nbs/14_stream_k.ipynb #bef87539
@@ -158,7 +169,8 @@ def estimated_cycles(
 ) -> float:
     "About how many cycles a launch takes."
     tile, blocks = config.tile, config.blocks
-    count, k_tiles = cdiv(m, tile.bm) * cdiv(n, tile.bn), cdiv(k, tile.bk)
+    count = cdiv(m, tile.bm) * cdiv(n, tile.bn)
+    k_tiles = cdiv(k, tile.bk)
     shared = count % blocks
     busiest = count // blocks * k_tiles + cdiv(shared * k_tiles, blocks)
     neighbours = cdiv(blocks, sms)  # blocks on the same multiprocessor
@@ -174,14 +186,16 @@ def select_config(
 ) -> LaunchConfig:
     "The tile and the number of blocks with the shortest estimated time."
     def numbers(tile):
-        count, places = cdiv(m, tile.bm) * cdiv(n, tile.bn), sms * tile.launch_bounds[1]
+        count = cdiv(m, tile.bm) * cdiv(n, tile.bn)
+        places = sms * tile.launch_bounds[1]
         parts = range(1, places // count + 1)
         return [places] + [count * part for part in parts]
     configs = (LaunchConfig(tile, blocks) for tile in tiles for blocks in numbers(tile))
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
+# %% ../../nbs/14_stream_k.ipynb #bef8753a
 def plan_stream_k(
-    g,            # what `gemm_args` returned
+    g: Gemm,
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
     **options,    # of the factory: `schedule`, `shift`, and what should not follow from the matrices
@@ -194,7 +208,8 @@ def plan_stream_k(
     if not (g.m and g.n): return Plan()
     k = g.k if g.alpha else 0
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
-    tile, blocks = chosen.tile, chosen.blocks if blocks is None else blocks
+    tile = chosen.tile
+    if blocks is None: blocks = chosen.blocks
     kernel = sgemm_stream_k_kernel(tile, **launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options))
     cooperative = bool(options.get("stream_k", True))
     if cooperative:
@@ -226,7 +241,8 @@ def sgemm_stream_k(
 
 sgemm_stream_k.plan = plan_stream_k
 
-VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, stream_k=False),  # for tests
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
+VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, stream_k=False),
             dict(blocks=3, schedule=MainloopSchedule(1, 1, 0, 0, 0), shift=0),
             dict(blocks=3, schedule=MainloopSchedule(0, 2, 1, 0, 1), shift=2),
             dict(blocks=3, schedule=MainloopSchedule(2, 1, 0, 1, 0), shift=5))
@@ -238,6 +254,5 @@ PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (
     Path("its own tile", (37, 41, 11), 0.5, -1.5))
 KERNEL = Kernel(14, "sgemm_stream_k", "Stream-K", "float32", sgemm_stream_k,
                 sgemm_stream_k_kernel, capability=(8, 0),
-                tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=64, variants=VARIANTS,
-                            compiled=COMPILED),
+                tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=64, variants=VARIANTS, compiled=COMPILED),
                 paths=PATHS)

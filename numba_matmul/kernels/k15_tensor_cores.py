@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['BM', 'BN', 'BK', 'WM', 'WN', 'STAGES', 'THREADS', 'A_TILE', 'B_TILE', 'A_RING', 'B_RING', 'ZEROS', 'RULES', 'TILE',
-           'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'ldmatrix_x4', 'ldmatrix_x4_trans', 'place', 'start_copies',
-           'short_tensor_cores', 'with_room', 'SourceIndex', 'bf16_copier', 'mma_steps', 'part_mover',
-           'bf16_gemm_tensor_cores_kernel', 'plan_tensor_cores', 'bf16_gemm_tensor_cores']
+           'SMALL_TILES', 'VARIANTS', 'TURNS', 'PATHS', 'KERNEL', 'ldmatrix_x4', 'ldmatrix_x4_trans', 'place',
+           'start_copies', 'short_tensor_cores', 'fitting_stages', 'SourceIndex', 'bf16_copier', 'mma_steps',
+           'warp_tile_mover', 'bf16_gemm_tensor_cores_kernel', 'plan_tensor_cores', 'bf16_gemm_tensor_cores']
 
 # %% ../../nbs/15_tensor_cores.ipynb #bf45d7e3
 from functools import cache
@@ -14,18 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv
-from ..ptx.ampere import (mma_m16n8k16, cp_async, cp_async_commit_group, cp_async_wait_group,
-                                     ldmatrix, move_eight)
-from ..ptx.core import shared_address
+from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.args import Gemm
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, shared_memory_limit
-from ..bench.paths import Path, edge_paths, tile_paths
-from ..gemm.plan import Launch, Plan, run
 from ..gemm.pipeline import swizzle_128b
+from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import rasterize
 from ..gemm.tiled import launch_options
 from ..gemm.tiles import MmaTile, check_tile
+from ..ptx.ampere import (
+    cp_async, cp_async_commit_group, cp_async_wait_group, ldmatrix, mma_m16n8k16, move_eight)
+from ..ptx.core import shared_address
 from ..static import static, unrolled
 from numba import cuda, int64, uint16, uint32, uint64
 
@@ -34,12 +35,12 @@ def ldmatrix_x4(
     tile,   # in shared memory, flat
     start,  # of the row of eight numbers that this lane points at: a multiple of 8
 ) -> tuple: # 4 uint32
-    "Four matrices of 8×8, as `mma` wants a piece of A."
+    "Four matrices of 8×8, as `mma` takes 16×16 of A."
     return ldmatrix(tile, shared_address(tile, start), 0, 0, 0, 1, 0)
 
 @cuda.jit(device=True)
 def ldmatrix_x4_trans(tile, start):
-    "The same, each matrix turned over, as `mma` wants two pieces of B."
+    "The same, each matrix turned over, as `mma` takes twice 16×8 of B."
     return ldmatrix(tile, shared_address(tile, start), 0, 0, 0, 1, 1)
 
 # %% ../../nbs/15_tensor_cores.ipynb #15a00014
@@ -117,11 +118,11 @@ RULES = {
 
 TILE = MmaTile(bm=256, bn=128, bk=64, wm=64, wn=64, stages=4, swizzle=1)
 
-def with_room(
+def fitting_stages(
     tile,  # an `MmaTile`
     size,  # bytes of shared memory
-):
-    "The tile with its stages, or as many as there is room for."
+) -> MmaTile:
+    "The tile with its stages, or as many as fit."
     return tile._replace(stages=min(tile.stages, size // (2 * tile.stage_size)))
 
 # %% ../../nbs/15_tensor_cores.ipynb #a0fd3ef1
@@ -146,20 +147,21 @@ def bf16_copier(
 
     @cuda.jit(device=True)
     def copy(ring, to, source):
-        start, by = source.start, step * source.pitch
+        start = source.start
+        stride = step * source.pitch  # from one pass to the next
         for row in range(0, rows, step):
             at = uint32(to + uint32(row * pitch))
-            if width > 1:
+            if width > 1:  # zeros land past the edges
                 for q in range(0, 8, width):
                     there = not predicated or (row < source.rows and q < source.cols)
                     cp_async(ring, uint64(at + uint32(q)), source.array, uint64(start + q), width,
                              width if there else 0)
-            else:
+            else:  # cp.async copies 4 bytes or more
                 for q in range(8):
                     value = uint16(0)
                     if row < source.rows and q < source.cols: value = source.array[start + q]
                     ring[uint64(at + uint32(q))] = value
-            start += by
+            start += stride
     return copy
 
 # %% ../../nbs/15_tensor_cores.ipynb #9808d55a
@@ -172,8 +174,11 @@ def mma_steps(
     copies_first,  # False: the copies stand behind the loads of the first step
 ):
     "A device function: the first `count` steps of a tile, and between them the copies."
-    (rows, cols), (pitch_a, pitch_b) = tile.shape, tile.pitch
-    step_a, pairs, swizzle = 32 * pitch_a, cols // 2, tile.swizzle
+    rows, cols = tile.shape
+    pitch_a, pitch_b = tile.pitch
+    stride_a_bytes = 32 * pitch_a  # 16 rows of A further down
+    pairs = cols // 2
+    swizzle = tile.swizzle
 
     @cuda.jit(device=True)
     def start_copies(ring, ahead, to_a, to_b, a, b):
@@ -197,9 +202,10 @@ def mma_steps(
         for step in static(1, count + 1):
             # 16 numbers of A further on, which are 32 bytes, and 16 rows of B
             at = uint32(at_a ^ uint32(32 * step)) if swizzle else uint32(at_a + uint32(32 * step))
-            next_x = ldmatrix(ring, at, 0, step_a, 0, rows, 0)
+            next_x = ldmatrix(ring, at, 0, stride_a_bytes, 0, rows, 0)
             next_y = ldmatrix(ring, at_b, 32 * step * pitch_b, 32, swizzle, pairs, 1)
             if step == 1 and not copies_first: start_copies(ring, ahead, to_a, to_b, a, b)
+            # multiply what was read before
             acc = mma_m16n8k16(acc, x, y)
             x, y = next_x, next_y
         return acc, x, y
@@ -207,12 +213,14 @@ def mma_steps(
 
 # %% ../../nbs/15_tensor_cores.ipynb #5dca7d5a
 @cache
-def part_mover(
+def warp_tile_mover(
     tile,        # an `MmaTile`
     predicated,  # may it reach over the edge of C?
 ):
     "A device function: bring a warp's results from shared memory to C."
-    across, pitch, passes = tile.wn // 8, tile.wn + 8, tile.wm * tile.wn // 256
+    across = tile.wn // 8  # chunks of 8 numbers in a row
+    pitch = tile.wn + 8
+    passes = tile.wm * tile.wn // 256
 
     @cuda.jit(device=True)
     def move(
@@ -222,8 +230,8 @@ def part_mover(
         lane,
     ):
         for i in range(passes):
-            piece = uint32(lane + uint32(32 * i))
-            row, col = uint32(piece // across), uint32(piece % across * 8)
+            chunk = uint32(lane + uint32(32 * i))
+            row, col = uint32(chunk // across), uint32(chunk % across * 8)
             if not predicated or (row0 + row < to.rows and col0 + col < to.cols):
                 move_eight(to.array, uint64((row0 + row) * to.cols + col0 + col),
                            ring, uint64(start + row * pitch + col))
@@ -242,21 +250,34 @@ def bf16_gemm_tensor_cores_kernel(
     "Kernel 15 for a tile: C ← alpha·A·B + beta·C. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
     bm, bn, bk, wm, wn, stages, pad, swizzle, group_m = tile
-    (rows, cols), (pitch_a, pitch_b), stage_size = tile.shape, tile.pitch, tile.stage_size
+    rows, cols = tile.shape
+    threads = tile.threads
+    # the ring, in numbers: a stage is a tile of A, and one of B behind it
+    pitch_a, pitch_b = tile.pitch
+    start_b = bm * pitch_a
+    stage_size = tile.stage_size
+    ring_size = stages * stage_size
+    tiles_ahead = stages - 1
+    pending = stages - 2  # groups of copies that may be under way when a tile is needed
     copy_a = bf16_copier(bm, bk, pitch_a, tile.threads, predicated, width)
     copy_b = bf16_copier(bk, bn, pitch_b, tile.threads, predicated, width)
+    # products
     steps = mma_steps(bk // 16 - 1, tile, copy_a, copy_b, copies_first)
+    stride_a_bytes = 32 * pitch_a
+    pairs = cols // 2
+    zeros = (np.float32(0),) * tile.results
+    no_x = (np.uint32(0),) * (4 * rows)
+    no_y = (np.uint32(0),) * (2 * cols)
+    # results
     staged = staged and width == 8 and not read_c
     write_pair = pair_writer(False, 8, False) if staged else pair_writer(predicated, width, read_c)
-    write, move = mma_tile_writer(rows, cols, write_pair), part_mover(tile, predicated)
-    pitch, room = wn + 8, wm * (wn + 8)  # of a warp's results in shared memory
-    across, start_b, ring_size = bn // wn, bm * pitch_a, stages * stage_size
-    tiles_ahead, pending, step_a, pairs = stages - 1, stages - 2, 32 * pitch_a, cols // 2
-    threads, zeros, nothing = tile.threads, (np.float32(0),) * tile.results, np.uint32(0)
-    no_x, no_y = (nothing,) * (4 * rows), (nothing,) * (2 * cols)
+    write = mma_tile_writer(rows, cols, write_pair)
+    move = warp_tile_mover(tile, predicated)
+    c_pitch = wn + 8  # of a warp's results in shared memory
+    across = bn // wn  # warps side by side
 
     @cuda.jit(device=True)
-    def column(row, piece): return uint32(8 * (swizzle_128b(row, piece) if swizzle else piece))
+    def column(row, chunk): return uint32(8 * (swizzle_128b(row, chunk) if swizzle else chunk))
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def bf16_gemm_tensor_cores_kernel(
@@ -270,27 +291,31 @@ def bf16_gemm_tensor_cores_kernel(
         ring = cuda.shared.array(0, uint16, alignment=1024)  # as large as the launch says
         thread = uint32(cuda.threadIdx.x)
         warp, lane = uint32(thread // 32), uint32(thread % 32)
+        # the block's tile of C
         tile_row, tile_col = rasterize(uint32(cuda.blockIdx.x), uint32((m + bm - 1) // bm),
                                        uint32((n + bn - 1) // bn), uint32(group_m))
         row0, col0 = int64(tile_row) * bm, int64(tile_col) * bn
 
         # where this warp multiplies, and which rows its lane points at
-        warp_row, warp_col = uint32(warp // across * wm), uint32(warp % across * wn)
+        warp_row = uint32(warp // across * wm)
+        warp_col = uint32(warp % across * wn)
         row, half = uint32(lane % 16), uint32(lane // 16)
         read_a = shared_address(ring, uint64((warp_row + row) * pitch_a + column(row, half)))
         read_b = shared_address(ring, uint64(start_b + row * pitch_b
                                              + column(row, warp_col // 8 + half)))
 
         # what this thread copies
-        a_row, a_piece = uint32(thread // (bk // 8)), uint32(thread % (bk // 8))
-        b_row, b_piece = uint32(thread // (bn // 8)), uint32(thread % (bn // 8))
-        a_col, b_col = uint32(8 * a_piece), uint32(8 * b_piece)
-        to_a = uint32(a_row * pitch_a + column(a_row, a_piece))
-        to_b = uint32(start_b + b_row * pitch_b + column(b_row, b_piece))
+        a_row, a_chunk = uint32(thread // (bk // 8)), uint32(thread % (bk // 8))
+        b_row, b_chunk = uint32(thread // (bn // 8)), uint32(thread % (bn // 8))
+        a_col, b_col = uint32(8 * a_chunk), uint32(8 * b_chunk)
+        to_a = uint32(a_row * pitch_a + column(a_row, a_chunk))
+        to_b = uint32(start_b + b_row * pitch_b + column(b_row, b_chunk))
         a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
         rows_a, cols_b = m - row0 - a_row, n - col0 - b_col
 
-        ahead, free = int64(k), uint32(0)  # free: where the ring takes the next tile
+        # prologue: start the copies of the first tiles, a group each
+        ahead = int64(k)   # columns of A from the tile on that is copied next
+        free = uint32(0)   # where the ring takes it
         for _ in range(tiles_ahead):
             if ahead > 0:
                 copy_a(ring, uint32(to_a + free), SourceIndex(a, a_from, k, rows_a, ahead - a_col))
@@ -303,12 +328,18 @@ def bf16_gemm_tensor_cores_kernel(
         cp_async_wait_group(pending)
         cuda.syncthreads()
 
-        acc, now, left = zeros, uint32(0), int64(k)
+        # main loop
+        acc = zeros
+        now = uint32(0)   # where the tile begins that is multiplied
+        left = int64(k)   # columns of A from it on
         if left > 0:
-            x = ldmatrix(ring, read_a, 0, step_a, 0, rows, 0)
+            x = ldmatrix(ring, read_a, 0, stride_a_bytes, 0, rows, 0)
             y = ldmatrix(ring, read_b, 0, 32, swizzle, pairs, 1)
-        else: x, y = no_x, no_y
+        else:
+            x = no_x
+            y = no_y
         while left > 0:
+            # all steps but the last, and the copies of a tile ahead
             next_a = SourceIndex(a, a_from, k, rows_a, ahead - a_col)
             next_b = SourceIndex(b, b_from, n, ahead - b_row, cols_b)
             acc, x, y = steps(acc, x, y, ring, uint32(read_a + 2 * now), uint32(read_b + 2 * now),
@@ -320,37 +351,42 @@ def bf16_gemm_tensor_cores_kernel(
             left -= bk
             a_from += bk
             b_from += bk * n
+            # the last step, while the first factors of the next tile are read
             if left > 0:
                 now = uint32(now + uint32(stage_size))
                 if now == uint32(ring_size): now = uint32(0)
-            next_x = ldmatrix(ring, uint32(read_a + 2 * now), 0, step_a, 0, rows, 0)
+            next_x = ldmatrix(ring, uint32(read_a + 2 * now), 0, stride_a_bytes, 0, rows, 0)
             next_y = ldmatrix(ring, uint32(read_b + 2 * now), 0, 32, swizzle, pairs, 1)
             acc = mma_m16n8k16(acc, x, y)
             x, y = next_x, next_y
-        row, col, to = row0 + warp_row, col0 + warp_col, Target(c, m, n, alpha, beta)
+
+        # epilogue
+        row, col = row0 + warp_row, col0 + warp_col
+        to = Target(c, m, n, alpha, beta)
         if staged:
             cuda.syncthreads()  # nobody needs the ring any more
-            here = Target(ring, threads // 32 * wm, pitch, alpha, beta)
+            here = Target(ring, threads // 32 * wm, c_pitch, alpha, beta)
             write(here, uint32(warp * wm + lane // 4), uint32(lane % 4 * 2), acc)
             cuda.syncwarp()
-            move(ring, uint32(warp * room), to, row, col, lane)
+            move(ring, uint32(warp * (wm * c_pitch)), to, row, col, lane)
         else: write(to, row + lane // 4, col + lane % 4 * 2, acc)
     return bf16_gemm_tensor_cores_kernel
 
 # %% ../../nbs/15_tensor_cores.ipynb #e76c489e
 def plan_tensor_cores(
-    g,          # what `gemm_args` returned
+    g: Gemm,
     tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, as far as it fits the GPU, if None
     **options,  # of the factory, where they should not follow from the matrices
 ) -> Plan:
     "A block for each tile of C."
     need_capability(KERNEL.capability, "bfloat16 on tensor cores")
-    if tile is None: tile = with_room(TILE, shared_memory_limit())
+    if tile is None: tile = fitting_stages(TILE, shared_memory_limit())
     options = launch_options(bf16_gemm_tensor_cores_kernel, TILE, g, tile, options, width=g.alignment // 2)
-    kernel, blocks = bf16_gemm_tensor_cores_kernel(tile, **options), cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    kernel = bf16_gemm_tensor_cores_kernel(tile, **options)
+    blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     if not blocks: return Plan()
-    args = (g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k if g.alpha else 0),
-            g.alpha, g.beta)
+    args = (g.a.ravel(), g.b.ravel(), g.c.ravel(), np.int64(g.m), np.int64(g.n),
+            np.int64(g.k if g.alpha else 0), g.alpha, g.beta)
     return Plan([Launch(kernel, blocks, tile.threads, args, tile.shared_bytes)])
 
 def bf16_gemm_tensor_cores(
@@ -369,16 +405,17 @@ def bf16_gemm_tensor_cores(
 
 bf16_gemm_tensor_cores.plan = plan_tensor_cores
 
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(16, 32, 64), bn=(16, 32, 64), bk=(32, 64), wm=(16, 32), wn=(16, 32),
                    stages=(2, 3, 4), pad=(0, 8), swizzle=(0, 1), group_m=(1, 2))
-TURNS = [dict(tile=tile) | variant for variant in ({}, dict(copies_first=True), dict(staged=False)) for tile in (
-    MmaTile(16, 32, 32, 16, 16, 3, 8, group_m=2), MmaTile(16, 16, 32, 16, 16, 3, 8), MmaTile(16, 64, 64, 16, 16, 2, swizzle=1),
-    MmaTile(32, 16, 32, 16, 16, 2, 8), MmaTile(32, 32, 32, 32, 16, 3, 8, group_m=1))]
+VARIANTS = {}, dict(copies_first=True), dict(staged=False)
+TURNS = [dict(tile=tile) | variant for variant in VARIANTS for tile in (
+    MmaTile(16, 32, 32, 16, 16, 3, 8, group_m=2), MmaTile(16, 16, 32, 16, 16, 3, 8),
+    MmaTile(16, 64, 64, 16, 16, 2, swizzle=1), MmaTile(32, 16, 32, 16, 16, 2, 8),
+    MmaTile(32, 32, 32, 32, 16, 3, 8, group_m=1))]
 PATHS = (edge_paths(TURNS[0], width=8) + tile_paths(*TURNS, widths=(8, 4, 2, 1))
          + (Path("its own tile", (37, 41, 19), 0.5, -1.5),
             Path("rows of 28 and of 60 bytes", (17, 14, 30), 0.5, -1.5, TURNS[0])))
 KERNEL = Kernel(15, "bf16_gemm_tensor_cores", "Tensor cores", "bfloat16", bf16_gemm_tensor_cores,
                 bf16_gemm_tensor_cores_kernel, capability=(8, 0),
-                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=128,
-                            variants=({}, dict(copies_first=True), dict(staged=False))),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=128, variants=VARIANTS), paths=PATHS)

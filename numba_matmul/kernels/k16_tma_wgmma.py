@@ -13,23 +13,24 @@ from functools import cache
 
 import numpy as np
 from ..arrays import cdiv
-from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
-from ..ptx.core import global_address, shared_address, to_array
-from ..ptx.hopper import (
-    cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive_expect_tx,
-    mbarrier_init, mbarrier_try_wait, tensor_map_address, wgmma_mma_async, wgmma_wait_group)
-from ..gemm.args import gemm_args
+from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.args import Gemm, gemm_args
 from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, with_shared_memory
-from ..bench.paths import Path, edge_paths, tile_paths
+from ..gemm.pipeline import (
+    PipelineState, TensorMaps, consumer_wait, full_barrier, pipeline_advance, storage_layout)
 from ..gemm.plan import Launch, Plan, run
-from ..gemm.pipeline import (PipelineState, TensorMaps, consumer_wait, full_barrier,
-                                        pipeline_advance, storage_layout)
 from ..gemm.schedule import rasterize
 from ..gemm.tensor_maps import TensorMapWords, map_of, tma_counts
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
+from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
+from ..ptx.core import global_address, shared_address, to_array
+from numba_matmul.ptx.hopper import (
+    cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address, wgmma_mma_async,
+    wgmma_wait_group)
 from . import k15_tensor_cores
 from numba import cuda, float32, int64, uint16, uint32, uint64
 
@@ -107,7 +108,7 @@ def short_tma_wgmma(map_a, map_b, c, k):
     # main loop
     acc, k_tile, stage, phase, free = ZEROS, 0, 0, 0, STAGES - 1
     while k_tile < k_tiles:
-        mbarrier_try_wait(full + 8 * stage, phase)
+        mbarrier_wait(full + 8 * stage, phase)
         here = ring + STAGE_BYTES * stage
         a = OF_A | (here + BOX * warpgroup) // 16
         b = OF_B | (here + BYTES_A) // 16
@@ -136,7 +137,8 @@ RULES = {
     "the ring must fit into 227 KB": lambda t: t.shared_bytes <= 227 * 1024,
 }
 
-ROW_MAJOR = {"a and b are row-major here, so k_major_b and m_major_a must be 0": lambda t: t.k_major_b == t.m_major_a == 0}
+ROW_MAJOR = {"a and b are row-major here, so k_major_b and m_major_a must be 0":
+                 lambda t: t.k_major_b == t.m_major_a == 0}
 
 TILE = WgmmaTile(bm=128, bn=256, stages=4)
 
@@ -146,7 +148,8 @@ def k_tile_loader(
     tile,  # a `WgmmaTile`
 ):
     "A device function: issue the TMA loads of a k tile, from one thread."
-    stage_bytes, bytes_a, boxes_a, boxes_b = tile.stage_bytes, tile.bytes_a, tile.bm // 64, tile.bn // 64
+    stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
+    boxes_a, boxes_b = tile.bm // 64, tile.bn // 64
     m_major_a, k_major_b = tile.m_major_a, tile.k_major_b
 
     @cuda.jit(device=True)
@@ -157,14 +160,17 @@ def k_tile_loader(
         row, col,  # of the tile of C
         k_tile,    # its number
     ):
-        to, full = uint32(storage.ab_tiles + uint32(stage_bytes) * stage), full_barrier(storage, stage)
+        to = uint32(storage.ab_tiles + uint32(stage_bytes) * stage)
+        full = full_barrier(storage, stage)
         k = uint32(k_tile * uint32(BK))  # column of A, row of B
         mbarrier_arrive_expect_tx(full, uint32(stage_bytes))
+        # A: one box of all rows; transposed, a box of 64 columns for each 64 rows of the tile
         if m_major_a:
             for box in range(boxes_a):
                 cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,
                                                          uint32(row + uint32(64 * box)), k)
         else: cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
+        # B: a box for each 64 columns; transposed, one box
         if k_major_b:
             cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
         else:
@@ -181,7 +187,9 @@ def wgmma_multiplier(
 ):
     """A device function: start to multiply a k tile that has come, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
-    stage_bytes, bytes_a, steps, scale_d = tile.stage_bytes, tile.bytes_a, BK // 16, int(accumulate)
+    stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
+    steps = BK // 16
+    scale_d = int(accumulate)
     along_k, along_c = (OF_A, NEXT_A), (OF_B, NEXT_B)  # neighbours in a row of a tile
     of_a, next_a = along_c if tile.m_major_a else along_k
     of_b, next_b = along_k if tile.k_major_b else along_c
@@ -211,9 +219,12 @@ def bf16_gemm_tma_wgmma_kernel(
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
     bm, bn, stages, group_m = tile[:4]
-    k_tiles_ahead, zeros = stages - 1, (np.float32(0),) * tile.results
-    shared_storage, advance = storage_layout(tile), pipeline_advance(stages)
-    load_k_tile, mma = k_tile_loader(tile), wgmma_multiplier(tile)
+    k_tiles_ahead = stages - 1
+    zeros = (np.float32(0),) * tile.results
+    shared_storage = storage_layout(tile)
+    advance = pipeline_advance(stages)
+    load_k_tile = k_tile_loader(tile)
+    mma = wgmma_multiplier(tile)
     write = mma_tile_writer(1, bn // 8, pair_writer(predicated, 8, read_c))
 
     @cuda.jit(lineinfo=True, launch_bounds=(tile.threads, 1))
@@ -227,6 +238,7 @@ def bf16_gemm_tma_wgmma_kernel(
         storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
         maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
         thread = uint32(cuda.threadIdx.x)
+        # the block's tile of C
         tile_row, tile_col = rasterize(uint32(cuda.blockIdx.x), uint32((m + bm - 1) // bm),
                                        uint32((n + bn - 1) // bn), uint32(group_m))
         row, col = uint32(tile_row * uint32(bm)), uint32(tile_col * uint32(bn))
@@ -241,15 +253,19 @@ def bf16_gemm_tma_wgmma_kernel(
         cuda.syncthreads()
 
         # main loop
-        acc, state = zeros, PipelineState(uint32(0), uint32(0))
-        free, k_tile = uint32(k_tiles_ahead), uint32(0)
+        acc = zeros
+        state = PipelineState(uint32(0), uint32(0))
+        free = uint32(k_tiles_ahead)  # the stage that takes the next k tile
+        k_tile = uint32(0)
         while k_tile < k_tiles:
             consumer_wait(storage, state)
             acc = mma(acc, storage, state.stage, uint32(thread // 128))
             cuda.syncthreads()  # no warpgroup is at work any more on the k tile before
             coming = uint32(k_tile + uint32(k_tiles_ahead))
             if thread == 0 and coming < k_tiles: load_k_tile(storage, free, maps, row, col, coming)
-            free, state, k_tile = state.stage, advance(state), uint32(k_tile + uint32(1))
+            free = state.stage
+            state = advance(state)
+            k_tile = uint32(k_tile + uint32(1))
         acc = wgmma_wait_group(acc)
 
         # epilogue
@@ -260,7 +276,7 @@ def bf16_gemm_tma_wgmma_kernel(
 
 # %% ../../nbs/16_tma_wgmma.ipynb #7ad1e259
 def plan_tma_wgmma(
-    g,          # what `gemm_args` returned
+    g: Gemm,
     tile=TILE,  # a `WgmmaTile` that keeps `RULES`
     **options,  # of the factory, where they should not follow from the matrices
 ) -> Plan:
@@ -271,9 +287,10 @@ def plan_tma_wgmma(
     check_options(factory, TILE, options)
     if not (tma_counts(g) and g.aligned): return Plan(delegate=KERNEL.fallback.fn)
     kernel = factory(tile, **launch_options(factory, TILE, g, tile, options, width=0))
-    maps, sizes = TensorMapWords((g.a, tile.bm), (g.b, BK)), (np.int64(g.m), np.int64(g.n), np.int64(g.k))
-    return Plan([Launch(kernel, cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn), tile.threads,
-                        (maps, g.c.ravel(), *sizes, g.alpha, g.beta), tile.shared_bytes)])
+    maps = TensorMapWords((g.a, tile.bm), (g.b, BK))
+    args = maps, g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), g.alpha, g.beta
+    blocks = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    return Plan([Launch(kernel, blocks, tile.threads, args, tile.shared_bytes)])
 
 def bf16_gemm_tma_wgmma(
     a,          # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
@@ -291,6 +308,7 @@ def bf16_gemm_tma_wgmma(
 
 bf16_gemm_tma_wgmma.plan = plan_tma_wgmma
 
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2))
 TURNS = dict(tile=WgmmaTile(64, 64, 3, 1)), dict(tile=WgmmaTile(128, 64, 2, 2))
 PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths=(8,), alike=True)
@@ -298,5 +316,4 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False) + tile_paths(*TURNS, widths
 KERNEL = Kernel(16, "bf16_gemm_tma_wgmma", "TMA and wgmma", "bfloat16", bf16_gemm_tma_wgmma,
                 bf16_gemm_tma_wgmma_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 fallback=k15_tensor_cores.KERNEL,
-                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=256),
-                paths=PATHS)
+                tiles=Tiles(TILE, RULES, SMALL_TILES, threads=256), paths=PATHS)

@@ -14,10 +14,11 @@ from itertools import combinations
 
 import numpy as np
 from ..arrays import cdiv
+from ..bench.paths import Path, edge_paths
+from ..gemm.args import Gemm
 from ..gemm.epilogue import split_k_reduce_kernel
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..bench.paths import Path, edge_paths
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.tensor_maps import tma_counts
 from ..gemm.tiled import check_options
@@ -38,15 +39,18 @@ def copy_padded_kernel(
     rows, cols,
     target,  # (rows·to_cols,) the same
     to_cols,
-    chunks,  # uint32, pieces of 256 numbers that cover a row of the target
+    chunks,  # uint32, chunks of 256 numbers that cover a row of the target
 ):
     "Copy rows into longer or shorter ones, padded with zeros. A block copies 256 columns of eight rows."
     thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+    # a warp copies a chunk of a row
     eight = uint32(block // chunks)
     row = int64(eight) * 8 + thread // 32
     col = int64(uint32(block - eight * chunks)) * 256 + thread % 32
     if row >= rows: return
-    at, to = uint64(row * cols + col), uint64(row * to_cols + col)
+    at = uint64(row * cols + col)
+    to = uint64(row * to_cols + col)
+    # all loads come first, so that they wait for memory together
     numbers = cuda.local.array(8, uint16)
     for i in range(8):
         numbers[i] = 0
@@ -59,18 +63,20 @@ def copy_padded(
     target,  # (rows, to_cols) uint16 device array; gets what fits, and zeros behind it
 ) -> Launch:
     "Copy a matrix into one with longer or shorter rows."
-    (rows, cols), to_cols = source.shape, target.shape[1]
+    rows, cols = source.shape
+    to_cols = target.shape[1]
     chunks = (to_cols + 255) // 256
-    args = source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols), np.uint32(chunks)
+    args = (source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
+            np.uint32(chunks))
     return Launch(copy_padded_kernel, (rows + 7) // 8 * chunks, 256, args)
 
 def padded_operands(
-    g,      # what `gemm_args` returned
+    g: Gemm,
     names,  # of matrices
 ) -> dict:  # name → (rows, cols) uint16 device array
-    "Room for padded copies of these matrices: rows of whole 128 bytes."
-    def room(x): return g.workspace(x.shape[0], cdiv(x.shape[1], 64) * 64)
-    return {name: room(getattr(g, name)) for name in names}
+    "Workspace for padded copies of these matrices: rows of whole 128 bytes."
+    def padded(x): return g.workspace(x.shape[0], cdiv(x.shape[1], 64) * 64)
+    return {name: padded(getattr(g, name)) for name in names}
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #74725ff2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # per k tile, by an experiment below
@@ -93,7 +99,9 @@ def estimate(
     split_k=1,     # parts of each sum
 ) -> float:
     "How many cycles a product should take."
-    k_tiles, work, numbers = cdiv(k, BK), work_tiles(m, n, tile, split_k), dict(a=m * k, b=k * n, c=m * n)
+    k_tiles = cdiv(k, BK)
+    work = work_tiles(m, n, tile, split_k)
+    numbers = dict(a=m * k, b=k * n, c=m * n)
     waves = cdiv(work, sms)
     products = waves * CYCLES.get(tile, tile.bm * tile.bn / 32)
     # the L2 serves all blocks together; one that is alone gets rows only so much faster
@@ -124,23 +132,23 @@ def select_config(
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #037c07bc
 def plan_parts(
-    g,          # what `gemm_args` returned, of matrices that the TMA can copy
-    config,     # a `LaunchConfig`
-    **options,  # of kernel 17's factory
+    g: Gemm,               # of matrices that the TMA can copy
+    config: LaunchConfig,
+    **options,             # of kernel 17's factory
 ) -> Plan:
     "Kernel 17, and for split-K the kernel that adds up the parts."
     tile, blocks, split_k, _ = config
-    if options.setdefault("epilogue", "split_k" if split_k > 1 else None) != "split_k":
-        if options["epilogue"] is None: del options["epilogue"]
-        return Plan([gemm_launch(g, tile, blocks, **options)])
-    size, workspace = g.m * g.n, g.workspace(split_k * g.m * g.n, kind="float32")
+    if split_k > 1: options.setdefault("epilogue", "split_k")
+    if options.get("epilogue") != "split_k": return Plan([gemm_launch(g, tile, blocks, **options)])
+    size = g.m * g.n
+    workspace = g.workspace(split_k * g.m * g.n, kind="float32")
     reduce = Launch(split_k_reduce_kernel, cdiv(size, 256), 256,
                     (workspace, np.int64(split_k), g.c.ravel(), np.int64(size), g.alpha, g.beta))
     return Plan([gemm_launch(g, tile, blocks, workspace, split_k, **options), reduce], [workspace])
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
 def plan_past_cublas(
-    g,            # what `gemm_args` returned
+    g: Gemm,
     tile=None,    # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
     padded=None,  # which matrices to copy into longer rows first, of "abc"; a good choice if None
@@ -153,15 +161,20 @@ def plan_past_cublas(
     if tile is not None: check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k"))
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+
+    # which matrices have to be copied, and which may be
     must = {name for name, alignment in g.alignments.items() if alignment < 16}
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return Plan(delegate=KERNEL.fallback.fn)
     config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(CYCLES), able)
     if blocks is not None: config = config._replace(blocks=blocks)
+
+    # copies take the place of the matrices
     copies = padded_operands(g, config.padded)
     wide = replace(g, **copies, n=copies.get("c", g.c).shape[1])
-    before = [copy_padded(getattr(g, name), copy) for name, copy in copies.items() if name != "c" or g.beta != 0]
+    before = [copy_padded(getattr(g, name), copy) for name, copy in copies.items()
+              if name != "c" or g.beta != 0]
     after = [copy_padded(copies["c"], g.c)] if "c" in copies else []
     parts = plan_parts(wide, config, **options)
     return Plan([*before, *parts.launches, *after], [*copies.values(), *parts.workspace])
@@ -190,14 +203,18 @@ bf16_gemm_past_cublas.plan = plan_past_cublas
 bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  # what a profiler shows
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #ffc27a46
+# For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 COMPILED = (*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, epilogue="staged"),
             dict(tile=LARGE, read_c=True))
 SPLIT = dict(REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9)  # it costs nothing to add up parts of sums
 PATHS = (edge_paths(TURNS[0], width=8, strips=False)
-         + (Path("its own tile", (37, 48, 24), 0.5, -1.5), Path("padded", (37, 41, 19), 0.5, -1.5),
+         + (Path("its own tile", (37, 48, 24), 0.5, -1.5),
+            Path("padded", (37, 41, 19), 0.5, -1.5),
             Path("padded, C not read", (20, 265, 19)),
-            Path("parts of one k tile", (64, 128, 320), -0.75, 0.0, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=1)),
-            Path("parts of several", (136, 72, 296), 0.5, -1.5, TURNS[0], constants=SPLIT | dict(MIN_K_TILES=2))))
+            Path("parts of one k tile", (64, 128, 320), -0.75, 0.0, TURNS[0],
+                 constants=SPLIT | dict(MIN_K_TILES=1)),
+            Path("parts of several", (136, 72, 296), 0.5, -1.5, TURNS[0],
+                 constants=SPLIT | dict(MIN_K_TILES=2))))
 KERNEL = Kernel(18, "bf16_gemm_past_cublas", "Past cuBLAS in bfloat16", "bfloat16", bf16_gemm_past_cublas,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 pads=True, fallback=k15_tensor_cores.KERNEL,

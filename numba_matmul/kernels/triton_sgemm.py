@@ -35,11 +35,11 @@ def short_triton_kernel():
     return short_triton
 
 # %% ../../nbs/31_other_ways.ipynb #31000045
-SPACE = dict(bm=(64, 128), bn=(64, 128), bk=(16, 32), num_warps=(4, 8), num_stages=(3,))
+SPACE = tuple(dict(bm=(64, 128), bn=(64, 128), bk=(16, 32), num_warps=(4, 8), num_stages=(3,)).items())
 
 @cache
 def sgemm_triton_kernel(
-    space=tuple(SPACE.items()),  # name → values to search
+    space=SPACE,  # (name, values to search), for each name
 ):
     "The kernel with its search. Raises `ImportError` where Triton is not installed."
     import triton

@@ -84,8 +84,9 @@ def cvt_rn_bf16x2_f32(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to bfloat16 (to nearest, ties to even). PTX: cvt.rn.bf16x2.f32."
+    # (`to_bf16` is slow for two numbers)
     low, high = [0x7FFF if bits & 0x7FFFFFFF > 0x7F800000 else bits + 0x7FFF + (bits >> 16 & 1) >> 16
-                 for bits in np.array((low, high), np.float32).view(np.uint32).tolist()]  # `to_bf16` is slow for two numbers
+                 for bits in np.array((low, high), np.float32).view(np.uint32).tolist()]
     return np.uint32(high << 16 | low)
 
 def _emit_unpack(context, builder, kinds, args):
@@ -131,22 +132,24 @@ def rcp_approx_ftz_f32(
 
 def _emit_ldmatrix(context, builder, kinds, args):
     from llvmlite import ir
-    _, address, offset, step, flip, count, transpose = args
+    _, address, offset_bytes, stride_bytes, flip, count, transpose = args
     word, kind, found = ir.IntType(32), ".trans" if transpose else "", []
     text = f"ldmatrix.sync.aligned.m8n8.x4{kind}.shared.b16 {{$0, $1, $2, $3}}, [$4];"
-    start, move = builder.add(address, word(offset)), builder.xor if flip else builder.add
+    start = builder.add(address, word(offset_bytes))
+    move = builder.xor if flip else builder.add
     for group in range(count):
-        found += _assembly(builder, text, "=r,=r,=r,=r,r", [move(start, word(step * group))], [word] * 4)
+        here = move(start, word(stride_bytes * group))
+        found += _assembly(builder, text, "=r,=r,=r,=r,r", [here], [word] * 4)
     return found
 
-@bind(_emit_ldmatrix, "-rnnnnn", lambda array, address, offset, step, flip, count, transpose:
+@bind(_emit_ldmatrix, "-rnnnnn", lambda array, address, offset_bytes, stride_bytes, flip, count, transpose:
       types.UniTuple(types.uint32, 4 * count))
 def ldmatrix(
     array,      # uint16 in shared memory
     address,    # of the row that this lane points at, see `shared_address`; aligned to 16 bytes
-    offset,     # bytes to add, a literal
-    step,       # bytes from one group of four matrices to the next, a literal
-    flip,       # 1: `step` changes bits (xor); 0: it is added; a literal
+    offset_bytes,  # to add, a literal
+    stride_bytes,  # from one group of four matrices to the next, a literal
+    flip,       # 1: the stride changes bits (xor); 0: it is added; a literal
     count,      # of such groups, a literal
     transpose,  # 1: each lane gets two neighbours of a column; 0: of a row; a literal
 ) -> tuple:     # 4·count uint32
@@ -157,10 +160,11 @@ def ldmatrix(
     rows = scheduler.exchange(int(address), frame)
     for group in range(count):
         for matrix in range(4):
-            row = rows[8 * matrix + lane // 4] + offset
-            row = row ^ step * group if flip else row + step * group
+            row = rows[8 * matrix + lane // 4] + offset_bytes
+            row = row ^ stride_bytes * group if flip else row + stride_bytes * group
             if row % 16:
-                raise scheduler.SimulatorError(f"a row starts at byte {row}, which is not a multiple of 16", "alignment")
+                raise scheduler.SimulatorError(
+                    f"a row starts at byte {row}, which is not a multiple of 16", "alignment")
             low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)
             found.append(np.uint32(low) | np.uint32(high) << np.uint32(16))
     if not transpose: return tuple(found)

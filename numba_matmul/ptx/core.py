@@ -1,4 +1,5 @@
-"""A function in Python for the simulator, an instruction for the compiler: so a kernel can use anything the GPU can do. Here: how the two are bound together, wide accesses, addresses, and tuples of numbers."""
+"""A function in Python for the simulator, an instruction for the compiler: so a kernel can use anything the
+GPU can do. Here: how the two are bound together, wide accesses, addresses, and tuples of numbers."""
 import re
 import sys
 from functools import cache, partial
@@ -73,8 +74,9 @@ def bind(
             return scope[name]
         scope["emitted"] = intrinsic(define(f"def {name}(typing_context, {names}): return typed({names})"))
         scope["body"] = define(f"def {name}({names}): return emitted({names})")
-        overload(function, target="cuda", prefer_literal="n" in operands, inline="always" if inline else "never")(
-            define(f"def {name}({names}): return body"))
+        typing = define(f"def {name}({names}): return body")
+        overload(function, target="cuda", prefer_literal="n" in operands,
+                 inline="always" if inline else "never")(typing)
         return function
     return teach
 
@@ -204,25 +206,25 @@ def _element(array, address):
 def _emit_load_fours(context, builder, kinds, args):
     from llvmlite import ir
     word, four, parts = ir.IntType(32), ir.VectorType(ir.FloatType(), 4), []
-    _, start, offset, step, count = args
+    _, start, offset_bytes, stride_bytes, count = args
     for group in range(count // 4):
-        here = builder.add(start, word(offset + step * group))
+        here = builder.add(start, word(offset_bytes + stride_bytes * group))
         parts += _load_vector(builder, builder.inttoptr(here, ir.PointerType(four, SHARED)))
     return parts
 
-@bind(_emit_load_fours, "-rnnn", lambda array, address, offset, step, count:
+@bind(_emit_load_fours, "-rnnn", lambda array, address, offset_bytes, stride_bytes, count:
       types.UniTuple(types.float32, count))
 def load_fours_at(
-    array,    # in shared memory
-    address,  # see `shared_address`
-    offset,   # bytes to add, a literal
-    step,     # bytes from one group to the next, a literal
-    count,    # of numbers, a literal
+    array,         # in shared memory
+    address,       # see `shared_address`
+    offset_bytes,  # to add, a literal
+    stride_bytes,  # from one group to the next, a literal
+    count,         # of numbers, a literal
 ) -> tuple:
     "`count` float32 of shared memory in groups of four, an access each; aligned to 16 bytes."
     frame, numbers = sys._getframe(1), ()
     for group in range(count // 4):
-        numbers += array.load(_element(array, address + offset + step * group), 4, frame)
+        numbers += array.load(_element(array, address + offset_bytes + stride_bytes * group), 4, frame)
     return numbers
 
 
@@ -333,5 +335,6 @@ def store_relaxed(
     index,  # unsigned integer
     value,  # uint64
 ):
-    "Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA, st.relaxed."
+    """Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA,
+    st.relaxed."""
     array.store_relaxed(index, value, sys._getframe(1))

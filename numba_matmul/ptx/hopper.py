@@ -40,12 +40,12 @@ def mbarrier_arrive(
 
 @bind("{ .reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [$0], $1; "
       "@done bra end; bra again; end: }", "rr")
-def mbarrier_try_wait(
+def mbarrier_wait(
     barrier,  # address
     parity,   # 0 for the first phase, then 1, 0, …; 1 at a new barrier does not wait
 ):
-    "Wait until the phase with that parity has ended: mbarrier.try_wait.parity in a loop, PTX ISA."
-    hopper.mbarrier_try_wait(barrier, parity, sys._getframe(1))
+    "Wait until the phase with that parity has ended: a loop around it. PTX ISA, mbarrier.try_wait."
+    hopper.mbarrier_wait(barrier, parity, sys._getframe(1))
 
 @bind("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "l")
 def fence_proxy_tensormap(
@@ -66,17 +66,19 @@ WORDS_BEFORE = 6  # and what comes before the first one, see `tensor_map_address
 
 def _emit_tensor_map_address(context, builder, kinds, args):
     from llvmlite import ir
-    parameter = f"{builder.function.name}_param_{WORDS_BEFORE + MAP_WORDS * args[1]}"  # as the compiler names them
-    return _assembly(builder, f"{{ .reg .b64 at; mov.b64 at, {parameter}; cvta.param.u64 $0, at; }}", "=l", (),
-                     [ir.IntType(64)], pure=True)[0]
+    # as the compiler names parameters
+    parameter = f"{builder.function.name}_param_{WORDS_BEFORE + MAP_WORDS * args[1]}"
+    text = f"{{ .reg .b64 at; mov.b64 at, {parameter}; cvta.param.u64 $0, at; }}"
+    return _assembly(builder, text, "=l", (), [ir.IntType(64)], pure=True)[0]
 
 @bind(_emit_tensor_map_address, "-n", types.uint64, inline=True)
 def tensor_map_address(
     maps,    # the first parameter of the kernel that calls this: see `TensorMapWords`
     number,  # of the tensor map, a literal
 ):
-    """Address of a tensor map among a kernel's parameters, where nothing has to be fenced. It must be a multiple of 64,
-    and on compute capability 9.0 parameters begin 16 bytes behind one: so there are six words before the first map."""
+    """Address of a tensor map among a kernel's parameters, where nothing has to be fenced. It must be a
+    multiple of 64, and on compute capability 9.0 parameters begin 16 bytes behind one: so there are six words
+    before the first map."""
     words = WORDS_BEFORE + MAP_WORDS * int(number)
     return hopper.parameter_map(maps[words:words + MAP_WORDS])
 
@@ -114,18 +116,19 @@ def _emit_wgmma(context, builder, kinds, args):
                   f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1, {transpose >> 1}, {transpose & 1};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
-    unset = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
-    return _with_sums(builder, " ".join(lines), cgutils.unpack_tuple(builder, acc) if scale_d else unset, [a, b])
+    sums = cgutils.unpack_tuple(builder, acc)
+    if not scale_d: sums = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
+    return _with_sums(builder, " ".join(lines), sums, [a, b])
 
 @bind(_emit_wgmma, "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async(
     acc,             # sums, a tuple of n/2 float32
     a, b,            # descriptors of 64×16 and 16×n, uint64
-    step_a, step_b,  # what to add to them for the next 16 of k, literals
-    steps,           # how many times 16, a literal
-    transpose,       # 1: neighbours in a row of B's tile lie along n, not k; 2: in A's along m; 3: both; a literal
-    pending,         # how many such calls may still be at work on return, a literal
-    scale_d,         # 0: the sums begin at zero, whatever `acc` holds; 1: they go on; a literal
+    step_a, step_b,  # what to add to them for the next 16 of k; all from here on are literals
+    steps,           # how many times 16
+    transpose,       # 1: neighbours in a row of B's tile lie along n, not k; 2: in A's along m; 3: both
+    pending,         # how many such calls may still be at work on return
+    scale_d,         # 0: the sums begin at zero, whatever `acc` holds; 1: they go on
 ) -> tuple:
     """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
     `wgmma_wait_group`. One block of assembly, with the fence before and the group behind it, since

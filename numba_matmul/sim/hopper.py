@@ -89,7 +89,7 @@ def mbarrier(address) -> MBarrier:
                              "with no barrier of the block between", "barrier", at="mbarrier")
     return found
 
-def mbarrier_try_wait(address, parity, frame):
+def mbarrier_wait(address, parity, frame):
     "Pause until the phase of that parity has ended."
     barrier = mbarrier(address)
     getcurrent().wait_until(frame, lambda: barrier.phase % 2 != parity, barrier)

@@ -1,0 +1,126 @@
+"""Around a planned main loop: where a thread copies from and to, what it reads, and how its results leave.
+
+The tiles of A and B lie in a ring in shared memory, one flat array, one stage behind the other: first the
+rows of A's tile, then those of B's. All places are addresses in bytes, so that what is the same in every
+stage is a constant in the machine code.
+"""
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from ..ptx.core import global_address, shared_address
+from ..static import static, unrolled
+from .tiles import WarpTile
+from numba import cuda, int32, uint32, uint64
+
+
+class TileAddresses(NamedTuple):
+    "Two addresses in shared memory, or two strides: bytes."
+    a: int  # in A's part of a stage
+    b: int  # in B's
+
+class SourceAddress(NamedTuple):
+    "What a thread copies next."
+    array: object  # A or B, flat
+    address: int   # of the first element
+    pass_stride_bytes: int    # from the rows of one pass to those of the next
+    k_tile_stride_bytes: int  # from one k tile to the next
+    rows: int      # that are left to the edge of the matrix
+    cols: int
+
+class ThreadPlace(NamedTuple):
+    "Which part of the work of a block is a thread's."
+    row: int    # of its first result, in the block's tile of C
+    col: int
+    factors: TileAddresses  # that it multiplies, in the first stage
+    copied: TileAddresses   # where it copies to, in the first stage
+    a_row: int  # of the first element that it copies, in the tile of A
+    a_col: int
+    b_row: int  # the same in the tile of B
+    b_col: int
+
+
+# Numba puts functions with inline="always" in place of their calls, so the compiler doesn't notice that they
+# are functions.
+
+@cache
+def thread_place_in_ring(
+    tile: WarpTile,
+    place: Callable,  # device function: thread → row and column of its first result
+    hidden: bool,     # must the compiler not know how the factors' addresses follow from the thread's number?
+) -> Callable:
+    "A device function: the `ThreadPlace` of a thread."
+    bn, bk = tile.bn, tile.bk
+    a_width = tile.bm + tile.pad_a
+    b_start = bk * a_width
+
+    @cuda.jit(device=True, inline="always")
+    def place_in_ring(
+        ring,    # the array in shared memory
+        thread,  # number in the block
+    ):
+        row, col = place(thread)
+        a_row, a_col = uint32(thread // bk), uint32(thread % bk)
+        b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
+        copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + a_row)),
+                               shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
+        factors_a = shared_address(ring, uint64(row))
+        factors_b = shared_address(ring, uint64(b_start + col))
+        if hidden:  # each lane asks itself, which the compiler cannot know
+            lane = int32(thread % 32)
+            factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane))
+            factors_b = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_b), lane))
+        return ThreadPlace(row, col, TileAddresses(factors_a, factors_b), copied, a_row, a_col, b_row, b_col)
+    return place_in_ring
+
+
+@cache
+def thread_sources(
+    tile: WarpTile,
+) -> Callable:
+    "A device function: the `SourceAddress` of A and that of B from which a thread copies."
+    bk = tile.bk
+    pass_a = tile.threads // bk  # rows a pass
+    pass_b = 4 * tile.threads // tile.bn
+    k_tile_bytes = 4 * bk  # of a row of A, or of a column of B
+
+    @cuda.jit(device=True, inline="always")
+    def sources(
+        a, b,        # flat
+        m, n, k,     # sizes of the matrices
+        row0, col0,  # where the tile of C begins
+        k0,          # the first column of A, the first row of B
+        place,       # `ThreadPlace`
+    ):
+        from_a = global_address(a, uint64((row0 + place.a_row) * k + k0 + place.a_col))
+        from_b = global_address(b, uint64((k0 + place.b_row) * n + col0 + place.b_col))
+        return (SourceAddress(a, from_a, uint64(4 * pass_a * k), uint64(k_tile_bytes),
+                              m - row0 - place.a_row, k - k0 - place.a_col),
+                SourceAddress(b, from_b, uint64(4 * pass_b * n), uint64(k_tile_bytes * n),
+                              k - k0 - place.b_row, n - col0 - place.b_col))
+    return sources
+
+
+@cache
+def group_writer(
+    tile: WarpTile,
+    write4: Callable,  # device function (c, row, col, four results, alpha, beta)
+) -> Callable:
+    "A device function: write all results of a thread, four neighbours at a time, straight from the tuple."
+    rows, cols = tile.shape
+    step_m, step_n = tile.step
+    tm = tile.tm
+
+    @cuda.jit(device=True)
+    @unrolled
+    def write_all(
+        c,         # (m, n)
+        acc,       # tuple of the thread's results, row by row
+        row, col,  # where the first belongs
+        alpha, beta,
+    ):
+        for i in static(rows):
+            for j in static(cols // 4):
+                four = acc[cols * i + 4 * j:cols * i + 4 * j + 4]
+                write4(c, row + (i // tm * step_m + i % tm), col + j * step_n, four, alpha, beta)
+    return write_all
