@@ -12,8 +12,8 @@ happens, so they look at the first warp of a recorded run: its loads, stores and
 - **loads per tile**: two, one of A and one of B.
 """
 from ..exercise import Exercise, Goal, Mutant, judge_kernel, reached, with_constants
-from ..microscope import trace
 from ..process import in_child
+from ..timeline import trace
 from .e10 import NO_FENCES, case, from_library
 import numpy as np
 
