@@ -369,6 +369,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.sim.scheduler': {},
             'numba_matmul.sim.types': {},
             'numba_matmul.sim.typing': {},
+            'numba_matmul.source': {},
             'numba_matmul.static': {},
+            'numba_matmul.timeline': {},
             'numba_matmul.torch_ops': {},
             'numba_matmul.util': {}}}

@@ -27,7 +27,8 @@ from .bench.timing import measure_runtime
 from .compiler import CompileError, machine_code
 from .draw import Markdown, number_text
 from .microscope import Site, View, microscope
-from .process import ChildError, has_compiler, in_child, kernel_parts, parsed
+from .process import ChildError, has_compiler, in_child, kernel_parts
+from .source import parsed
 from .sim.launch import all_arguments
 from .sim.scheduler import SimulatorError
 from numba import config, cuda

@@ -12,7 +12,8 @@ import linecache
 import re
 from types import CellType, CodeType, FunctionType
 
-from .process import TREES, parsed
+from .process import TREES
+from .source import parsed
 
 MOST_TURNS = 1024  # of a loop: one with more is a mistake
 

@@ -11,7 +11,8 @@ from types import CellType, FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from ..process import TREES, parsed
+from ..process import TREES
+from ..source import parsed
 from .bytecode import bytecode_tree
 from .calls import Calls
 from .operators import (NARROW, UNKNOWN, Value, assign, boxed, call, constant,
