@@ -67,7 +67,8 @@ def note_errors(tab, found):
 
 
 def look(tab, address, picture):
-    "Problems of one page; its anchors, and what it links to. `picture`: how names of screenshots begin, if any are kept."
+    """Problems of one page; its anchors, and what it links to. `picture`: how names of screenshots begin, if
+    any are kept."""
     tab.set_viewport_size(dict(width=WIDTHS[0], height=HEIGHT))
     tab.goto(address)
     found = tab.evaluate(LOADED)
@@ -75,7 +76,7 @@ def look(tab, address, picture):
     for width in WIDTHS:
         tab.set_viewport_size(dict(width=width, height=HEIGHT))
         for mode in MODES:
-            tab.evaluate("mode => Object.assign(document.documentElement.dataset, {theme: mode, mode: mode})", mode)
+            tab.evaluate("mode => Object.assign(document.documentElement.dataset, {theme: mode, mode})", mode)
             seen = tab.evaluate(LOOKED_AT)
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["excess"] > 0: problems.append(f"{seen['excess']} pixels wider than {width}")
@@ -101,7 +102,8 @@ def main(names, pictures):
         tab, errors = browser.new_page(), []
         note_errors(tab, errors)
         for page in chosen:
-            found, ids[page], links[page] = look(tab, base + page, pictures and pictures/page.replace("/", "-"))
+            found, ids[page], links[page] = look(tab, base + page,
+                                                 pictures and pictures/page.replace("/", "-"))
             problems += [f"{page}: {problem}" for problem in (*errors, *found)]
             errors.clear()
     for page, targets in links.items():
@@ -111,7 +113,8 @@ def main(names, pictures):
             file = path if path and not path.endswith("/") else path + "index.html"
             anchor = unquote(target.fragment)
             if not (OUT/file).exists(): problems.append(f"{page}: {path} is not there")
-            elif anchor and anchor not in ids.get(file, [anchor]): problems.append(f"{page}: no #{anchor} in {file}")
+            elif anchor and anchor not in ids.get(file, [anchor]):
+                problems.append(f"{page}: no #{anchor} in {file}")
     print("\n".join(problems) or f"{len(ids)} pages are as they should be ({time.time() - start:.0f} s)")
     return bool(problems)
 
