@@ -57,6 +57,12 @@ def test_the_pythons_are_the_same_everywhere():
     assert f"3.{MIN[1]} to 3.{MAX[1] - 1}" in (ROOT/"Makefile").read_text(encoding="utf-8")
 
 
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT/"CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["title"]) == (INI["DEFAULT"]["version"], INI["DEFAULT"]["title"])
+    assert citation["authors"] == [{"name": INI["DEFAULT"]["author"]}]
+
+
 def test_the_tested_set_can_be_installed_on_every_python():
     "4.1.1 of soupsieve asked for Python 3.11.5: nothing could be installed on Debian 12, which has 3.11.2."
     asked = {name: found.metadata.get("Requires-Python", "") for name in PINS if (found := installed(name))}
