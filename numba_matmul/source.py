@@ -31,17 +31,17 @@ def parsed(
 class _MachineCode(ast.NodeTransformer):
     "Leaves only what machine code can depend on."
     def visit_FunctionDef(self, node):
-        node.returns, node.body = None, _without_docstring(node.body)
+        if ast.get_docstring(node) is not None: del node.body[0]
         # The Python body of an instruction is for the simulator; the compiler puts what the decorator says.
-        if any(isinstance(x, ast.Call) and ast.unparse(x.func) == "bind" for x in node.decorator_list):
-            node.body = []
-        decorators, node.decorator_list = node.decorator_list, []
+        if any(ast.unparse(x).startswith("bind(") for x in node.decorator_list): node.body = []
+        # PTX stands in decorators, so their strings stay.
+        decorators, node.decorator_list, node.returns = node.decorator_list, [], None
         self.generic_visit(node)
         node.decorator_list = decorators
         return node
 
     def visit_ClassDef(self, node):
-        node.body = _without_docstring(node.body)
+        if ast.get_docstring(node) is not None: del node.body[0]
         return self.generic_visit(node)
 
     def visit_arg(self, node):
@@ -61,8 +61,7 @@ class _MachineCode(ast.NodeTransformer):
 
     def visit_Expr(self, node):
         "Calls that only check something are left out."
-        name = ast.unparse(node.value.func) if isinstance(node.value, ast.Call) else ""
-        return None if name.startswith(("check_", "need_")) else self.generic_visit(node)
+        return None if ast.unparse(node).startswith(("check_", "need_")) else self.generic_visit(node)
 
     def visit_Call(self, node):
         "Of `Kernel(…)` only its two functions count."
@@ -70,50 +69,39 @@ class _MachineCode(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def visit_JoinedStr(self, node): return ast.Constant("")
+
     def visit_Constant(self, node):
-        "A string with a space is for people. (PTX stands in decorators, which aren't visited.)"
+        "A string with a space is for people."
         return ast.Constant("") if isinstance(node.value, str) and " " in node.value else node
 
 
-def _without_docstring(body):
-    first = body[0]
-    said = isinstance(first, ast.Expr) and isinstance(first.value,
-                                                      ast.Constant) and isinstance(first.value.value, str)
-    return body[said:]
-
-
-class _Module:
-    "The definitions of a source file, and what it imports from others of the package."
-    def __init__(self, path):
-        # name → statements; name → path and name there, "" for the module itself
-        self.definitions, self.imports = {}, {}
-        for node in parsed(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.level: self.note_import(path, node)
-            elif isinstance(node, (ast.FunctionDef, ast.ClassDef)): self.define(node.name, node)
-            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                for x in (x for target in targets for x in ast.walk(target)):
-                    if isinstance(x, ast.Name): self.define(x.id, node)  # a.plan = … belongs to a
-
-    def define(self, name, node): self.definitions.setdefault(name, []).append(node)
-
-    def note_import(self, path, node):
-        folder = path.parents[node.level - 1]/(node.module or "").replace(".", "/")
-        for alias in node.names:
-            as_module = folder/f"{alias.name}.py"
-            found = (as_module, "") if as_module.exists() else (folder.with_suffix(".py"), alias.name)
-            self.imports[alias.asname or alias.name] = found
+def _defined(node):
+    "The names that a statement defines. (`a.plan = …` belongs to a.)"
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return [node.name]
+    targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", ())
+    return [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
 
 
 @cache
-def _module(path): return _Module(path)
+def _module(path):
+    """What a source file defines, name → statements, and what it imports from others of the package, name →
+    file and name there, which is empty for a module."""
+    definitions, imports = {}, {}
+    for node in parsed(path.read_text(encoding="utf-8")).body:
+        for name in _defined(node): definitions.setdefault(name, []).append(node)
+        if not (isinstance(node, ast.ImportFrom) and node.level): continue
+        folder = path.parents[node.level - 1]/(node.module or "").replace(".", "/")
+        for alias in node.names:
+            found = folder/f"{alias.name}.py", ""
+            if not found[0].exists(): found = folder.with_suffix(".py"), alias.name
+            imports[alias.asname or alias.name] = found
+    return definitions, imports
 
 
 @cache
 def _home_of(name):
     "The file of `kernels` that defines this host function; `None` if none does."
-    return next((path for path in sorted((PACKAGE/"kernels").glob("*.py"))
-                 if name in _module(path).definitions), None)
+    return next((path for path in sorted((PACKAGE/"kernels").glob("*.py")) if name in _module(path)[0]), None)
 
 
 def _named(node):
@@ -135,7 +123,7 @@ def _plain(x):
 @cache
 def _reached(path, name):
     "The text of a definition's statements without what doesn't count, and the names from outside in them."
-    trees = [_MachineCode().visit(node) for node in _module(path).definitions.get(name, ())]
+    trees = [_MachineCode().visit(node) for node in _module(path)[0][name]]
     return repr(_plain(trees)), {pair for tree in trees for pair in _named(tree)}
 
 
@@ -148,11 +136,12 @@ def definitions(
         path, one = todo.pop()
         file = path.relative_to(PACKAGE).as_posix()
         if (file, one) in found or not file.startswith(ROOMS) or file in HOST: continue
-        if one in _module(path).imports: todo.append(_module(path).imports[one])
-        if one not in _module(path).definitions: continue
+        defined, imports = _module(path)
+        if one in imports: todo.append(imports[one])
+        if one not in defined: continue
         found[file, one], names = _reached(path, one)
         for other, attribute in names:
-            target, there = _module(path).imports.get(other, (path, other))
+            target, there = imports.get(other, (path, other))
             todo.append((target, there or attribute))
     return found
 

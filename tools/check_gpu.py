@@ -91,10 +91,9 @@ def random_case(kernel):
 
 def many_launches(kernel, m, n, k):
     "The same product a hundred times, each time of new matrices into an array of NaN."
-    dtype = getattr(torch, kernel.dtype)
     for _ in range(REPEATS):
-        a, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n)))
-        assert_matmul_correct(a, b, kernel(a, b, torch.full((m, n), torch.nan, device="cuda", dtype=dtype)))
+        a, b, c = overlapping.matrices(kernel, m, n, k)
+        assert_matmul_correct(a, b, kernel(a, b, c))
 
 
 def large_case(kernel, m, n, k):
@@ -153,8 +152,7 @@ def find_tricky(*names):
 
 def once(number, m, n, k):
     "One product, for compute-sanitizer."
-    dtype = getattr(torch, KERNELS[number].dtype)
-    a, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n)))
+    a, b, _ = overlapping.matrices(KERNELS[number], m, n, k)
     assert_matmul_correct(a, b, KERNELS[number](a, b))
 
 
