@@ -180,6 +180,7 @@ def write_card(
     if not (path or CHECKOUT):
         raise ValueError("the course's checkout is not here, so there is no card to change: "
                          "give a file to write")
+    # What the file has already is checked before anything is written: it must be this GPU's card.
     file_name = re.sub(r"[^a-z0-9]+", "-", card["gpu"].lower()) + ".json"
     path = Path(path) if path else card_folder()/file_name
     try: old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}

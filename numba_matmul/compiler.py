@@ -299,8 +299,7 @@ def _own_signature(kernel, options):
 
 
 def machine_code(
-    # a kernel, alone or with its launch configuration; or a host function, which launches one
-    kernel,
+    kernel,          # a kernel, alone or with its launch configuration; or a host function that launches one
     signature=None,  # types of a kernel's arguments: "void(float32[:, ::1], uint64)"; its own, if it has one
     target="sm_90",  # a key of `TARGETS`
     shape=(256, 256, 256),  # m, n, k for which a host function chooses its kernel
@@ -310,6 +309,7 @@ def machine_code(
     `TypeError` or `ValueError` for what it can't take."""
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(TARGETS)}")
+    # What is compiled, for which types, and in blocks of how many threads, where that is known.
     threads = None
     if parts := kernel_parts(kernel):
         fn, options, configuration = parts
@@ -322,6 +322,7 @@ def machine_code(
         raise TypeError(f"a signature is for a kernel, and {getattr(kernel, '__name__', kernel)!r} "
                         "is none: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
+    # A compiler's answer is kept: the lessons and tests ask for the same kernels again and again.
     path = _cache_file(Pickler.dumps(kernel)[0], signature, target)
     try: found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
@@ -329,6 +330,7 @@ def machine_code(
         with suppress(OSError):  # where nothing can be kept, it is compiled each time
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(found))  # another process may be reading
+    # A launch fails where the threads of a block need more registers than there are.
     make_ptx = partial(_compiled, kernel, signature, target, ptx=True)
     code = _read(found, kernel.py_func.__name__, target, make_ptx)
     if threads and (why := misfit(threads, code.registers)):

@@ -112,9 +112,8 @@ class Site:
     sample: dict = field(default_factory=dict, repr=False)  # of the first request: lane →
                                                 # first byte, index, byte it was copied from
     count: int = 1    # elements per lane
-    # of a global matrix: do neighbours in memory lie below each other? how many elements
-    layout: tuple = (False, 1, 0)
-                      # apart? how many elements of its sector lie before it?
+    layout: tuple = (False, 1, 0)  # of a global matrix: do neighbours in memory lie below each other? how
+                      # many apart? how many elements of its sector lie before it?
 
     @property
     def cost(self):
@@ -145,6 +144,7 @@ def _watch(launch, args, blocks):
     memory.recorder, launch.blocks = record, blocks
     try: launch(*args)
     finally: memory.recorder = None
+    # What the lanes of a warp did at the same turn of an instruction is one request. A site adds them up.
     sites = defaultdict(dict)
     for (place, block, *_), lanes in seen.items():
         (code, at, space, operation, name, size, count, layout), line = place, lanes[0][2]
@@ -159,6 +159,7 @@ def _watch(launch, args, blocks):
         else: site.passes += wavefronts(starts, size)
         site.wanted += len(set(starts.values())) * size
         if not site.sample: site.sample = sample
+    # Memory counted elements as they lie; a reader knows them by row and column.
     shapes = {array.name: tuple(array.shape) for array in launch.arrays}
     for array in launch.arrays:
         if array.name in reads: reads[array.name] = _by_place(array, reads[array.name])

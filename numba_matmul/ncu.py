@@ -217,6 +217,7 @@ def stalls(
     """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with
     profiles; waits below 0.1 are left out. Returns the figure."""
     import matplotlib.pyplot as plt
+    # Only reasons that matter to one of the kernels, on an axis of whole powers of ten.
     found, least = _profiled()["profiles"], 0.1
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
     shown = [reason for reason in STALLS if any(row.get(reason, 0) >= least for row in rows.values())]
@@ -224,6 +225,7 @@ def stalls(
     first, last = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
     last = max(first + 1, last)
     fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.55), layout="constrained")
+    # The last kernel always has the last mark, however many are shown.
     for i, (name, row) in enumerate(rows.items()):
         color, marker = MARKS[(i - len(rows)) % len(MARKS)]
         waits = [row.get(reason, 0) for reason in shown]

@@ -308,6 +308,7 @@ def main(wanted):
         STATE.parent.mkdir(exist_ok=True)
         passed = {name: part for name, part in ended.items() if not part["failed"]}
         write_whole(STATE, json.dumps(dict(of=what_is_checked(), parts=passed)))
+    # Only a whole check without a failure reaches the card.
     failed = [x for part in ended.values() for x in part["failed"]]
     tools = ended.get("sanitizer", dict(errors={}, no_answer=[]))
     runs = {name: part["runs"] for name, part in ended.items()}

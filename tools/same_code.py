@@ -91,6 +91,7 @@ def main(base, stamp):
         if added.returncode: sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
         try: was, made = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
         finally: subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
+    # Cases that only one of the two has, and then the machine code of those that both have.
     before, after = was["cases"], made["cases"]
     for case in sorted(before.keys() ^ after.keys()):
         print(f"{case}, {(before | after)[case][0]}: only {'before' if case in before else 'after'}")

@@ -25,6 +25,11 @@ def _noted(label, rows):
     return "\n".join([label, *wrap(f"{STALE.strip()} {note}", 55)]) if note else label
 
 
+def _open(*axes):
+    "Axes without a frame on top and on the right."
+    for ax in axes: ax.spines[["top", "right"]].set_visible(False)
+
+
 def plot_rows(
     rows,   # rows of a result card, of one size and one type
     title,  # text above the picture
@@ -47,7 +52,7 @@ def plot_rows(
     ax.set(xlabel=_noted("GFLOP/s (and % of cuBLAS)", rows), xlim=(0, 1.3 * right))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_title(title, pad=18)
-    ax.spines[["top", "right"]].set_visible(False)
+    _open(ax)
 
 def rows_at(
     card,       # a result card
@@ -109,7 +114,8 @@ def draw_sizes(
           f"no card has {dtype} speeds at powers of two")
     fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True,
                              squeeze=False, layout="constrained")
-    shown = []
+    _open(*axes.flat)
+    shown = []  # rows, for the note on stale ones
     for ax, card in zip(axes.flat, cards):
         cublas = {}
         for kernel in kernels_of(dtype):
@@ -124,7 +130,6 @@ def draw_sizes(
         ax.set_xticks(sorted(cublas), sorted(cublas))
         ax.minorticks_off()
         ax.grid(color="#DDDDDD", lw=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
     axes[-1, 0].set_xlabel(_noted("m = n = k", shown))
     lines, names = axes[0, 0].get_legend_handles_labels()
     fig.legend(lines[::-1], names[::-1], loc="outside right", frameon=False, fontsize=8)
@@ -155,7 +160,9 @@ def draw_shapes(
                              layout="constrained")
     every = [percent for found in panels.values() for row in found.values() for percent in row.values()]
     gpus = list(dict.fromkeys(gpu for found in panels.values() for row in found.values() for gpu in row))
+    _open(*axes.flat)
     for ax, (title, found) in zip(axes.flat, panels.items()):
+        # The fastest first, by the first GPU; a GPU has a shape, and the others' are hollow.
         sizes = sorted(found, key=lambda size: -next(iter(found[size].values())))
         for y, size in enumerate(sizes):
             for gpu, percent in found[size].items():
@@ -171,7 +178,7 @@ def draw_shapes(
         ax.minorticks_off()
         ax.grid(color="#E5E5E5", lw=0.6)
         ax.title.set_fontsize(9)
-        ax.spines[["top", "right"]].set_visible(False)
+    # Empty lines make the legend.
     for i, gpu in enumerate(gpus):
         axes[0, 0].plot([], [], "os^D"[i % 4], color="#444444", label=gpu,
                         markerfacecolor="none" if i else "#444444")
@@ -200,6 +207,7 @@ def draw_roofline(
     import matplotlib.pyplot as plt
     _need(profiled(card), f"{card['gpu']} has no profiles")
     fig, ax = plt.subplots(figsize=(7, 4.8), layout="constrained")
+    # The roofs: a slope for the memory, a flat part for each kind of arithmetic.
     copy = card["copy_gb_s"]
     for peak in peaks(card):
         ax.plot([0.03, peak / copy, 5000], [0.03 * copy, peak, peak], color="black", lw=1)
@@ -220,7 +228,7 @@ def draw_roofline(
     fig.legend(loc="outside right", frameon=False, fontsize=8)
     ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, 4096×4096×4096",
            xlabel=_noted("operations for each byte", rows.values()))
-    ax.spines[["top", "right"]].set_visible(False)
+    _open(ax)
     plt.close(fig)
     return fig
 
@@ -242,6 +250,8 @@ def draw_causes(
     _need(kernels, f"{card['gpu']} has no profiles of float32 kernels")
     numbers, rows, ffmas = [kernel.number for kernel in kernels], range(len(kernels)), 4096**3 / 32
     fig, axes = plt.subplots(2, 2, figsize=(7, 7), sharey=True, layout="constrained")
+    _open(*axes.flat)
+    # Three panels count accesses, the last one cycles of waiting.
     for ax, (title, names) in zip(axes.flat, CAUSES.items()):
         values = [total(kernel, names) / ffmas for kernel in kernels]
         ax.plot([value or float("nan") for value in values], rows, "o", color="#444444")
@@ -259,7 +269,6 @@ def draw_causes(
         ax.minorticks_off()
         ax.title.set_fontsize(9)
         ax.grid(axis="y", color="#DDDDDD")
-        ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[:, 0]: ax.set(yticks=rows, yticklabels=numbers, ylabel="kernel")
     axes[0, 0].invert_yaxis()
     fig.suptitle(f"{card['gpu']}, 4096×4096×4096", fontsize=9)

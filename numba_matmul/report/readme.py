@@ -70,6 +70,7 @@ def readme_ladder() -> str:
     cards = [card for card in load_cards() if rows_at(card)]
     lines, around = [], "| {} |".format
     for card in cards:
+        # The line that says which card, and what cuBLAS did there.
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
                   for dtype, rows in by_dtype(rows_at(card)).items()}
         cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {dtype}" for dtype, speed in speeds.items())
@@ -80,7 +81,7 @@ def readme_ladder() -> str:
               "beside it.)"]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
-    shown = []
+    shown = []  # rows, for the note on stale ones
     for kernel in (*KERNELS.values(), *OTHERS):
         rows = [card_row(card, kernel.name, 4096) for card in cards]
         if not kernel.number and not any(rows): continue
@@ -103,13 +104,15 @@ def readme_speed() -> str:
               "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
               "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
               "GFLOP/s at 4096, last kernel"]
+    # A column for each card and type: its first and its last kernel, at sizes chosen by us, and by chance.
     for card in load_cards():
         steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
         chance = by_chance(card.get("experiments", {}).get("twenty shapes by chance", {}).get("values", {}))
         for dtype, rows in by_dtype(rows_at(card)).items():
             first, last = rows[0], [row for row in rows if number_of(row["name"])][-1]
-            shapes, call = [chance.get((dtype, fits)) for fits in (True, False)], calls.get(last["name"])
-            us = [f"{statistics.median(call[1024][name]):.1f}" for name in ("us", "torch_us")] if call else []
+            shapes = [chance.get((dtype, fits)) for fits in (True, False)]
+            call = calls.get(last["name"], {}).get(1024)
+            us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
             head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}")
             larger, row = card_row(card, last["name"], 8192), steady.get((dtype, 4096))
             shown += [first, last, larger]
@@ -150,8 +153,8 @@ def readme_calls() -> str:
     where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
     host = f" Where the host takes much longer than the GPU, it sets the pace: {where}." if where else ""
     return "\n".join([*lines, "",
-                      "(By the wall clock, 1,000 calls one after the other, square matrices, less is better: "
-                      f"what a program sees, the host's work included.{host})"])
+                      "(By the wall clock, 1,000 calls one after the other, square matrices, lower is "
+                      f"better: what a program sees, the host's work included.{host})"])
 
 
 def readme_colab() -> str:
