@@ -151,7 +151,8 @@ def cycles_per_step(
     """Cycles of a multiprocessor per finished step (32 multiply-adds) of a warp; the card must hold the
     kernel at that size."""
     row = card_row(card, name, size)
-    if row is None: raise LookupError(f"the card of the {card['gpu']} has no speed of {name!r} at {size}")
+    if row is None:
+        raise LookupError(f"the card of the {card['gpu']} has no speed of {name!r} at {size}")
     cycles = row["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
     return cycles / (size**3 / 32)
 
@@ -186,7 +187,8 @@ def write_card(
     try: old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except (OSError, ValueError) as e:
         raise ValueError(f"{path.name} stays as it is, for it is no result card: {e}") from None
-    if not isinstance(old, dict): raise ValueError(f"{path.name} stays as it is, for it is no result card")
+    if not isinstance(old, dict):
+        raise ValueError(f"{path.name} stays as it is, for it is no result card")
     if old.get("gpu", card["gpu"]) != card["gpu"]:
         raise ValueError(f"{path.name} is the card of one {old['gpu']}: choose another file")
     card = old | card

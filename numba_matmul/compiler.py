@@ -294,7 +294,8 @@ def _own_signature(kernel, options):
     given = options.get("signature") or list(getattr(kernel, "overloads", ()))
     several, name = given if isinstance(given, list) else [given], kernel.py_func.__name__
     if len(several) == 1: return several[0]
-    if several: raise ValueError(f"{name} has {len(several)} signatures: pass one of them to machine_code")
+    if several:
+        raise ValueError(f"{name} has {len(several)} signatures: pass one of them to machine_code")
     raise ValueError(f'{name} is a kernel, so it needs a signature, such as "void(float32[:, ::1], uint64)"')
 
 
@@ -335,7 +336,8 @@ def machine_code(
     code = _read(found, kernel.py_func.__name__, target, make_ptx)
     if threads and (why := misfit(threads, code.registers)):
         raise CompileError(f"{code.name} can't be launched: {why}")
-    if not threads: code.most_threads = next(n for n in range(1024, 0, -32) if not misfit(n, code.registers))
+    if not threads:
+        code.most_threads = next(n for n in range(1024, 0, -32) if not misfit(n, code.registers))
     return code
 
 
@@ -378,8 +380,10 @@ def occupancy(
     if target not in MULTIPROCESSORS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(MULTIPROCESSORS)}")
     if not 1 <= threads <= 1024: raise ValueError(f"a block has 1 to 1024 threads, not {threads}")
-    if not 0 <= registers <= 255: raise ValueError(f"a thread has 255 registers at most, not {registers}")
-    if shared_bytes < 0: raise ValueError(f"a block has 0 bytes of shared memory or more, not {shared_bytes}")
+    if not 0 <= registers <= 255:
+        raise ValueError(f"a thread has 255 registers at most, not {registers}")
+    if shared_bytes < 0:
+        raise ValueError(f"a block has 0 bytes of shared memory or more, not {shared_bytes}")
     sm, warps = MULTIPROCESSORS[target], -(-threads // 32)
     unit, system = (256, 0) if target == "sm_75" else (128, 1024)
     shared = -(-(shared_bytes + system) // unit) * unit

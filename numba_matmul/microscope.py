@@ -219,7 +219,8 @@ class View:
     ):
         "The same view, with other names for the kernel's arguments."
         def new(name): return names.get(name, name)
-        def of(site): return replace(site, array=new(site.array)) if site.space == "global" else site
+        def of(site):
+            return replace(site, array=new(site.array)) if site.space == "global" else site
         return replace(self, sites={block: [*map(of, sites)] for block, sites in self.sites.items()},
                        reads={new(name): count for name, count in self.reads.items()},
                        shapes={new(name): shape for name, shape in self.shapes.items()})

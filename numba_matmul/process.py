@@ -96,7 +96,8 @@ def _called(fn):
 def callees(fn):
     "A kernel's function, and those of the device functions that it calls, each once."
     found = [fn]
-    for caller in found: found += [callee for callee in dict.fromkeys(_called(caller)) if callee not in found]
+    for caller in found:
+        found += [callee for callee in dict.fromkeys(_called(caller)) if callee not in found]
     return found
 
 def recursion(fn, callers=()):

@@ -21,7 +21,8 @@ def trace(launch, args, block):
         if thread.lane == 0: events[thread.warp].append((kind, number))
     def record(space, operation, array, index, count, frame, source=None):
         if operation == "copy" and source is None: note("copy")  # zeros land; nothing is read
-        elif operation == "copy" and getcurrent().lane == 0: events[getcurrent().warp][-1] = "copy", 0
+        elif operation == "copy" and getcurrent().lane == 0:
+            events[getcurrent().warp][-1] = "copy", 0
         elif operation != "copy": note(f"{space} {operation}")
     barrier, wait, commit = (StrictModule.syncthreads, async_copy.cp_async_wait_group,
                              async_copy.cp_async_commit_group)
@@ -124,7 +125,8 @@ def time_line(
     fig, ax = plt.subplots(figsize=(7, 0.35 * len(clocks) + 1.5), layout="constrained")
     for row, clock in enumerate(clocks.values()):
         for kind, start, end in clock.spans:
-            if kind != "line": ax.barh(row, end - start, left=start, height=0.5, color=TIME_COLORS[kind])
+            if kind != "line":
+                ax.barh(row, end - start, left=start, height=0.5, color=TIME_COLORS[kind])
         for level, start, end in _levels(clock.flying):  # a dot where they begin
             ax.plot((start, end), (row - 0.36 - 0.11 * level,) * 2, ".-", markevery=[0], markersize=5,
                     color=TIME_COLORS["issue"], lw=1.3)

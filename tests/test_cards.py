@@ -80,12 +80,15 @@ def test_what_is_asked_of_cards_wrongly_is_told(results):
     for card in None, {}, [1]:
         with pytest.raises(ValueError, match="is no result card"): cards.write_card(card)
     for part in "nonsense", 3, ["l2"], None, "":
-        with pytest.raises(ValueError, match="no part is called .*; there are dram"): draw_machine(part)
+        with pytest.raises(ValueError, match="no part is called .*; there are dram"):
+            draw_machine(part)
     for card in {}, "H100", [1]:
         with pytest.raises(ValueError, match="card must"): draw_machine("l2", card=card)
     for shapes in (1, 2, 3), ([[0]], [[0, 1]], [[0]]), ([[0]], [], [[0]]):
-        with pytest.raises(ValueError, match="expected .m, k., .k, n. and .m, n."): draw_matmul(*shapes)
-    with pytest.raises(LookupError, match="no experiment 'nonsense'"): from_card(minimal_card(), "nonsense")
+        with pytest.raises(ValueError, match="expected .m, k., .k, n. and .m, n."):
+            draw_matmul(*shapes)
+    with pytest.raises(LookupError, match="no experiment 'nonsense'"):
+        from_card(minimal_card(), "nonsense")
     with pytest.raises(TypeError, match="expected a function"): experiment("x", "ms", 3)
     with pytest.raises(TypeError, match="expected a dict"): experiment("x", "ms", dict, of=3)
 
@@ -367,7 +370,8 @@ def test_what_makes_other_code(what, tmp_path, monkeypatch):
         shutil.copytree(ROOT/"numba_matmul"/name, tmp_path/name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(source, "PACKAGE", tmp_path)
     def made():
-        for kept in source._module, source._home_of, source._reached, source.fingerprint: kept.cache_clear()
+        for kept in source._module, source._home_of, source._reached, source.fingerprint:
+            kept.cache_clear()
         return source.fingerprint("sgemm_2d_blocktiling")
     before = made()
     name, old, new, other = EDITS[what]
@@ -406,4 +410,5 @@ def test_every_speed_knows_its_code(path):
 
 
 def test_a_name_for_a_list_of_names_is_refused():
-    with pytest.raises(TypeError, match="expected a list of names"): cards.load_cards(kernels="sgemm_naive")
+    with pytest.raises(TypeError, match="expected a list of names"):
+        cards.load_cards(kernels="sgemm_naive")

@@ -45,7 +45,8 @@ def copy(tmp_path_factory):
     for name in "nbs", "numba_matmul":
         shutil.copytree(ROOT/name, target/name,
                         ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
-    for name in "settings.ini", "pyproject.toml", "setup.py", "README.md": shutil.copy(ROOT/name, target/name)
+    for name in "settings.ini", "pyproject.toml", "setup.py", "README.md":
+        shutil.copy(ROOT/name, target/name)
     return target
 
 
@@ -57,7 +58,8 @@ def run(code, folder):
 
 def test_library_is_what_the_notebooks_export(copy):
     run("from nbdev.doclinks import nbdev_export\nnbdev_export()", copy)
-    def modules(root): return {path.relative_to(root) for path in (root/"numba_matmul").rglob("*.py")}
+    def modules(root):
+        return {path.relative_to(root) for path in (root/"numba_matmul").rglob("*.py")}
     for path in [*(copy/"numba_matmul").rglob("*.py"), copy/"pyproject.toml"]:
         written, kept = (file.read_text(encoding="utf-8") for file in (path, ROOT/path.relative_to(copy)))
         assert written == kept, f"{path.name}: run nbdev_export"
@@ -218,7 +220,8 @@ def test_a_card_with_a_failed_check_is_refused():
     cards.check_card(card)
     card["speed"][0] = ({key: card["speed"][0][key] for key in ("name", "m", "n", "k")}
                         | dict(passed=False, message="wrong"))
-    with pytest.raises(jsonschema.ValidationError): jsonschema.Draft202012Validator(SCHEMA).validate(card)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(card)
     with pytest.raises(ValueError, match="card.speed"): cards.check_card(card)
 
 
@@ -348,7 +351,8 @@ def named_files():
 
 
 @pytest.mark.parametrize("path,name", list(named_files()), ids=lambda x: getattr(x, "name", x))
-def test_files_that_are_named_exist(path, name): assert (ROOT/name).exists() or (path.parent/name).exists()
+def test_files_that_are_named_exist(path, name):
+    assert (ROOT/name).exists() or (path.parent/name).exists()
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if re.match(r"(0\d|1\d|3\d)_", p.name)],

@@ -147,7 +147,8 @@ def launch_all(numbers):
     "Launch these kernels of the ladder, and those made here, once each, for the profiler."
     m, n, k = SHAPE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
-    for number in numbers: KERNELS[number](*(x.to(getattr(torch, KERNELS[number].dtype)) for x in (a, b)))
+    for number in numbers:
+        KERNELS[number](*(x.to(getattr(torch, KERNELS[number].dtype)) for x in (a, b)))
     x, out = torch.randn(NUMBERS, device="cuda"), torch.empty(32, device="cuda")
     for kernel in MADE.values(): kernel[1, 32](cuda.as_cuda_array(x), cuda.as_cuda_array(out))
     torch.cuda.synchronize()
@@ -188,7 +189,8 @@ def main(numbers):
     counted = ncu(__file__, "--launch", *copying, kernel="|".join(f"{name}_kernel" for name in names), skip=0,
                   launches=len(names), counters=counters)
     rows, metrics = [], {metric: counter for counter, metric in counters.items()}
-    with ThreadPoolExecutor(4) as pool: totals = list(progress(pool.map(predicted, kernels), "kernels"))
+    with ThreadPoolExecutor(4) as pool:
+        totals = list(progress(pool.map(predicted, kernels), "kernels"))
     for name, total in zip(names, totals):
         for metric, value in total.items():
             counter = metrics[metric]

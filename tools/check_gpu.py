@@ -236,7 +236,8 @@ def large_part(kernels):
 
 
 def sanitizer_part(kernels):
-    if not shutil.which("compute-sanitizer"): return dict(runs=0, failed=[], errors={}, no_answer=[])
+    if not shutil.which("compute-sanitizer"):
+        return dict(runs=0, failed=[], errors={}, no_answer=[])
     runs, found, no_answer = list(product(kernels, SANITIZED)), {}, []
     with ThreadPoolExecutor(max(1, min(12, os.cpu_count() * 3 // 4))) as pool:
         counted = progress(pool.map(lambda run: sanitize(*run), runs), "sanitizer")
@@ -314,7 +315,8 @@ def main(wanted):
     runs = {name: part["runs"] for name, part in ended.items()}
     print(f"{sum(runs.values())} runs, {len(failed)} failed; sanitizer {tools['errors'] or 'not run'}"
           f"{', no answer from ' * bool(tools['no_answer'])}{', '.join(tools['no_answer'])}.")
-    if failed or any(tools["errors"].values()): sys.exit("Nothing was written." if not wanted else 1)
+    if failed or any(tools["errors"].values()):
+        sys.exit("Nothing was written." if not wanted else 1)
     if wanted: return
     result = dict(date=date.today().isoformat(), kernels=[kernel.name for kernel in kernels],
                   seeds={name: part["seed"] for name, part in ended.items()}, runs=runs, failed=len(failed),

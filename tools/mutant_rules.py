@@ -173,7 +173,8 @@ class Rules(ast.NodeVisitor):
             left, right = node.left, node.comparators[0]
             self.add("comparison", node,
                      f"{self.old(left)} {COMPARISONS[type(node.ops[0])]} {self.old(right)}")
-            if not isinstance(right, ast.Constant): self.add("off by one", right, f"({self.old(right)} + 1)")
+            if not isinstance(right, ast.Constant):
+                self.add("off by one", right, f"({self.old(right)} + 1)")
         self.generic_visit(node)
 
     def visit_BinOp(self, node):

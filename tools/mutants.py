@@ -31,7 +31,8 @@ class Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     "Loads one module from a text of its own."
     def __init__(self, module, text): self.module, self.text = module, text
     def find_spec(self, name, path=None, target=None):
-        if name == self.module: return importlib.util.spec_from_loader(name, self, origin=str(path_of(name)))
+        if name == self.module:
+            return importlib.util.spec_from_loader(name, self, origin=str(path_of(name)))
     def exec_module(self, module):
         name = module.__file__ = str(path_of(self.module))
         linecache.cache[name] = len(self.text), None, self.text.decode().splitlines(True), name
@@ -63,7 +64,8 @@ def plant(module, text):
     for name in importers()[module] | {module}:
         if loaded := sys.modules.pop(name, None):
             parent, _, last = name.rpartition(".")
-            if getattr(sys.modules[parent], last, None) is loaded: delattr(sys.modules[parent], last)
+            if getattr(sys.modules[parent], last, None) is loaded:
+                delattr(sys.modules[parent], last)
     sys.meta_path.insert(0, Planted(module, text))
 
 
@@ -72,7 +74,8 @@ def kernels_of(module):
     others."""
     reached = (importers()[module] | {module}) & set(KERNELS)
     short = module.rpartition(".")[2]
-    def place(name): return name != module, f"{short} import" not in path_of(name).read_text("utf-8"), name
+    def place(name):
+        return name != module, f"{short} import" not in path_of(name).read_text("utf-8"), name
     return sorted(reached, key=place)
 
 

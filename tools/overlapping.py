@@ -115,7 +115,8 @@ def kernel_first(kernel, shape):
         if planned:
             for arrays in (other := given(matrices(kernel, *shape)))[:2], other: kernel(*arrays)
         torch.cuda.synchronize()
-        for (a, b, _), result in zip(cases, in_new_threads(calls)): assert_matmul_correct(a, b, result)
+        for (a, b, _), result in zip(cases, in_new_threads(calls)):
+            assert_matmul_correct(a, b, result)
 
 
 def with_gradients(a, b):

@@ -62,7 +62,8 @@ def check(path):
     "End with a line that names a cell which shows something else than the cards say."
     made = run(path)
     for cell in read_nb(path).cells:
-        if cell.id not in made or "#| compiler" in cell.source: continue  # another version compiles otherwise
+        if cell.id not in made or "#| compiler" in cell.source:
+            continue  # another version compiles otherwise
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
             why = stale_kernels() or "the cards have changed"
@@ -93,7 +94,8 @@ def in_child(path):
 
 def main(wanted):
     paths = [path for path in find(wanted) if any(map(asks_cards, read_nb(path).cells))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool: failed = [*filter(None, pool.map(in_child, paths))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
     print(f"{len(paths)} pages ask the cards. To commit: nbs")
 

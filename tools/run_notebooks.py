@@ -40,7 +40,8 @@ def find(wanted):
     paths = set()
     for name in wanted or ["*"]:
         try: found = set(NBS.rglob(f"{name}.ipynb"))
-        except (NotImplementedError, ValueError): found = ()  # an absolute path, or ** within a name
+        except (NotImplementedError, ValueError):
+            found = ()  # an absolute path, or ** within a name
         if not found: sys.exit(f"no notebook is called {name!r}")
         paths.update(found)
     return sorted(paths, key=lambda path: path.name)

@@ -58,7 +58,8 @@ def compile_all(path):
 def listings(tree, path):
     "What `compile_all` writes of a tree, by its own copy of this file."
     script = tree/"tools"/"same_code.py"
-    if not script.exists(): sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
+    if not script.exists():
+        sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
     subprocess.run([sys.executable, script, "--compile", path], cwd=tree,
                    env=os.environ | {"PYTHONPATH": str(tree)},
                    check=True)
@@ -88,9 +89,12 @@ def main(base, stamp):
         there = Path(folder)/base.replace("/", "-")
         added = subprocess.run(["git", "worktree", "add", "-q", "--detach", there, base], cwd=ROOT,
                                capture_output=True, text=True)
-        if added.returncode: sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
-        try: was, made = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
-        finally: subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
+        if added.returncode:
+            sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
+        try:
+            was, made = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
     # Cases that only one of the two has, and then the machine code of those that both have.
     before, after = was["cases"], made["cases"]
     for case in sorted(before.keys() ^ after.keys()):

@@ -31,7 +31,8 @@ def pip_install(python, *args):
 def cuda_major():
     """12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it); ends
     where it knows no 12."""
-    try: said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    try:
+        said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     except OSError: return 13
     if not (found := re.search(rb"CUDA Version: (\d+)", said)): return 13
     if int(found[1]) < 12:
@@ -82,7 +83,8 @@ def set_up():
     wanted = "\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-")))
     (VENV/"constraints.txt").write_text(wanted + "\n", encoding="utf-8")
     pip_install(python, "-c", str(VENV/"constraints.txt"), "-e", f".[dev,cu{cuda}]")
-    if cuda == 13 and sys.platform != "darwin": pip_install(python, "--no-deps", "-r", "compiler.txt")
+    if cuda == 13 and sys.platform != "darwin":
+        pip_install(python, "--no-deps", "-r", "compiler.txt")
     (VENV/"ready").touch()
     size = sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
     print(f"Done in {time.time() - start:.0f} s: .venv holds {size / 1e9:.1f} GB. `make clean` removes it.",

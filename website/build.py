@@ -112,7 +112,8 @@ def reference(module):
     name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
     made_from = re.search(r"File to edit: (?:\.\./)+(nbs/.+\.ipynb)", source)
     lines = [f"## {name}", "", f"```{{py:module}} {name}\n```", ""]
-    if made_from: lines += [f"[{title_of(made_from[1].removesuffix('.ipynb'))}](/{made_from[1]})", ""]
+    if made_from:
+        lines += [f"[{title_of(made_from[1].removesuffix('.ipynb'))}](/{made_from[1]})", ""]
     lines += [ast.get_docstring(tree) or "", ""]
     for node in tree.body:
         if isinstance(node, ast.Assign) and isinstance(node.value,
@@ -120,7 +121,8 @@ def reference(module):
             host = getattr(import_module(name), node.targets[0].id)
             lines += [f"````{{py:function}} {host.__name__}{inspect.signature(host)}", "",
                       inspect.getdoc(host), "", "````", ""]
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"): continue
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+            continue
         kind, signature, docstring, fields = described(node, notes)
         lines += [f"````{{py:{kind}}} {node.name}{signature}", "", docstring, "", *fields, "````", ""]
     return "\n".join(lines)

@@ -89,7 +89,8 @@ def main(names, pictures):
     pages = sorted(path.as_posix() for path in files if "_static" not in path.parts)
     if not pages: sys.exit("there is no website yet: make site")
     for name in names:
-        if not name or not any(name in page for page in pages): sys.exit(f"no page has {name!r} in its name")
+        if not name or not any(name in page for page in pages):
+            sys.exit(f"no page has {name!r} in its name")
     chosen = [page for page in pages if not names or any(name in page for name in names)]
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=OUT)
     handler.func.log_message = lambda *args: None
