@@ -8,7 +8,7 @@
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each, STAGE=check KERNELS=16 PARTS="new_threads large")
 # make mutants          plant mistakes into the kernels, one at a time: is each of them found? (ARGS="--count 0": all)
 # make site             the course as a website, in _docs; make site-check opens every page of it in a headless Chromium
-# make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU
+# make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU (STAMP=1: then their speeds stay)
 # make readme            README's table and picture, from the result cards
 # make pages             what the notebooks show of the result cards, from them (needs no GPU; PAGES="01* 90*": these)
 # make clean             removes .venv and all that was built; make help shows this
@@ -40,8 +40,8 @@ endif
 # What these need besides the requirements in settings.ini.
 lab: NEEDS := jupyterlab
 site: NEEDS := sphinx myst-nb sphinx-book-theme
-site-check: NEEDS := websocket-client
-test: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis
+site-check: NEEDS := playwright
+test: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis ruff
 gpu-notebooks pages: NEEDS := nbdev execnb
 
 # The first interpreter that fits makes the environment.
@@ -78,16 +78,16 @@ readme: setup
 	$(PY) -m numba_matmul.ladder --readme
 
 pages: setup
-	@set -f; $(PY) -P tools/pages.py $(PAGES)
+	@set -f; $(PY) tools/pages.py $(PAGES)
 
 ifeq ($(filter profile,$(MAKECMDGOALS))$(KERNEL),profile)
 $(error which kernel? For example, make profile KERNEL=05)
 endif
 profile: setup
-	@$(PY) tools/profile.py $(KERNEL)
+	@$(PY) tools/profile_kernels.py $(KERNEL)
 
 same-code: setup
-	@$(PY) tools/same_code.py $(BASE)
+	@$(PY) tools/same_code.py $(BASE) $(if $(STAMP),--stamp)
 
 gpu:
 	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
@@ -117,7 +117,7 @@ gpu-notebooks: setup
 
 gpu-ncu: setup
 	$(PY) tools/agree.py $(KERNELS)
-	$(PY) tools/profile.py --card $(KERNELS) > /dev/null
+	$(PY) tools/profile_kernels.py --card $(KERNELS) > /dev/null
 	@echo "Reports to open in Nsight Compute: profiles/. To commit: nbs/results$(AND_PAGES)"
 
 gpu-check: setup

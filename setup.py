@@ -11,7 +11,8 @@ cfg = ini["DEFAULT"]
 
 def lines(key):
     "The requirements under `key`, one a line, without comments."
-    return [line.strip() for line in cfg[key].splitlines() if line.strip() and not line.strip().startswith("#")]
+    return [line.strip() for line in cfg[key].splitlines()
+            if line.strip() and not line.strip().startswith("#")]
 
 
 setup(
@@ -24,11 +25,15 @@ setup(
     license="MIT",
     author=cfg["author"],
     url=cfg["git_url"],
-    classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Developers", "Intended Audience :: Education",
-                 "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA", "Framework :: Jupyter"],
+    classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Developers",
+                 "Intended Audience :: Education",
+                 "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA",
+                 "Framework :: Jupyter"],
     python_requires=">=" + cfg["min_python"],
-    # a wheel brings the result cards and their schema as data of the package; a checkout reads them where they are
-    packages=[*find_packages(include=[cfg["lib_path"], f"{cfg['lib_path']}.*"]), f"{cfg['lib_path']}.results"],
+    # a wheel brings the result cards and their schema as data of the package; a checkout reads them where
+    # they are
+    packages=[*find_packages(include=[cfg["lib_path"], f"{cfg['lib_path']}.*"]),
+              f"{cfg['lib_path']}.results"],
     package_dir={f"{cfg['lib_path']}.results": "nbs/results"},
     package_data={f"{cfg['lib_path']}.results": ["*.json", "schema/*.json"]},
     py_modules=["util"],

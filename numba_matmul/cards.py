@@ -12,6 +12,7 @@ from threading import get_ident
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .arrays import current_gpu, dtype_of
 from .draw import Markdown
+from .fingerprint import fingerprint
 from numba import config
 
 
@@ -55,7 +56,8 @@ def load_cards(
     size=4096,   # … at this m = n = k
 ) -> list:       # of dicts; not to be changed
     "The result cards that have all this; first the one with the most experiments, then by file name."
-    if isinstance(kernels, str): raise TypeError(f"kernels is {kernels!r}; expected a list of names: pass [{kernels!r}]")
+    if isinstance(kernels, str):
+        raise TypeError(f"kernels is {kernels!r}; expected a list of names: pass [{kernels!r}]")
     for text in (*fields, *kernels):
         if not isinstance(text, str): raise TypeError(f"{text!r} is not a name")
     if isinstance(size, bool) or not isinstance(size, Integral):
@@ -65,7 +67,7 @@ def load_cards(
     paths = sorted(card_folder().glob("*.json"))
     cards = [card for path in paths if (card := _read_card(path, changed(path)))]
     def has_all(card):
-        return card.keys() >= set(fields) and all(card_row(card, kernel, size) for kernel in kernels)
+        return card.keys() >= set(fields) and all(_row(card, kernel, size) for kernel in kernels)
     return sorted(filter(has_all, cards), key=lambda card: -len(card.get("experiments", {})))
 
 def pick_card(
@@ -97,23 +99,60 @@ def need_gpu(what):
     "End the program with a line where kernels run in the simulator."
     if config.ENABLE_CUDASIM: sys.exit(f"{what} needs a GPU; kernels run in the simulator here.")
 
+def code_of(
+    card,  # a result card: where a search found a better tile, the kernel has that one
+    name,  # of the host function
+) -> str:
+    "The fingerprint of a kernel's code as it is now, for the GPU of this card."
+    best = card.get("tuned", {}).get(name, {"best": {}})["best"]
+    return fingerprint(name, tuple(best.items()))
+
+def marked(
+    card,  # a result card
+    row,   # of its speeds
+) -> dict:
+    "The row, with the name of the GPU as `stale` if the kernel has changed since it was timed there."
+    return row if row.get("code") == code_of(card, row["name"]) else row | dict(stale=card["gpu"])
+
+def _row(card, name, size):
+    rows = (row for row in card["speed"] if row["m"] == row["n"] == row["k"] == size)
+    return next((row for row in rows if row["name"] == name), None)
+
 def card_row(
     card,    # a result card
     name,    # of the host function
     size,    # m = n = k
 ):
-    "The recorded speed of one kernel at one size, or `None`."
-    rows = (row for row in card["speed"] if row["m"] == row["n"] == row["k"] == size)
-    return next((row for row in rows if row["name"] == name), None)
+    "The recorded speed of one kernel at one size, see `marked`; `None` if there is none."
+    row = _row(card, name, size)
+    return row and marked(card, row)
+
+STALE = " †"  # what stands behind a stale speed
+
+def stale_note(
+    rows,                    # see `marked`
+    called="`{}`".format,    # function: name of a host function → what it is called
+) -> str:
+    "One line about the kernels that have changed since they were timed, and where; empty if none has."
+    names, gpus = {}, {}  # GPU → kernels; kernels → GPUs
+    for row in filter(None, rows):
+        if "stale" in row: names.setdefault(row["stale"], {})[called(row["name"])] = None
+    for gpu, those in names.items(): gpus.setdefault(tuple(those), []).append(f"the {gpu}")
+    def told(those, where):
+        what = "have changed since they were" if len(those) > 1 else "has changed since it was"
+        return f"{' and '.join(those)} {what} timed on {' and '.join(where)}: make gpu STAGE=ladder"
+    return "; ".join(map(told, gpus, gpus.values()))
 
 def cycles_per_step(
     card,       # a result card
     name,       # of the host function
     size=4096,  # m = n = k
 ) -> float:
-    "Cycles of a multiprocessor per finished step (32 multiply-adds) of a warp; the card must hold the kernel at that size."
+    """Cycles of a multiprocessor per finished step (32 multiply-adds) of a warp; the card must hold the
+    kernel at that size."""
     row = card_row(card, name, size)
-    if row is None: raise LookupError(f"the card of the {card['gpu']} has no speed of {name!r} at {size}")
+    if row is None:
+        raise LookupError(f"the card of the {card['gpu']} has no speed of {name!r} at {size}")
     cycles = row["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
     return cycles / (size**3 / 32)
 
@@ -137,22 +176,24 @@ def write_card(
     if not isinstance(card, dict) or "gpu" not in card:
         raise ValueError(f"{card!r:.60} is no result card: expected a dict that names a GPU under \"gpu\"")
     if card["gpu"] != _here():
-        raise ValueError(f"only one {card['gpu']} can change its card, "
-                         f"and this is {_here() or 'a machine without a GPU'}")
+        raise ValueError(f"only one {card['gpu']} can change its card, and this is "
+                         f"{_here() or 'a machine without a GPU'}")
     if not (path or CHECKOUT):
         raise ValueError("the course's checkout is not here, so there is no card to change: "
                          "give a file to write")
+    # What the file has already is checked before anything is written: it must be this GPU's card.
     file_name = re.sub(r"[^a-z0-9]+", "-", card["gpu"].lower()) + ".json"
     path = Path(path) if path else card_folder()/file_name
     try: old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (OSError, ValueError) as e: raise ValueError(f"{path.name} stays as it is, for it is no result card: {e}") from None
-    if not isinstance(old, dict): raise ValueError(f"{path.name} stays as it is, for it is no result card")
+    except (OSError, ValueError) as e:
+        raise ValueError(f"{path.name} stays as it is, for it is no result card: {e}") from None
+    if not isinstance(old, dict):
+        raise ValueError(f"{path.name} stays as it is, for it is no result card")
     if old.get("gpu", card["gpu"]) != card["gpu"]:
         raise ValueError(f"{path.name} is the card of one {old['gpu']}: choose another file")
     card = old | card
     if "speed" not in card:
-        raise ValueError(f"there is no card of the {card['gpu']} yet: "
-                         "make gpu STAGE=ladder comes first")
+        raise ValueError(f"there is no card of the {card['gpu']} yet: make gpu STAGE=ladder comes first")
     check_card(card)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(card, indent=1, allow_nan=False) + "\n")
@@ -164,19 +205,21 @@ def recorded(
     size=4096,    # m = n = k
     before=None,  # name of another one to compare it with
 ):
-    """What the cards say about a kernel's speed, a sentence or two for each GPU, as Markdown. `ValueError` if no card knows
-    the other one."""
-    sentences = []
-    if before is not None and load_cards(kernels=[name], size=size) and not load_cards(kernels=[before], size=size):
+    """What the cards say about a kernel's speed, a sentence or two for each GPU, as Markdown. `ValueError` if
+    no card knows the other one."""
+    here, there = (load_cards(kernels=[one], size=size) for one in (name, before or name))
+    if here and not there:
         raise ValueError(f"before is {before!r}, and no result card has its speed at {size}")
-    for card in load_cards(kernels=[name], size=size):
+    sentences = []
+    for card in here:
         row, other = card_row(card, name, size), before and card_row(card, before, size)
-        text = (f"On one {card['gpu']} ({row.get('date', card['date'])}) `{name}` takes "
-                f"{row['ms']:.4g} ms for {size}×{size}×{size}: "
-                f"**{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of cuBLAS")
+        text = (f"On one {card['gpu']} ({row.get('date', card['date'])}) `{name}` takes {row['ms']:.4g} ms "
+                f"for {size}×{size}×{size}: **{row['gflops']:,.0f} GFLOP/s**, {row['percent']:.1f} % of "
+                "cuBLAS")
         if dtype_of(name) == "bfloat16": text += " in bfloat16."
         else: text += f" and {100 * row['gflops'] / card['peak_gflops']:.1f} % of the peak."
         if other: text += f" It is {other['ms'] / row['ms']:.2f} times as fast as `{before}`."
+        if note := stale_note([row, other]): text += f" **But {note}.**"
         sentences.append(text)
     nothing = f"`{name}` has not been recorded at {size} yet."
     return Markdown("  \n".join(sentences) or nothing)
@@ -192,6 +235,9 @@ def gain(
     if not cards:
         missing = next((one for one in names if not load_cards(kernels=[one], size=size)), name)
         return Markdown(f"`{missing}` has not been recorded at {size} yet.")
-    speeds = " → ".join(f"{card_row(cards[0], one, size)['gflops']:,.0f}" for one in names)
+    rows = [card_row(cards[0], one, size) for one in names]
+    speeds = " → ".join(f"{row['gflops']:,.0f}" for row in rows)
     what = "the kernels for any size" if before else "the kernel for any size"
-    return Markdown(f"**{speeds} GFLOP/s**, {what}, at {size}×{size}×{size} on one {cards[0]['gpu']}")
+    note = stale_note(rows)
+    return Markdown(f"**{speeds} GFLOP/s**, {what}, at {size}×{size}×{size} on one {cards[0]['gpu']}"
+                    + (f". **But {note}.**" if note else ""))

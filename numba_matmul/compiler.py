@@ -1,4 +1,5 @@
-"""What did the compiler make of a kernel? Registers, spills, and the machine code of its main loop, on a machine without a GPU."""
+"""What did the compiler make of a kernel? Registers, spills, and the machine code of its main loop, on a
+machine without a GPU."""
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ from .cards import write_whole
 from .process import ChildError, Pickler, _rebuild, in_child, kernel_parts, recursion
 from .sim.launch import launch_of
 from .sim.resources import full_capability, library_of, misfit, warps_that_fit
-from numba import config, cuda
+from numba import cuda
 
 
 class CompileError(RuntimeError):
@@ -72,8 +73,8 @@ def _compile(task, sources, signature, capability, ptx=False):
         raise CompileError(f"{signature!r} is not a signature that Numba knows") from None
     wanted = kernel.py_func.__code__.co_argcount
     if len(types) != wanted:
-        raise CompileError(f"{kernel.py_func.__name__} takes {wanted} arguments, "
-                           f"and the signature {signature!r} has {len(types)}")
+        raise CompileError(f"{kernel.py_func.__name__} takes {wanted} arguments, and the signature "
+                           f"{signature!r} has {len(types)}")
     try: library = library_of(kernel, types, capability)
     except Exception as e: raise CompileError(f"{kernel.py_func.__name__}: {_explain(e)}") from None
     return "\n".join(library.get_asm_strs(cc=full)) if ptx else library.get_cubin(cc=full).code
@@ -240,7 +241,8 @@ def _cache_file(task, *key):
         except PackageNotFoundError: return ""
     two_bodies = Path(numba_matmul.__file__).parent/"ptx"  # functions that are not sent by value
     named = [path.read_text(encoding="utf-8") for path in sorted(two_bodies.rglob("*.py"))]
-    settings = tuple(sorted(x for x in os.environ.items() if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
+    settings = tuple(sorted(x for x in os.environ.items()
+                            if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
     text = repr((key + settings, named, sys.version, [installed(package) for package in packages])).encode()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
     return folder/f"{hashlib.sha256(task + text).hexdigest()[:32]}.json"
@@ -288,15 +290,17 @@ def code_of_cubin(
 
 def _own_signature(kernel, options):
     "The signature that a kernel was decorated with."
-    given = options.get("signature") or list(getattr(kernel, "overloads", ()))  # on a GPU: what it was compiled for
+    # on a GPU: what it was compiled for
+    given = options.get("signature") or list(getattr(kernel, "overloads", ()))
     several, name = given if isinstance(given, list) else [given], kernel.py_func.__name__
     if len(several) == 1: return several[0]
-    if several: raise ValueError(f"{name} has {len(several)} signatures: pass one of them to machine_code")
+    if several:
+        raise ValueError(f"{name} has {len(several)} signatures: pass one of them to machine_code")
     raise ValueError(f'{name} is a kernel, so it needs a signature, such as "void(float32[:, ::1], uint64)"')
 
 
 def machine_code(
-    kernel,          # a kernel, alone or with its launch configuration; or a host function, which launches one
+    kernel,          # a kernel, alone or with its launch configuration; or a host function that launches one
     signature=None,  # types of a kernel's arguments: "void(float32[:, ::1], uint64)"; its own, if it has one
     target="sm_90",  # a key of `TARGETS`
     shape=(256, 256, 256),  # m, n, k for which a host function chooses its kernel
@@ -306,6 +310,7 @@ def machine_code(
     `TypeError` or `ValueError` for what it can't take."""
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(TARGETS)}")
+    # What is compiled, for which types, and in blocks of how many threads, where that is known.
     threads = None
     if parts := kernel_parts(kernel):
         fn, options, configuration = parts
@@ -318,6 +323,7 @@ def machine_code(
         raise TypeError(f"a signature is for a kernel, and {getattr(kernel, '__name__', kernel)!r} "
                         "is none: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
+    # A compiler's answer is kept: the lessons and tests ask for the same kernels again and again.
     path = _cache_file(Pickler.dumps(kernel)[0], signature, target)
     try: found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
@@ -325,11 +331,13 @@ def machine_code(
         with suppress(OSError):  # where nothing can be kept, it is compiled each time
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, json.dumps(found))  # another process may be reading
+    # A launch fails where the threads of a block need more registers than there are.
     make_ptx = partial(_compiled, kernel, signature, target, ptx=True)
     code = _read(found, kernel.py_func.__name__, target, make_ptx)
     if threads and (why := misfit(threads, code.registers)):
         raise CompileError(f"{code.name} can't be launched: {why}")
-    if not threads: code.most_threads = next(n for n in range(1024, 0, -32) if not misfit(n, code.registers))
+    if not threads:
+        code.most_threads = next(n for n in range(1024, 0, -32) if not misfit(n, code.registers))
     return code
 
 
@@ -358,9 +366,8 @@ class Occupancy:
     limiter: str    # "threads", "registers", "shared memory" or "blocks"
 
     def __repr__(self):
-        return (f"{self.blocks} block{'s' * (self.blocks != 1)}, "
-                f"{self.warps} warp{'s' * (self.warps != 1)} = {self.percent:.0f} %, "
-                f"limited by {self.limiter}")
+        return (f"{self.blocks} block{'s' * (self.blocks != 1)}, {self.warps} warp{'s' * (self.warps != 1)} "
+                f"= {self.percent:.0f} %, limited by {self.limiter}")
 
 def occupancy(
     threads,         # per block
@@ -368,12 +375,15 @@ def occupancy(
     shared_bytes=0,  # per block, static and dynamic
     target="sm_90",  # a key of `TARGETS`
 ) -> Occupancy:
-    "How many blocks of a kernel a multiprocessor holds at once, 0 if one does not fit. `ValueError` for numbers that no block has, or an unknown target."
+    """How many blocks of a kernel a multiprocessor holds at once, 0 if one does not fit. `ValueError` for
+    numbers that no block has, or an unknown target."""
     if target not in MULTIPROCESSORS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(MULTIPROCESSORS)}")
     if not 1 <= threads <= 1024: raise ValueError(f"a block has 1 to 1024 threads, not {threads}")
-    if not 0 <= registers <= 255: raise ValueError(f"a thread has 255 registers at most, not {registers}")
-    if shared_bytes < 0: raise ValueError(f"a block has 0 bytes of shared memory or more, not {shared_bytes}")
+    if not 0 <= registers <= 255:
+        raise ValueError(f"a thread has 255 registers at most, not {registers}")
+    if shared_bytes < 0:
+        raise ValueError(f"a block has 0 bytes of shared memory or more, not {shared_bytes}")
     sm, warps = MULTIPROCESSORS[target], -(-threads // 32)
     unit, system = (256, 0) if target == "sm_75" else (128, 1024)
     shared = -(-(shared_bytes + system) // unit) * unit

@@ -10,7 +10,6 @@ tell apart.
 from html import escape
 
 import numpy as np
-import numba_matmul  # first: it chooses between the GPU and the simulator
 
 
 COLORS = ("#FFFFFF",  # not touched
@@ -28,7 +27,8 @@ def draw_matrix(
 ):
     "Draw a matrix of coloured cells. `ValueError` without cells, or for anything but rows and columns."
     from matplotlib.colors import ListedColormap
-    if np.ndim(cells) != 2 or not np.size(cells): raise ValueError(f"the cells have the shape {np.shape(cells)}; expected rows and columns")
+    if np.ndim(cells) != 2 or not np.size(cells):
+        raise ValueError(f"the cells have the shape {np.shape(cells)}; expected rows and columns")
     rows, columns = np.shape(cells)
     ax.pcolormesh(np.asarray(cells), cmap=ListedColormap(COLORS), vmin=0, vmax=len(COLORS) - 1,
                   edgecolors="#BBBBBB", linewidth=0.5)
@@ -53,10 +53,12 @@ def draw_matmul(
     title="",     # text above it all
     text=(None, None, None),  # texts for the cells of a, b, c
 ):
-    "Draw A, B and C in the arrangement of a product. Returns the figure. `ValueError` if the shapes don't fit together."
+    """Draw A, B and C in the arrangement of a product. Returns the figure. `ValueError` if the shapes don't
+    fit together."""
     import matplotlib.pyplot as plt
     shapes = [np.shape(cells) for cells in (a, b, c)]
-    if any(len(shape) != 2 or 0 in shape for shape in shapes) or shapes[0][1] != shapes[1][0] or shapes[2] != (shapes[0][0], shapes[1][1]):
+    if any(len(shape) != 2 or 0 in shape
+           for shape in shapes) or shapes[0][1] != shapes[1][0] or shapes[2] != (shapes[0][0], shapes[1][1]):
         raise ValueError(f"a, b and c have the shapes {shapes}; expected (m, k), (k, n) and (m, n)")
     (m, k), n = shapes[0], shapes[1][1]
     figsize = 0.27 * (k + n) + 1, 0.27 * (k + m) + 1

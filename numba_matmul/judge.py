@@ -12,10 +12,11 @@ import numpy as np
 from .compiler import CompileError, machine_code
 from .draw import number_text
 from .microscope import Site, View, microscope
-from .process import ChildError, has_compiler, in_child, kernel_parts, parsed
+from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.arguments import all_arguments
 from .sim.scheduler import SimulatorError
 from .source import function_of, line_of, source_of, with_constants
+from .syntax import parsed
 
 
 @dataclass

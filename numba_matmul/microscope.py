@@ -1,5 +1,4 @@
-"""Which pieces of memory does each warp touch? Sectors and banks, line by line, on a machine without a GPU."""
-import sys
+"""Which pieces of memory does each warp touch? Sectors and banks, line by line, without a GPU."""
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -9,9 +8,8 @@ import numpy as np
 from greenlet import getcurrent
 from .draw import COLORS, color_of
 from .process import in_child, kernel_parts
-from .sim import async_copy, memory
+from .sim import memory
 from .sim.memory import GlobalArray
-from .sim.cuda_module import StrictModule
 from .sim.kernel import check_size
 from .sim.launch import check_launch, launch_of
 from .sim.places import instruction
@@ -23,7 +21,8 @@ def sectors(
     starts,  # first byte that each lane wants
     size,    # bytes that each lane wants
 ) -> int:
-    "How many sectors of global memory a request touches. `ValueError` for more bytes than an instruction has."
+    """How many sectors of global memory a request touches. `ValueError` for more bytes than an instruction
+    has."""
     if not 1 <= size <= 16: raise ValueError(f"a lane wants {size} bytes; expected 1 to 16")
     return len({byte // SECTOR for start in starts for byte in (start, start + size - 1)})
 
@@ -31,9 +30,11 @@ def wavefronts(
     starts,  # lane → first byte that it wants
     size,    # bytes that each lane wants: up to 4, 8 or 16
 ) -> int:
-    "Passes that shared memory needs for a request. `ValueError` for more bytes than an instruction has, or no lanes of a warp."
+    """Passes that shared memory needs for a request. `ValueError` for more bytes than an instruction has, or
+    no lanes of a warp."""
     if not 1 <= size <= 16: raise ValueError(f"a lane wants {size} bytes; expected 1 to 16")
-    if not starts.keys() <= set(range(32)): raise ValueError(f"lanes are 0 to 31, not {', '.join(map(str, starts))}")
+    if not starts.keys() <= set(range(32)):
+        raise ValueError(f"lanes are 0 to 31, not {', '.join(map(str, starts))}")
     return sum(_busiest(part.values(), size) for part in _parts(starts, size))
 
 
@@ -113,8 +114,8 @@ class Site:
     sample: dict = field(default_factory=dict, repr=False)  # of the first request: lane →
                                                 # first byte, index, byte it was copied from
     count: int = 1    # elements per lane
-    layout: tuple = (False, 1, 0)  # of a global matrix: do neighbours in memory lie below each other? how many elements
-                      # apart? how many elements of its sector lie before it?
+    layout: tuple = (False, 1, 0)  # of a global matrix: do neighbours in memory lie below each other? how
+                      # many apart? how many elements of its sector lie before it?
 
     @property
     def cost(self):
@@ -145,6 +146,7 @@ def _watch(launch, args, blocks):
     memory.recorder, launch.blocks = record, blocks
     try: launch(*args)
     finally: memory.recorder = None
+    # What the lanes of a warp did at the same turn of an instruction is one request. A site adds them up.
     sites = defaultdict(dict)
     for (place, block, *_), lanes in seen.items():
         (code, at, space, operation, name, size, count, layout), line = place, lanes[0][2]
@@ -159,6 +161,7 @@ def _watch(launch, args, blocks):
         else: site.passes += wavefronts(starts, size)
         site.wanted += len(set(starts.values())) * size
         if not site.sample: site.sample = sample
+    # Memory counted elements as they lie; a reader knows them by row and column.
     shapes = {array.name: tuple(array.shape) for array in launch.arrays}
     for array in launch.arrays:
         if array.name in reads: reads[array.name] = _by_place(array, reads[array.name])
@@ -174,7 +177,8 @@ def _layout(array):
 def _by_place(array, counts):
     "Counts by the number of an element in memory, by its number in the array's own order of rows."
     if array.base == 0 and array._item.is_c_contiguous(): return counts
-    places = (array.base + np.tensordot(array.strides, np.indices(array.shape), 1)).ravel() // array.dtype.itemsize
+    places = (array.base
+              + np.tensordot(array.strides, np.indices(array.shape), 1)).ravel() // array.dtype.itemsize
     return {i: counts[place] for i, place in enumerate(places.tolist()) if place in counts}
 
 
@@ -217,7 +221,8 @@ class View:
     ):
         "The same view, with other names for the kernel's arguments."
         def new(name): return names.get(name, name)
-        def of(site): return replace(site, array=new(site.array)) if site.space == "global" else site
+        def of(site):
+            return replace(site, array=new(site.array)) if site.space == "global" else site
         return replace(self, sites={block: [*map(of, sites)] for block, sites in self.sites.items()},
                        reads={new(name): count for name, count in self.reads.items()},
                        shapes={new(name): shape for name, shape in self.shapes.items()})
@@ -247,8 +252,7 @@ class View:
                                    zip(row, "><<>>>>", widths)).rstrip() for row in rows)
 
     def _repr_markdown_(self):
-        head = ("| line | | array | bits | requests | per request | used |\n"
-                "|--:|---|---|--:|--:|--:|--:|\n")
+        head = ("| line | | array | bits | requests | per request | used |\n|--:|---|---|--:|--:|--:|--:|\n")
         return head + "\n".join(f"| {line} | {what} | `{array}` | " + " | ".join(rest) + " |"
                                 for line, what, array, *rest in self._rows())
 
@@ -307,7 +311,8 @@ def microscope(
     kernel, _, (grid, block, *_) = kernel_parts(configured)
     if blocks is None: counts = _sorts(kernel, grid, block)
     else: counts = {tuple(int(i) if isinstance(i, Integral) else i for i in place): 1 for place in blocks}
-    if not counts or any(len(place) != 3 or not all(isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid))
+    if not counts or any(len(place) != 3
+                         or not all(isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid))
                          for place in counts):
         raise ValueError(f"blocks are (x, y, z) within the grid {tuple(grid)}, and at least one")
     sites, reads, shapes = in_child(_watch, configured, args, list(counts), simulator=True,
@@ -388,137 +393,10 @@ def _draw_banks(site):
     fig.set_size_inches(9, 0.2 * top + 1.2)
     labels = [f"lanes {min(part)}–{max(part)}" for part in parts]
     ax.set(xlim=(0, BANKS), ylim=(top, 0), xlabel="bank", xticks=range(0, BANKS + 1, 4),
-           title=f"{site.operation} of {site.array}, first request: {top} wavefront{'s, a row each' * (top != 1)}")
+           title=f"{site.operation} of {site.array}, first request: {top} "
+                 f"wavefront{'s, a row each' * (top != 1)}")
     ax.set_yticks(middles, labels, fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.title.set_fontsize(10)
-    plt.close(fig)
-    return fig
-
-
-# The code of the time line
-
-def trace(launch, args, block):
-    "In a child: what lane 0 of each warp of a block does, in order."
-    events, codes = defaultdict(list), set()
-    def note(kind, number=0):
-        thread = getcurrent()
-        if thread.lane == 0: events[thread.warp].append((kind, number))
-    def record(space, operation, array, index, count, frame, source=None):
-        if operation == "copy" and source is None: note("copy")  # zeros land; nothing is read
-        elif operation == "copy" and getcurrent().lane == 0: events[getcurrent().warp][-1] = "copy", 0
-        elif operation != "copy": note(f"{space} {operation}")
-    barrier, wait, commit = (StrictModule.syncthreads, async_copy.cp_async_wait_group,
-                             async_copy.cp_async_commit_group)
-    def syncthreads(self):
-        note("barrier")
-        getcurrent().wait(sys._getframe(1))
-    def wait_group(pending, frame=None):
-        note("wait", pending)
-        wait(pending, frame)
-    def commit_group():
-        note("commit")
-        commit()
-    memory.recorder, launch.blocks, StrictModule.syncthreads = record, [block], syncthreads
-    async_copy.cp_async_wait_group, async_copy.cp_async_commit_group = wait_group, commit_group
-    try: launch(*args)
-    finally:
-        memory.recorder, StrictModule.syncthreads = None, barrier
-        async_copy.cp_async_wait_group, async_copy.cp_async_commit_group = wait, commit
-    return {warp: events[warp] for warp in sorted(events)}
-
-
-class _Clock:
-    "The time of one warp, under the model."
-    def __init__(self):
-        self.now, self.arrives, self.stores, self.copies, self.spans, self.flying = 0, 0, 0, [[]], [], []
-        self.asks = False  # is a group of loads just being asked for?
-    def spend(self, kind, until):
-        self.asks = self.asks and kind == "issue"
-        if until > self.now: self.spans.append((kind, self.now, until))
-        self.now = max(self.now, until)
-    def step(self, kind, number, latency):
-        if kind in ("global load", "copy"):
-            self.spend("issue", self.now + 1)
-            start = self.flying.pop()[0] if self.asks else self.now
-            self.flying.append((start, self.now + latency))
-            self.asks = True
-            if kind == "copy": self.copies[-1].append(self.now + latency)
-            else: self.arrives = self.now + latency
-        elif kind == "commit":
-            self.copies.append([])
-            self.asks = False
-        elif kind == "wait":
-            landed = self.copies[:max(0, len(self.copies) - 1 - number)]
-            self.copies = self.copies[len(landed):]
-            self.spend("wait for loads", max(sum(landed, [0])))
-        elif kind in ("shared store", "global store"): self.stores += 1
-        else:
-            self.finish_stores()
-            self.spend("compute", self.now + 1)
-    def finish_stores(self):
-        if self.stores: self.spend("wait for loads", self.arrives)
-        self.spend("store", self.now + self.stores)
-        self.stores = 0
-
-def _replay(events, latency):
-    "The clocks of all warps: from barrier to barrier each for itself."
-    clocks = {warp: _Clock() for warp in events}
-    left = {warp: list(reversed(steps)) for warp, steps in events.items()}
-    while any(left.values()):
-        for warp, steps in left.items():
-            while steps and steps[-1][0] != "barrier": clocks[warp].step(*steps.pop(), latency)
-            clocks[warp].finish_stores()
-        together = max(clock.now for clock in clocks.values())
-        for warp, steps in left.items():
-            if not steps: continue
-            steps.pop()
-            clocks[warp].spend("barrier", together)
-            clocks[warp].spans.append(("line", together, together))
-    return clocks
-
-TIME_COLORS = {"issue": "#CC79A7", "wait for loads": "#F3DDEA", "store": COLORS[7], "compute": "#555555",
-               "barrier": COLORS[6]}
-
-
-def _levels(flying):
-    "Those that are on their way at the same time, on different levels: (level, start, end)."
-    free, found = [], []  # from when on each level is free
-    for start, end in flying:
-        level = next((i for i, since in enumerate(free) if since <= start), len(free))
-        free[level:level + 1] = [end]
-        found.append((level, start, end))
-    return found
-
-def time_line(
-    configured,     # kernel[grid, block]
-    *args,          # its arguments
-    block=(0, 0, 0),  # the block to run
-    latency=32,     # of global memory, in accesses of shared memory
-    until=None,     # where the picture ends, in the same unit; at the end of the run if None
-    title="",       # text above
-):
-    "What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator. Returns the figure. `ValueError` if it's nothing."
-    import matplotlib.pyplot as plt
-    events = in_child(trace, *check_launch(configured, args), block, simulator=True, timeout=60, keep=True)
-    if not events: raise ValueError(f"nothing to draw: block {block} of {kernel_parts(configured)[0].__name__} touches no array and has no barrier")
-    clocks = _replay(events, latency)
-    fig, ax = plt.subplots(figsize=(7, 0.35 * len(clocks) + 1.5), layout="constrained")
-    for row, clock in enumerate(clocks.values()):
-        for kind, start, end in clock.spans:
-            if kind != "line": ax.barh(row, end - start, left=start, height=0.5, color=TIME_COLORS[kind])
-        for level, start, end in _levels(clock.flying):  # a dot where they begin
-            ax.plot((start, end), (row - 0.36 - 0.11 * level,) * 2, ".-", markevery=[0], markersize=5,
-                    color=TIME_COLORS["issue"], lw=1.3)
-    for kind, start, _ in next(iter(clocks.values())).spans:
-        if kind == "line": ax.axvline(start, color=TIME_COLORS["barrier"], lw=0.8)
-    ax.set(yticks=range(len(clocks)), yticklabels=[f"warp {warp}" for warp in clocks], xlim=(0, until),
-           xlabel="time, in accesses of shared memory", title=title)
-    ax.invert_yaxis()
-    ax.spines[["top", "right"]].set_visible(False)
-    names = {"issue": "ask (thin line: on its way)", "wait for loads": "wait for loads", "store": "store",
-             "compute": "read shared memory, multiply, add", "barrier": "barrier"}
-    fig.legend([plt.Rectangle((0, 0), 1, 1, color=color) for color in TIME_COLORS.values()],
-               [names[kind] for kind in TIME_COLORS], loc="outside lower center", ncols=3, fontsize=8, frameon=False)
     plt.close(fig)
     return fig

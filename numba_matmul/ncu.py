@@ -122,9 +122,9 @@ def _read(text, counters):
     def value(row, metric):
         try: number = float(row.get(metric, "").replace(",", ""))
         except ValueError:
-            raise NcuError(f"ncu says {row.get(metric) or 'nothing'} of {metric}: see with "
-                           "`ncu --query-metrics` whether this GPU has it. "
-                           f"(A report has only what it was made with.) {last_words}") from None
+            raise NcuError(f"ncu says {row.get(metric) or 'nothing'} of {metric}: see with `ncu "
+                           "--query-metrics` whether this GPU has it. (A report has only what it was made "
+                           f"with.) {last_words}") from None
         return int(number) if number.is_integer() else number
     def kernel(row):
         return re.split(r"[\[(]", row.get("Kernel Name", ""))[0].split("::")[-1]
@@ -208,14 +208,16 @@ def shared_memory_bound(
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
 
-MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")  # number of the colour, and shape: of the last kernel, the last one
+# number of the colour, and shape: of the last kernel, the last one
+MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")
 
 def stalls(
     *names,    # of host functions
 ):
-    """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with profiles; waits
-    below 0.1 are left out. Returns the figure."""
+    """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with
+    profiles; waits below 0.1 are left out. Returns the figure."""
     import matplotlib.pyplot as plt
+    # Only reasons that matter to one of the kernels, on an axis of whole powers of ten.
     found, least = _profiled()["profiles"], 0.1
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
     shown = [reason for reason in STALLS if any(row.get(reason, 0) >= least for row in rows.values())]
@@ -223,6 +225,7 @@ def stalls(
     first, last = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
     last = max(first + 1, last)
     fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.55), layout="constrained")
+    # The last kernel always has the last mark, however many are shown.
     for i, (name, row) in enumerate(rows.items()):
         color, marker = MARKS[(i - len(rows)) % len(MARKS)]
         waits = [row.get(reason, 0) for reason in shown]
@@ -230,7 +233,8 @@ def stalls(
                    color=COLORS[color], marker=marker, label=name, zorder=2, clip_on=False)
     ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
     ax.set(xscale="log", xlim=(10**first, 10**last), ylim=(len(shown) - 0.5, -0.5))
-    ax.set_xlabel("cycles that a warp waits per instruction\n(logarithmic; a point below 0.1 is left out)", fontsize=9)
+    ax.set_xlabel("cycles that a warp waits per instruction\n(logarithmic; a point below 0.1 is left out)",
+                  fontsize=9)
     ticks = [10**i for i in range(first, last + 1)]
     between = [factor * tick for tick in ticks[:-1] for factor in (2, 5) if last - first < 3]
     ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])

@@ -23,7 +23,6 @@ notebook cells travel along, because the child has no cells. A process that hang
 started. It also looks after itself: when its parent is gone, however that ended, or when its time is up, it
 ends.
 """
-import ast
 import dis
 import faulthandler
 import io
@@ -97,7 +96,8 @@ def _called(fn):
 def callees(fn):
     "A kernel's function, and those of the device functions that it calls, each once."
     found = [fn]
-    for caller in found: found += [callee for callee in dict.fromkeys(_called(caller)) if callee not in found]
+    for caller in found:
+        found += [callee for callee in dict.fromkeys(_called(caller)) if callee not in found]
     return found
 
 def recursion(fn, callers=()):
@@ -111,20 +111,11 @@ def recursion(fn, callers=()):
         if found := recursion(callee, callers): return found
 
 
-_PARSING = threading.Lock()  # Python 3.11 loses count of a tree's depth where two threads make one at once
-
-
-def parsed(
-    source,  # text
-) -> ast.Module:
-    "Its syntax tree."
-    with _PARSING: return ast.parse(source)
-
-
 TREES = {}  # code of a function whose loops were unrolled → its syntax tree, which no file has
 
 def _with_filename(name, tree, make, args):
-    "A code object that knows its file again, which cloudpickle 3.1.3 and later leave out, and its unrolled loops."
+    """A code object that knows its file again, which cloudpickle 3.1.3 and later leave out, and its unrolled
+    loops."""
     code = make(*args).replace(co_filename=name)
     if tree: TREES[code] = tree
     return code
@@ -138,7 +129,8 @@ class Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, obj):
         if isinstance(obj, type): return super().reducer_override(obj)
-        if isinstance(obj, CodeType): return _with_filename, (obj.co_filename, TREES.get(obj), *self.dispatch_table[CodeType](obj))
+        if isinstance(obj, CodeType):
+            return _with_filename, (obj.co_filename, TREES.get(obj), *self.dispatch_table[CodeType](obj))
         parts = kernel_parts(obj)
         if parts:  # a copy of the function, which no module knows: so it goes by value
             fn, options, configuration = parts
@@ -246,13 +238,15 @@ class _Child:
         with suppress(BrokenPipeError):
             process.stdin.write(task)
             process.stdin.flush()
-        ready, _, _ = select.select([answer], [], [], timeout and timeout + 1)  # it answers in time that it's late
+        # it answers in time that it's late
+        ready, _, _ = select.select([answer], [], [], timeout and timeout + 1)
         if not ready: raise ChildError(f"no answer within {timeout} s, so it was ended: "
                                        "does a loop never end?")
         try: return pickle.load(answer)
         except (EOFError, pickle.UnpicklingError): process.wait()  # it has ended itself
         self.said.seek(0)
-        last_words = (self.said.read() + os.pread(self.printed.fileno(), 1 << 16, self.shown)).decode(errors="replace")[-2000:]
+        last_words = (self.said.read()
+                      + os.pread(self.printed.fileno(), 1 << 16, self.shown)).decode(errors="replace")[-2000:]
         raise ChildError(f"the child ended with status {process.returncode}: {last_words}")
 
     def show_printed(self):
@@ -281,7 +275,8 @@ def _idle_child(simulator):
 def children_at_once(
     simulator: bool,  # with the simulator, or with the compiler and a GPU?
 ) -> int:
-    "How many children are worth asking at the same time: one for each core; on a GPU 16 at most, each with 1 GB of its memory."
+    """How many children are worth asking at the same time: one for each core; on a GPU 16 at most, each with
+    1 GB of its memory."""
     if simulator: return os.cpu_count()
     import torch
     return max(1, min(os.cpu_count(), 16, torch.cuda.mem_get_info()[0] // 2**30))
@@ -306,7 +301,8 @@ def in_child(
     timeout=60,       # seconds after which the child is ended
     keep=False,       # ask a child that stays, and has Numba ready, and not a fresh one?
 ):
-    "`fn(*args)`, called in another Python process. Raises `ChildError` if it fails or does not answer in time; an error whose class has `travels = True` comes back as itself."
+    """`fn(*args)`, called in another Python process. Raises `ChildError` if it fails or does not answer in
+    time; an error whose class has `travels = True` comes back as itself."""
     task = pickle.dumps((sys.path, timeout, *Pickler.dumps((fn, args))))
     child, answered = _idle_child(simulator) if keep else _Child(simulator), False
     try:

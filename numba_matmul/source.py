@@ -10,7 +10,8 @@ import textwrap
 import tokenize
 from types import FunctionType
 
-from .process import kernel_parts, parsed
+from .process import kernel_parts
+from .syntax import parsed
 from numba import cuda
 
 

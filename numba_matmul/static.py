@@ -13,7 +13,8 @@ import linecache
 import re
 from types import CellType, CodeType, FunctionType
 
-from .process import TREES, parsed
+from .process import TREES
+from .syntax import parsed
 
 MOST_TURNS = 1024  # of a loop: one with more is a mistake
 

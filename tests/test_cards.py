@@ -12,12 +12,14 @@ import pytest
 from conftest import ROOT, SCHEMA, environment, minimal_card
 from numba import config
 
-from numba_matmul import cards, exercise, ladder
+from numba_matmul import cards, exercise, ladder, source
 from numba_matmul.bench.experiment import experiment, from_card
 from numba_matmul.draw import draw_matmul
 from numba_matmul.machine import draw_machine
-from numba_matmul.registry import kernels_named
+from numba_matmul.process import callees
+from numba_matmul.registry import ALL, KERNELS, kernels_named
 from numba_matmul.report import readme
+from numba_matmul.sim.launch import launch_of
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 
@@ -42,7 +44,8 @@ BROKEN = {
     "list.json": lambda path: path.write_text("[]"),
     "latin.json": lambda path: path.write_bytes('{"gpu": "é"}'.encode("latin-1")),
     "other.json": lambda path: path.write_text('{"gpu": "No speeds"}'),
-    "row.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(speed=[{"name": "sgemm_naive"}]))),
+    "row.json": lambda path: path.write_text(json.dumps(minimal_card()
+                                                        | dict(speed=[{"name": "sgemm_naive"}]))),
     "nan.json": lambda path: path.write_text(json.dumps(minimal_card() | dict(clock_mhz=float("nan")))),
     "folder.json": lambda path: path.mkdir(),
     "deep.json": lambda path: path.write_text("[" * 10**5),
@@ -61,37 +64,47 @@ def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys
 
 
 def test_what_is_asked_of_cards_wrongly_is_told(results):
-    for ask in (lambda: cards.load_cards(3), lambda: cards.load_cards(kernels=[None]), lambda: cards.recorded(None),
-                lambda: cards.recorded("sgemm_naive", size="4096"), lambda: cards.gain("sgemm_naive", size=4096.0)):
+    for ask in (lambda: cards.load_cards(3), lambda: cards.load_cards(kernels=[None]),
+                lambda: cards.recorded(None), lambda: cards.recorded("sgemm_naive", size="4096"),
+                lambda: cards.gain("sgemm_naive", size=4096.0)):
         with pytest.raises(TypeError, match="is not a name|expected a whole number"): ask()
     with pytest.raises(LookupError, match="no result card has a speed"): draw_machine("l2")
     assert "not been recorded" in cards.recorded("sgemm_naive", before="nonsense")  # nor has that
     keep(results, minimal_card())
     (row,) = minimal_card()["speed"]
-    with pytest.raises(ValueError, match=f"before is 'nonsense', and no result card has its speed at {row['m']}"):
+    with pytest.raises(ValueError,
+                       match=f"before is 'nonsense', and no result card has its speed at {row['m']}"):
         cards.recorded(row["name"], row["m"], before="nonsense")
-    with pytest.raises(LookupError, match="has no speed of 'nonsense' at 4096"): cards.cycles_per_step(minimal_card(), "nonsense")
+    with pytest.raises(LookupError, match="has no speed of 'nonsense' at 4096"):
+        cards.cycles_per_step(minimal_card(), "nonsense")
     for card in None, {}, [1]:
         with pytest.raises(ValueError, match="is no result card"): cards.write_card(card)
     for part in "nonsense", 3, ["l2"], None, "":
-        with pytest.raises(ValueError, match="no part is called .*; there are dram"): draw_machine(part)
+        with pytest.raises(ValueError, match="no part is called .*; there are dram"):
+            draw_machine(part)
     for card in {}, "H100", [1]:
         with pytest.raises(ValueError, match="card must"): draw_machine("l2", card=card)
     for shapes in (1, 2, 3), ([[0]], [[0, 1]], [[0]]), ([[0]], [], [[0]]):
-        with pytest.raises(ValueError, match="expected .m, k., .k, n. and .m, n."): draw_matmul(*shapes)
-    with pytest.raises(LookupError, match="no experiment 'nonsense'"): from_card(minimal_card(), "nonsense")
+        with pytest.raises(ValueError, match="expected .m, k., .k, n. and .m, n."):
+            draw_matmul(*shapes)
+    with pytest.raises(LookupError, match="no experiment 'nonsense'"):
+        from_card(minimal_card(), "nonsense")
     with pytest.raises(TypeError, match="expected a function"): experiment("x", "ms", 3)
     with pytest.raises(TypeError, match="expected a dict"): experiment("x", "ms", dict, of=3)
 
 
 def test_an_empty_word_on_a_command_line_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "numba_matmul", ""])  # fastcore drops it from sys.argv
+    # fastcore drops it from sys.argv
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "numba_matmul", ""])
     with pytest.raises(SystemExit): ladder.main(kernels="1")
     assert "an argument is empty" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="no exercise ''; there are 00a"): exercise.main(keys=[])
-    for words, wrong in (([""], "''"), (["5", "x"], "'x'"), (["0"], "'0'"), (["1.0"], "'1.0'"), (["19", "-1"], "'19' or '-1'")):
-        with pytest.raises(SystemExit, match=f"STAGE=ncu: there is no kernel {wrong}; there are 1 to 18"): kernels_named(words, "STAGE=ncu")
-    assert [kernel.number for kernel in kernels_named(["05", "1", "5"], "")] == [5, 1] and len(kernels_named([], "")) == 18
+    for words, wrong in (([""], "''"), (["5", "x"], "'x'"), (["0"], "'0'"), (["1.0"], "'1.0'"),
+                         (["19", "-1"], "'19' or '-1'")):
+        with pytest.raises(SystemExit, match=f"STAGE=ncu: there is no kernel {wrong}; there are 1 to 18"):
+            kernels_named(words, "STAGE=ncu")
+    assert [kernel.number for kernel in kernels_named(["05", "1", "5"], "")] == [5, 1]
+    assert len(kernels_named([], "")) == 18
 
 
 def test_cards_are_chosen_by_what_they_hold(results):
@@ -162,7 +175,8 @@ def elsewhere(tmp_path_factory):
 
 
 def run(*command, cwd, **env):
-    kept = {name: value for name, value in environment().items() if name not in ("PYTHON", "MAKEFLAGS", "MAKELEVEL")}
+    kept = {name: value for name, value in environment().items()
+            if name not in ("PYTHON", "MAKEFLAGS", "MAKELEVEL")}
     return subprocess.run([str(x) for x in command], cwd=cwd, env=kept | env, capture_output=True, text=True)
 
 
@@ -175,7 +189,8 @@ def state(folder):
 @pytest.mark.parametrize("stage", ["tune", "ladder", "calls", "notebooks", "ncu", "check"])
 def test_every_stage_refuses_without_a_gpu_and_changes_nothing(elsewhere, stage):
     before = state(elsewhere)
-    done = run("make", "gpu", f"STAGE={stage}", f"PYTHON={sys.executable}", cwd=elsewhere, PYTHONPATH=str(elsewhere))
+    done = run("make", "gpu", f"STAGE={stage}", f"PYTHON={sys.executable}", cwd=elsewhere,
+               PYTHONPATH=str(elsewhere))
     assert done.returncode and "GPU" in done.stderr and "Traceback" not in done.stderr
     assert state(elsewhere) == before
 
@@ -225,7 +240,8 @@ def test_experiments_reach_the_card_when_their_notebook_has_run_to_its_end(elsew
 def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_path):
     pip = sys.executable, "-m", "pip", "--disable-pip-version-check"
     shutil.copytree(elsewhere, tmp_path/"source")
-    built = run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ".", cwd=tmp_path/"source")
+    built = run(*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", tmp_path, ".",
+                cwd=tmp_path/"source")
     assert built.returncode == 0, built.stderr
     (wheel,), venv = tmp_path.glob("*.whl"), tmp_path/"venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
@@ -244,7 +260,8 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
     assert (done.returncode == 0 and f"recorded on one {cards.load_cards()[0]['gpu']}, " in done.stdout
             and "–" not in done.stdout), done.stdout + done.stderr
     done = python("-m", "numba_matmul.ladder", "--readme")
-    assert done.returncode == 2 and done.stderr == "matmul-ladder: --readme: the course's checkout is not here\n"
+    assert (done.returncode == 2
+            and done.stderr == "matmul-ladder: --readme: the course's checkout is not here\n")
     assert state(site) == before
 
 
@@ -265,8 +282,10 @@ def test_a_ladder_that_is_interrupted_keeps_the_sizes_that_had_ended(results, mo
     def measure(kernel, shape, runs):
         if shape == larger and kernel is kernels[1]: raise KeyboardInterrupt
         return earlier["speed"][0] | dict(zip("mnk", shape), name=kernel.name, runs=runs)
-    made_up = dict(measure=measure, _wrong=lambda kernels: {}, machine=lambda: {name: value for name, value in earlier.items() if name != "speed"},
-                   clocks=lambda: earlier.get("clocks", {}).get("before", {}), _check_memory=lambda shapes: None,
+    made_up = dict(measure=measure, _wrong=lambda kernels: {},
+                   machine=lambda: {name: value for name, value in earlier.items() if name != "speed"},
+                   clocks=lambda: earlier.get("clocks", {}).get("before", {}),
+                   _check_memory=lambda shapes: None,
                    current_gpu=lambda: SimpleNamespace(compute_capability=(9, 0)))
     for name, value in made_up.items(): monkeypatch.setattr(ladder, name, value)
     with pytest.raises(KeyboardInterrupt): ladder._on_gpu(kernels, [], [smaller, larger], 7, "card")
@@ -297,7 +316,8 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
             if not ends: raise KeyboardInterrupt
             return dict(result)
         return run
-    for name, value in dict(need_gpu=lambda stage: None, gpu_name=lambda: "Invented GPU", STATE=tmp_path/"check.json",
+    for name, value in dict(need_gpu=lambda stage: None, gpu_name=lambda: "Invented GPU",
+                            STATE=tmp_path/"check.json",
                             write_card=lambda card: written.append(card) or tmp_path/"card.json").items():
         monkeypatch.setattr(check_gpu, name, value)
     monkeypatch.setattr(check_gpu, "PARTS", dict(random=part("random"), large=part("large"),
@@ -320,9 +340,75 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     check_gpu.main(["16", "tricky", "random", "01", "1"])
     assert (asked, kernels_of, written) == (["random", "tricky"], [[16, 1]] * 2, [])
     for wrong in ("99", "", "harge", "1.5"):
-        with pytest.raises(SystemExit, match=f"STAGE=check: there is no kernel '{wrong}'; there are 1 to 18, and the parts random, "):
+        with pytest.raises(SystemExit,
+                           match=f"STAGE=check: there is no kernel '{wrong}'; there are 1 to 18, and the "
+                                 "parts random, "):
             check_gpu.main(["1", wrong])
 
 
+EDITS = {  # file, text, what it becomes → is it other code?
+    "a tile": ("kernels/k05_2d_blocktiling.py", "TILE = Tile(bm=128", "TILE = Tile(bm=64", True),
+    "a line of the kernel": ("kernels/k05_2d_blocktiling.py", "k0 += bk", "k0 += uint32(bk)", True),
+    "an option of the compiler": ("kernels/k05_2d_blocktiling.py", "lineinfo=True", "lineinfo=False", True),
+    "a property of the tile": ("gemm/tiles.py", "def threads(self): return ",
+                               "def threads(self): return 1 * ", True),
+    "a comment": ("kernels/k05_2d_blocktiling.py", "# rows a pass", "# something else", False),
+    "a docstring": ("kernels/k05_2d_blocktiling.py", "Kernel 5 for a tile", "For a tile, kernel 5", False),
+    "a message": ("kernels/k05_2d_blocktiling.py", "bm must be a multiple of tm",
+                  "bm has to be a multiple of tm", False),
+    "a test": ("kernels/k05_2d_blocktiling.py", '"its own tile", (37', '"its own tile", (39', False),
+    "the short kernel of the lesson": ("kernels/k05_2d_blocktiling.py", "dot += 1", "dot += 2", False),
+    "another kernel": ("kernels/k06_vectorized.py", "k0 += bk", "k0 += uint32(bk)", False),
+    "what launches it": ("gemm/plan.py", "MAX_PLANS = 5000", "MAX_PLANS = 4000", False),
+}
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_what_makes_other_code(what, tmp_path, monkeypatch):
+    "Of kernel 5."
+    for name in "kernels", "gemm", "ptx":
+        shutil.copytree(ROOT/"numba_matmul"/name, tmp_path/name, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(source, "PACKAGE", tmp_path)
+    def made():
+        for kept in source._module, source._home_of, source._reached, source.fingerprint:
+            kept.cache_clear()
+        return source.fingerprint("sgemm_2d_blocktiling")
+    before = made()
+    name, old, new, other = EDITS[what]
+    text = (tmp_path/name).read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path/name).write_text(text.replace(old, new), encoding="utf-8")
+    assert (made() != before) == other
+    monkeypatch.undo()
+    made()
+
+
+def test_a_kernels_code_is_found_where_it_stands():
+    def found(name): return {one for _, one in source.definitions(name)}
+    few = {"sgemm_2d_blocktiling", "sgemm_2d_blocktiling_kernel", "TILE", "Tile"}
+    assert found("sgemm_2d_blocktiling") == few
+    reached = found("bf16_gemm_past_cublas")
+    assert {"copy_padded_kernel", "wgmma_multiplier", "split_k_epilogue", "mbarrier_init"} < reached
+    assert source.definitions("sgemm_nonsense") == {}
+    assert len({source.fingerprint(name) for name in ALL}) == len(ALL)
+    instruction = source.definitions("bf16_gemm_tma_wgmma")["ptx/hopper.py", "mbarrier_init"]
+    assert "mbarrier.init.shared::cta.b64" in instruction
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=lambda kernel: kernel.name)
+def test_no_function_of_a_launch_is_missed(kernel):
+    launch = launch_of(kernel.fn, kernel.fitted(128, 128, 64))
+    reached = {(fn.__module__.removeprefix("numba_matmul.").replace(".", "/") + ".py",
+                fn.__qualname__.split(".")[0])
+               for fn in callees(launch.kernel.py_func)}
+    assert reached <= source.definitions(kernel.name).keys()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT/"nbs"/"results").glob("*.json")), ids=lambda p: p.name)
+def test_every_speed_knows_its_code(path):
+    assert all("code" in row for row in json.loads(path.read_text(encoding="utf-8"))["speed"])
+
+
 def test_a_name_for_a_list_of_names_is_refused():
-    with pytest.raises(TypeError, match="expected a list of names"): cards.load_cards(kernels="sgemm_naive")
+    with pytest.raises(TypeError, match="expected a list of names"):
+        cards.load_cards(kernels="sgemm_naive")

@@ -25,7 +25,8 @@ from numba_matmul import ncu as ncu_module
 from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
 from numba_matmul.kernels.k14_stream_k import sgemm_stream_k
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, time_line, wavefronts
+from numba_matmul.microscope import _copy_parts, _wide_copy_parts, microscope, sectors, wavefronts
+from numba_matmul.timeline import time_line
 from numba_matmul.ncu import (NcuError, _read, agreement, counted, merged_by_compiler, ncu,
                               shared_memory_bound, stalls)
 from numba_matmul.sim.launch import launch_of
@@ -428,11 +429,11 @@ def test_launches_of_a_kernel_are_averaged():
 
 
 def profile_tool(folder, *numbers, **env):
-    "What tools/profile.py answers in a copy of the project, and what it leaves in the folder."
+    "What tools/profile_kernels.py answers in a copy of the project, and what it leaves in the folder."
     for name in ("tools", "profiling_scripts"):
         shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
     before = set(folder.iterdir())
-    done = subprocess.run([sys.executable, "tools/profile.py", *numbers], cwd=folder, env=environment() | env,
+    done = subprocess.run([sys.executable, "tools/profile_kernels.py", *numbers], cwd=folder, env=environment() | env,
                           capture_output=True, text=True)
     return done, {path.name for path in set(folder.iterdir()) - before}
 

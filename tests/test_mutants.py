@@ -1,4 +1,5 @@
-"A sample of what `make mutants` does: mistakes in kernels are found, and what is listed as not to be found is still there."
+"""A sample of what `make mutants` does: mistakes in kernels are found, and what is listed as not to be found
+is still there."""
 import subprocess
 import sys
 
@@ -13,5 +14,6 @@ def test_a_sample_of_mutants_is_found():
 
 def test_numbers_that_cannot_be_are_refused():
     for option, value in ("--jobs", "0"), ("--count", "-1"):
-        done = subprocess.run([sys.executable, "tools/mutants.py", option, value], cwd=ROOT, env=environment(), capture_output=True, text=True)
+        done = subprocess.run([sys.executable, "tools/mutants.py", option, value], cwd=ROOT,
+                              env=environment(), capture_output=True, text=True)
         assert done.returncode == 2 and f"'{value}': expected a whole number" in done.stderr

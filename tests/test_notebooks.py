@@ -39,7 +39,7 @@ def test_every_notebook_is_run(): assert sum(map(len, RUNS)) == len(list((ROOT/"
 
 
 def check(paths, folder):
-    command = [sys.executable, "-P", ROOT/"tools"/"pages.py", "--check", *paths]
+    command = [sys.executable, ROOT/"tools"/"pages.py", "--check", *paths]
     return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
 
 

@@ -9,10 +9,12 @@ from numba_matmul import cards, ncu
 from numba_matmul.bench.timing import Runtime
 from numba_matmul.draw import draw_matrix
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.report import plots, tables
+from numba_matmul.report import plots, readme, tables
+from numba_matmul.fingerprint import fingerprint
 
 FLOP = 2 * 4096**3
-SMALL_TILES = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x128x8_stage3_execute_kernel__5x_cublas"  # 64 columns
+# 64 columns
+SMALL_TILES = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x128x8_stage3_execute_kernel__5x_cublas"
 GPU = dict(gpu="Invented GPU", date="2030-01-02", multiprocessors=10, clock_mhz=1000.0, peak_gflops=2560.0,
            copy_gb_s=100.0, compute_capability="9.0")
 
@@ -20,7 +22,8 @@ GPU = dict(gpu="Invented GPU", date="2030-01-02", multiprocessors=10, clock_mhz=
 def row(name, gflops, percent, m=4096, n=None, k=None):
     n, k = n or m, k or m
     ms = 2 * m * n * k / gflops / 1e6
-    return dict(name=name, m=m, n=n, k=k, passed=True, runs=20, ms=ms, spread_ms=0.0, gflops=float(gflops),
+    return dict(name=name, m=m, n=n, k=k, passed=True, code=fingerprint(name), runs=20, ms=ms, spread_ms=0.0,
+                gflops=float(gflops),
                 cublas_ms=ms * percent / 100, cublas_gflops=100 * gflops / percent, cublas_kernel=SMALL_TILES,
                 percent=float(percent), error=1e-6, cublas_error=1e-6)
 
@@ -36,7 +39,8 @@ def load(tmp_path, monkeypatch):
     "Makes these the only cards there are."
     monkeypatch.setattr(cards, "card_folder", lambda: tmp_path)
     def only(*all_of_them):
-        for i, card in enumerate(all_of_them): (tmp_path/f"{i}.json").write_text(json.dumps(card), encoding="utf-8")
+        for i, card in enumerate(all_of_them):
+            (tmp_path/f"{i}.json").write_text(json.dumps(card), encoding="utf-8")
     return only
 
 
@@ -52,23 +56,59 @@ def test_what_a_lesson_says_of_its_kernel(load):
          invented(row("sgemm_gmem_coalescing", 1280, 50)) | dict(gpu="Other GPU"))
     first, second = str(cards.recorded("sgemm_gmem_coalescing", before="sgemm_naive")).splitlines()
     assert first.strip() == (
-        f"On one Invented GPU (2030-01-02) `sgemm_gmem_coalescing` takes {FLOP / 640e6:.4g} ms for 4096×4096×4096: **640 GFLOP/s**, "
-        "40.0 % of cuBLAS and 25.0 % of the peak. It is 3.20 times as fast as `sgemm_naive`.")
-    assert "Other GPU" in second and "50.0 % of cuBLAS and 50.0 % of the peak." in second and "times" not in second
+        f"On one Invented GPU (2030-01-02) `sgemm_gmem_coalescing` takes {FLOP / 640e6:.4g} ms for "
+        "4096×4096×4096: **640 GFLOP/s**, 40.0 % of cuBLAS and 25.0 % of the peak. It is 3.20 times as fast "
+        "as `sgemm_naive`.")
+    assert ("Other GPU" in second and "50.0 % of cuBLAS and 50.0 % of the peak." in second
+            and "times" not in second)
     assert str(cards.gain("sgemm_gmem_coalescing", "sgemm_naive")).startswith("**200 → 640 GFLOP/s**")
-    assert str(cards.gain("sgemm_smem_blocking", "sgemm_naive")) == "`sgemm_smem_blocking` has not been recorded at 4096 yet."
+    assert str(cards.gain("sgemm_smem_blocking",
+                          "sgemm_naive")) == "`sgemm_smem_blocking` has not been recorded at 4096 yet."
 
 
 def test_the_card_of_this_gpu_comes_first(load, monkeypatch):
-    load(invented(row("sgemm_naive", 200, 12.5)), invented(row("sgemm_naive", 100, 5)) | dict(gpu="Other GPU"))
+    load(invented(row("sgemm_naive", 200, 12.5)),
+         invented(row("sgemm_naive", 100, 5)) | dict(gpu="Other GPU"))
     for here, found in ("Other GPU", "Other GPU"), ("Third GPU", "Invented GPU"), (None, "Invented GPU"):
         monkeypatch.setattr(cards, "_here", lambda here=here: here)
         assert cards.pick_card(kernels=["sgemm_naive"])["gpu"] == found
-    with pytest.raises(LookupError, match="sgemm_smem_blocking"): cards.pick_card(kernels=["sgemm_smem_blocking"])
+    with pytest.raises(LookupError, match="sgemm_smem_blocking"):
+        cards.pick_card(kernels=["sgemm_smem_blocking"])
+
+
+def test_a_speed_of_other_code_is_shown_as_stale(load):
+    tile = dict(best=dict(bm=64, bn=64, bk=8, tm=8, tn=8), size=4096, date="2030-01-02", left=0, refused={},
+                names=["gflops"], rows=[[1]])
+    same, searched = row("sgemm_naive", 200, 12.5), row("sgemm_autotuned", 400, 30)
+    other = row("sgemm_2d_blocktiling", 300, 20) | dict(code="0" * 12)
+    card = invented(same, other, searched, tuned=dict(sgemm_autotuned=tile))
+    load(card)
+    assert not tables.stale_kernels([cards.marked(card, same)])
+    assert cards.code_of(invented(searched), "sgemm_autotuned") == searched["code"]  # before the search
+    why = ("kernel 5 and kernel 9 have changed since they were timed on the Invented GPU: make gpu "
+           "STAGE=ladder")
+    assert tables.stale_kernels() == why
+    *lines, note = tables.table(plots.rows_at(card)).splitlines()
+    assert [line.count("†") for line in lines[1:]] == [0, 3, 3] and note == f"† {why}"
+    assert "300 †" in readme.readme_ladder() and f"(†: {why}.)" in readme.readme_ladder()
+    said = "has changed since it was timed on the Invented GPU: make gpu STAGE=ladder.**"
+    assert str(cards.recorded(other["name"])).endswith(f"**But `{other['name']}` {said}")
+    assert str(cards.gain("sgemm_naive", other["name"])).endswith(f"**But `{other['name']}` {said}")
+    ax = plots.draw_panels(plots.panels(card)).axes[0]
+    assert why in ax.get_xlabel().replace("\n", " ")
+    assert [text.get_text()[-1] for text in ax.texts[:3]] == [")", "†", "†"]
+
+
+def test_a_speed_is_stale_on_each_gpu_alone():
+    pairs = ("A", "sgemm_naive"), ("B", "sgemm_naive"), ("C", "sgemm_triton")
+    assert tables.stale_kernels([dict(name=name, stale=gpu) for gpu, name in pairs]) == (
+        "kernel 1 has changed since it was timed on the A and the B: make gpu STAGE=ladder; "
+        "sgemm_triton has changed since it was timed on the C: make gpu STAGE=ladder")
 
 
 def test_cycles_of_a_step():
-    card = invented(row("sgemm_naive", 640, 12.5))  # ten multiprocessors: 32 multiply-adds each a nanosecond, a cycle
+    # ten multiprocessors: 32 multiply-adds each a nanosecond, a cycle
+    card = invented(row("sgemm_naive", 640, 12.5))
     assert cards.cycles_per_step(card, "sgemm_naive") == pytest.approx(1)
 
 
@@ -76,7 +116,8 @@ def test_where_a_kernel_loses_and_what_the_tiles_say():
     name = "sgemm_async_copy"
     one = invented(row(name, 1000, 97, 4096), row(name, 1000, 98, 2048), row(name, 1000, 60, 1290, 640, 64))
     smaller = dict(cublas_kernel=SMALL_TILES.replace("64x128x8", "32x32x8"))  # another choice at 2048
-    other = invented(row(name, 1000, 99, 4096), row(name, 1000, 97.5, 2048) | smaller) | dict(gpu="NVIDIA Other GPU")
+    other = invented(row(name, 1000, 99, 4096),
+                     row(name, 1000, 97.5, 2048) | smaller) | dict(gpu="NVIDIA Other GPU")
     found = ALL[name]
     assert tables.losing([one, other], found) == [(1290, 640, 64), (4096, 4096, 4096), (2048, 2048, 2048)]
     assert tables.losing([one, other], found, below=90) == [(1290, 640, 64)]
@@ -101,12 +142,16 @@ def counts(**more):
     return {name: 0 for names in (*plots.CAUSES.values(), *plots.WAITS.values()) for name in names} | more
 
 
-PROFILES = {"sgemm_naive": counts(**{"global load sectors": FLOP // 32, "bytes read from the GPU's memory": FLOP // 8 - 5,
+PROFILES = {"sgemm_naive": counts(**{"global load sectors": FLOP // 32,
+                                     "bytes read from the GPU's memory": FLOP // 8 - 5,
                                      "bytes written to it": 5}),
-            "sgemm_smem_blocking": counts(**{"global load sectors": FLOP // 128, "bytes read from the GPU's memory": FLOP // 64,
-                                             "bytes written to it": 0, "shared load wavefronts": 4096**3 // 32,
+            "sgemm_smem_blocking": counts(**{"global load sectors": FLOP // 128,
+                                             "bytes read from the GPU's memory": FLOP // 64,
+                                             "bytes written to it": 0,
+                                             "shared load wavefronts": 4096**3 // 32,
                                              "shared store wavefronts": 4096**3 // 32}),
-            "bf16_gemm_past_cublas": counts(**{"bytes read from the GPU's memory": FLOP // 512, "bytes written to it": 0})}
+            "bf16_gemm_past_cublas": counts(**{"bytes read from the GPU's memory": FLOP // 512,
+                                               "bytes written to it": 0})}
 
 
 def profiles():
@@ -118,11 +163,13 @@ def test_operations_for_each_byte():
     assert [found.number for found in tables.profiled(card)] == [1, 3, 18]
     by_hand, asked, delivered = tables.intensities(card, KERNELS[1])
     assert by_hand == 32 * 2 / (33 * 32) and asked == pytest.approx(1) and delivered == pytest.approx(8)
-    by_hand, asked, delivered = tables.intensities(card, KERNELS[3])  # 32 rows and 32 columns of 4 bytes, 2 · 32 · 32 operations
+    # 32 rows and 32 columns of 4 bytes, 2 · 32 · 32 operations
+    by_hand, asked, delivered = tables.intensities(card, KERNELS[3])
     assert by_hand == 8 and asked == pytest.approx(4) and delivered == pytest.approx(64)
     by_hand, asked, delivered = tables.intensities(card, KERNELS[18])
     rows, columns = tables.tile_at(card, KERNELS[18])[:2]
-    assert by_hand == pytest.approx(rows * columns / (rows + columns)) and asked is None and delivered == pytest.approx(512)
+    assert by_hand == pytest.approx(rows * columns / (rows + columns))
+    assert asked is None and delivered == pytest.approx(512)
     assert str(tables.in_bytes(card)).startswith("| Invented GPU, kernel | by hand |")
     assert str(tables.in_bytes(card)).splitlines()[3] == "| 3 | 8.00 | 4.00 | 64.00 |"
 
@@ -136,13 +183,15 @@ def test_the_roof_and_the_marks_under_it():
     assert [roof[1] for roof in roofs] == [[25.6, 2560], [409.6, 40960]]  # a byte a hundredth of a nanosecond
     assert all(y == pytest.approx(100 * x) for (x, y), *_ in roofs)
     marks = [line.get_xydata().tolist() for line in ax.lines[2:] if line.get_marker() != "None"]
-    assert [[x, 1200] for x in (tables.intensities(profiles(), KERNELS[18])[0], 512)] == [mark[0] for mark in marks[:2]]
+    by_hand = tables.intensities(profiles(), KERNELS[18])[0]
+    assert marks[:2] == [[[by_hand, 1200]], [[512, 1200]]]
     assert marks[2:] == [[[4, 800]], [[64, 800]], [[1, 400]], [[8, 400]]]
 
 
 def test_how_much_shared_memory_allows(load):
     load(profiles())
-    lines = str(ncu.shared_memory_bound("sgemm_smem_blocking", "sgemm_naive", "sgemm_vectorized")).splitlines()
+    names = "sgemm_smem_blocking", "sgemm_naive", "sgemm_vectorized"
+    lines = str(ncu.shared_memory_bound(*names)).splitlines()
     # two wavefronts for each FFMA, and room for a quarter of one while four are issued: an eighth
     assert lines[2] == "| sgemm_smem_blocking | 2.000 | 12% | 31% |"
     assert lines[3] == "| sgemm_naive | 0.000 | 100% | 16% |"
@@ -152,29 +201,36 @@ def test_how_much_shared_memory_allows(load):
 def test_products_without_a_pause():
     values = {"kernel 18, 4096: ms": FLOP / 800e9 * 1e3, "cuBLAS, 4096: ms": FLOP / 1000e9 * 1e3,
               "kernel 18, 4096: cycles, counted": FLOP / 800e9 * 1e3 * 1500e3, "kernel 18, 8192: ms": 1.0}
-    card = dict(experiments={"kernel 18 and cuBLAS without a pause": dict(values=values), "another": dict(values={"x": 1})})
+    card = dict(experiments={"kernel 18 and cuBLAS without a pause": dict(values=values),
+                             "another": dict(values={"x": 1})})
     found = tables.without_pause(card)
     assert list(found) == [("bfloat16", 4096)]  # at 8192 cuBLAS was not timed
-    assert found["bfloat16", 4096] == pytest.approx(dict(gflops=800, cublas_gflops=1000, percent=80, mhz=1500))
+    expected = dict(gflops=800, cublas_gflops=1000, percent=80, mhz=1500)
+    assert found["bfloat16", 4096] == pytest.approx(expected)
 
 
 def test_shapes_by_chance_are_of_two_kinds():
-    values = {"float32: 64×128×192": 90.0, "float32: 64×128×160": 80.0, "float32: 640×64×64": 70.0, "bfloat16: 1×64×64": 60.0}
-    assert tables.by_chance(values) == {("float32", True): [90, 70], ("float32", False): [80], ("bfloat16", False): [60]}
+    values = {"float32: 64×128×192": 90.0, "float32: 64×128×160": 80.0, "float32: 640×64×64": 70.0,
+              "bfloat16: 1×64×64": 60.0}
+    assert tables.by_chance(values) == {("float32", True): [90, 70], ("float32", False): [80],
+                                        ("bfloat16", False): [60]}
 
 
 def test_what_a_call_costs():
-    def call(name, what, size, us, torch_us): return dict(name=name, what=what, size=size, us=us, torch_us=torch_us)
+    def call(name, what, size, us, torch_us):
+        return dict(name=name, what=what, size=size, us=us, torch_us=torch_us)
     card = dict(gpu="Invented GPU", calls=dict(rows=[
         call("sgemm_naive", "host", 256, [9.0, 5.0, 7.0], [10.0, 10.0, 20.0]),
         call("sgemm_naive", "wall clock", 512, [8.0, 8.0, 30.0], [10.0, 16.0, 20.0])]))
     lines = str(tables.call_costs(card)).splitlines()
-    assert lines[2] == "| kernel 1 | 7 / 10 (0.90) |" and lines[-1] == "| kernel 1 / torch.mm | 8 / 16 (1.50) |"
+    assert (lines[2] == "| kernel 1 | 7 / 10 (0.90) |"
+            and lines[-1] == "| kernel 1 / torch.mm | 8 / 16 (1.50) |")
     assert list(tables.wall_clock(card)["sgemm_naive"]) == [512]
 
 
 def test_pictures_have_a_panel_for_each_type_and_red_dots_where_we_lose():
-    card = invented(row("sgemm_gmem_coalescing", 300, 60), row("sgemm_naive", 200, 40), row("bf16_gemm_past_cublas", 900, 99),
+    card = invented(row("sgemm_gmem_coalescing", 300, 60), row("sgemm_naive", 200, 40),
+                    row("bf16_gemm_past_cublas", 900, 99),
                     row("bf16_gemm_past_cublas", 900, 101, 2048))
     assert [(title, [r["name"] for r in rows]) for title, rows in plots.panels(card)] == [
         ("Invented GPU, 4096×4096×4096, float32", ["sgemm_naive", "sgemm_gmem_coalescing"]),
@@ -184,8 +240,10 @@ def test_pictures_have_a_panel_for_each_type_and_red_dots_where_we_lose():
     assert ax.lines[0].get_xdata()[0] == 500  # cuBLAS's, the same beside both
     found = plots.percents([card], KERNELS[18])
     assert found == {"4096": {"Invented GPU": 99}, "2048": {"Invented GPU": 101}}
-    dots = [line for line in plots.draw_shapes({"bfloat16": found}).axes[0].lines if len(line.get_xdata()) == 1]
-    assert [(dot.get_xdata()[0], dot.get_color() == plots.COLORS[6]) for dot in dots] == [(101, False), (99, True)]
+    dots = [line for line in plots.draw_shapes({"bfloat16": found}).axes[0].lines
+            if len(line.get_xdata()) == 1]
+    red = {dot.get_xdata()[0]: dot.get_color() == plots.COLORS[6] for dot in dots}
+    assert red == {101: False, 99: True}
 
 
 def test_a_picture_of_nothing_is_refused_in_words():
@@ -194,10 +252,15 @@ def test_a_picture_of_nothing_is_refused_in_words():
     for draw, match in ((lambda: plots.plot_rows([], "Invented GPU", None), "Invented GPU has no rows"),
                         (lambda: plots.draw_panels(plots.panels(small)), "no panels"),
                         (lambda: plots.draw_sizes([], "float32"), "no card has float32 speeds"),
-                        (lambda: plots.draw_sizes([small], "float32"), "no card has float32 speeds at powers of two"),
-                        (lambda: plots.draw_shapes({}), "no panel"), (lambda: plots.draw_shapes({"all": {"4096": {}}}), "no panel"),
-                        (lambda: plots.draw_roofline(small), "no profiles"), (lambda: plots.draw_causes(small), "no profiles of float32"),
-                        (lambda: draw_matrix(plt.gca(), [], ""), "shape (0,)"), (lambda: draw_matrix(plt.gca(), [[]], ""), "shape (1, 0)")):
+                        (lambda: plots.draw_sizes([small], "float32"),
+                         "no card has float32 speeds at powers of two"),
+                        (lambda: plots.draw_shapes({}), "no panel"),
+                        (lambda: plots.draw_shapes({"all": {"4096": {}}}), "no panel"),
+                        (lambda: plots.draw_roofline(small), "no profiles"),
+                        (lambda: plots.draw_causes(small), "no profiles of float32"),
+                        (lambda: draw_matrix(plt.gca(), [], ""), "shape (0,)"),
+                        (lambda: draw_matrix(plt.gca(), [[]], ""), "shape (1, 0)")):
         with pytest.raises(ValueError, match=re.escape(match)): draw()
-    both = plots.draw_shapes({"one": dots | {"2048": {}}, "other": {}})  # a gap beside something is only a gap
+    # a gap beside something is only a gap
+    both = plots.draw_shapes({"one": dots | {"2048": {}}, "other": {}})
     assert [len(ax.get_yticks()) for ax in both.axes] == [1, 0]

@@ -1,5 +1,5 @@
-"""What `make` does before anything else: it finds an interpreter, makes .venv, and says what it fetches and why it
-fails."""
+"""What `make` does before anything else: it finds an interpreter, makes .venv, and says what it fetches and
+why it fails."""
 import os
 import re
 import shutil
@@ -19,7 +19,8 @@ from packaging.utils import canonicalize_name
 INI = ConfigParser(delimiters=["="])
 INI.read(ROOT/"settings.ini", encoding="utf-8")
 MIN, MAX = (tuple(map(int, text.split(", "))) for text in re.search(
-    r"not \((\d, \d+)\) <= sys.version_info < \((\d, \d+)\)", (ROOT/"Makefile").read_text(encoding="utf-8")).groups())
+    r"not \((\d, \d+)\) <= sys.version_info < \((\d, \d+)\)",
+    (ROOT/"Makefile").read_text(encoding="utf-8")).groups())
 PYTHONS = [f"{MIN[0]}.{minor}.0" for minor in range(MIN[1], MAX[1])]
 
 
@@ -56,6 +57,12 @@ def test_the_pythons_are_the_same_everywhere():
     assert f"3.{MIN[1]} to 3.{MAX[1] - 1}" in (ROOT/"Makefile").read_text(encoding="utf-8")
 
 
+def test_the_citation_names_this_version():
+    citation = yaml.safe_load((ROOT/"CITATION.cff").read_text(encoding="utf-8"))
+    assert (citation["version"], citation["title"]) == (INI["DEFAULT"]["version"], INI["DEFAULT"]["title"])
+    assert citation["authors"] == [{"name": INI["DEFAULT"]["author"]}]
+
+
 def test_the_tested_set_can_be_installed_on_every_python():
     "4.1.1 of soupsieve asked for Python 3.11.5: nothing could be installed on Debian 12, which has 3.11.2."
     asked = {name: found.metadata.get("Requires-Python", "") for name in PINS if (found := installed(name))}
@@ -69,15 +76,16 @@ def test_the_tested_set_can_be_installed_on_every_python():
 def test_the_environment_holds_the_tested_set():
     "Else these tests look at other packages than those that are named."
     named = pins(".venv/constraints.txt")  # without NVIDIA's packages where the driver is one of CUDA 12
-    assert not [f"{name} {found}" for name in named if (found := version_of(name)) and not installed(name)], "call make"
+    assert not [f"{name} {found}" for name in named
+                if (found := version_of(name)) and not installed(name)], "call make"
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("system", [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"),
                                     ("darwin", "Darwin", "arm64")], ids=lambda s: f"{s[1]}-{s[2]}")
 def test_everything_that_is_needed_is_pinned(python, system):
-    """From the requirements on, as far as the metadata of the installed packages tells. What is not pinned changes
-    under us."""
+    """From the requirements on, as far as the metadata of the installed packages tells. What is not pinned
+    changes under us."""
     there = default_environment() | dict(python_full_version=python, python_version=python.removesuffix(".0"),
                                          os_name="posix", sys_platform=system[0], platform_system=system[1],
                                          platform_machine=system[2])
@@ -103,7 +111,8 @@ def test_everything_that_is_needed_is_pinned(python, system):
 
 @pytest.fixture
 def project(tmp_path):
-    "A copy of what `make` reads, and a caller of it: no environment yet, no package index, no settings of pip."
+    """A copy of what `make` reads, and a caller of it: no environment yet, no package index, no settings of
+    pip."""
     for name in ("Makefile", "settings.ini", "setup.py", "constraints.txt", "compiler.txt", "pyproject.toml",
                  "README.md", "util.py"): shutil.copy(ROOT/name, tmp_path)
     for name in ("tools", "numba_matmul", "nbs", "empty", "bin"): (tmp_path/name).mkdir()
@@ -117,7 +126,8 @@ def project(tmp_path):
                if name not in dropped and not name.startswith("PIP_")}
         env |= dict(PATH=os.pathsep.join(map(str, path)), PIP_CONFIG_FILE=os.devnull, PIP_NO_INDEX="1",
                     PIP_FIND_LINKS=str(tmp_path/"empty")) | more
-        return subprocess.run([shutil.which("make"), *args], cwd=tmp_path, env=env, capture_output=True, text=True)
+        command = [shutil.which("make"), *args]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
 
     make.root = tmp_path
     return make
@@ -130,14 +140,16 @@ def script(path, text):
     path.chmod(0o755)
 
 
-def told(done): return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make")]
+def told(done):
+    return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make")]
 
 
 def test_make_finds_its_python_in_the_environment_that_it_made(project):
     script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
     (project.root/".venv"/"ready").touch()
     stages = [f"gpu STAGE={stage}" for stage in ("tune", "ladder", "calls", "notebooks", "ncu", "check")]
-    for target in ("ladder", "lab", "site", "site-check", "readme", "test", "profile KERNEL=05", "same-code BASE=main", *stages):
+    for target in ("ladder", "lab", "site", "site-check", "readme", "test", "profile KERNEL=05",
+                   "same-code BASE=main", *stages):
         done = project(*target.split())
         assert done.returncode == 0 and "called with" in done.stdout, (target, done.stderr)
 
@@ -146,14 +158,15 @@ def test_lab_opens_the_first_lesson_and_the_links_stay_within_its_root(project):
     script(project.root/".venv"/"bin"/"python", 'echo "called with $*"\n')
     (project.root/".venv"/"ready").touch()
     said = project("lab", "ARGS=--no-browser").stdout
-    page = re.search(r"called with -m jupyterlab .*--LabApp.default_url=/lab/tree/(\S+) --no-browser\n", said)[1]
+    page = re.search(r"called with -m jupyterlab .*--LabApp.default_url=/lab/tree/(\S+) --no-br", said)[1]
     assert (page == min(f"nbs/{path.name}" for path in (ROOT/"nbs").glob("*.ipynb"))
             and f"--ServerApp.root_dir={project.root} " in said)
 
 
 def test_help_names_every_target_that_a_reader_calls(project):
     said = project("help").stdout
-    assert (all(f"make {target} " in said for target in ("ladder", "test", "lab", "site", "profile", "gpu", "readme", "clean"))
+    assert (all(f"make {target} " in said
+                for target in ("ladder", "test", "lab", "site", "profile", "gpu", "readme", "clean"))
             and "PYTHON=python3" in said)
 
 
@@ -170,17 +183,20 @@ OLD = ('exec {python} -c "import sys; sys.version_info = ({version}); sys.versio
 @pytest.mark.parametrize("version,text", [
     ((3, 10, 6), "3.10.6"), ((*MAX, 0), "{}.{}.0".format(*MAX)), ((2, 7, 18), "2.7.18")])
 def test_a_python_that_does_not_fit_is_refused_before_anything_is_made(version, text, project):
-    script(project.root/"bin"/"python3", OLD.format(python=sys.executable, version=str(version)[1:-1], text=text))
+    script(project.root/"bin"/"python3",
+           OLD.format(python=sys.executable, version=str(version)[1:-1], text=text))
     for args in (), (f"PYTHON={project.root/'bin'/'python3'}",):
         done = project(*args)
-        assert (done.returncode == 2 and len(told(done)) == 1 and "Python 3.11 to 3.14 is needed" in done.stderr
+        assert (done.returncode == 2 and len(told(done)) == 1
+                and "Python 3.11 to 3.14 is needed" in done.stderr
                 and text in done.stderr), done
     assert not (project.root/".venv").exists()
 
 
 def test_no_python_at_all_is_one_line(project):
     done = project(path=(project.root/"empty",))
-    assert done.returncode == 2 and told(done) == ["Python 3.11 to 3.14 is needed, and there is no python3 here"]
+    assert done.returncode == 2
+    assert told(done) == ["Python 3.11 to 3.14 is needed, and there is no python3 here"]
 
 
 def test_a_python_that_fits_is_found_beside_an_old_python3(project):
@@ -198,7 +214,8 @@ def test_without_the_venv_module_one_line_says_what_to_install(project):
 
 
 @pytest.mark.parametrize("extra,sizes", [
-    ({}, ["5.7 GB on disk with PyTorch's CUDA build", "2.1 GB on disk with its CPU build", "PIP_EXTRA_INDEX_URL"]),
+    ({}, ["5.7 GB on disk with PyTorch's CUDA build", "2.1 GB on disk with its CPU build",
+          "PIP_EXTRA_INDEX_URL"]),
     (dict(PIP_EXTRA_INDEX_URL="https://example.org/whl/cpu"), ["2.1 GB on disk, with PyTorch's CPU build"])])
 def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, project):
     "With pip itself, which has no index here."
@@ -238,7 +255,8 @@ def test_what_pip_says_is_shown_and_its_status_kept(project):
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
     script(project.root/"bin"/"mine", f'exec {sys.executable} -S "$@"\n')  # without site-packages
-    for target, package in (("ladder", "numba"), ("lab", "jupyterlab"), ("site", "sphinx"), ("test", "pytest-xdist"),
+    for target, package in (("ladder", "numba"), ("lab", "jupyterlab"), ("site", "sphinx"),
+                            ("test", "pytest-xdist"),
                             ("gpu STAGE=ladder", "torch"), ("gpu STAGE=notebooks", "nbdev")):
         done = project(*target.split(), f"PYTHON={project.root/'bin'/'mine'}")
         assert done.returncode == 2 and len(told(done)) == 1, done

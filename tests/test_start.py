@@ -22,8 +22,8 @@ without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a G
 
 
 def python(code, *args, **env):
-    return subprocess.run([sys.executable, *(("-c", code) if code else ()), *args], capture_output=True, text=True,
-                          env=environment() | env, cwd=ROOT)
+    command = [sys.executable, *(("-c", code) if code else ()), *args]
+    return subprocess.run(command, capture_output=True, text=True, env=environment() | env, cwd=ROOT)
 
 
 def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args, **env)
@@ -31,7 +31,8 @@ def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args
 
 @without_gpu
 def test_without_a_gpu_the_simulator_is_announced_in_one_line():
-    "On stderr, and by a program that only imports not at all: what it prints is its own, and the collector is as it was."
+    """On stderr, and by a program that only imports not at all: what it prints is its own, and the collector
+    is as it was."""
     done = python("""
 import gc, sys
 before = gc.get_threshold()
@@ -51,12 +52,14 @@ print("mine", gc.get_threshold() == before)""")
 @without_gpu
 def test_a_gpu_that_is_demanded_and_not_there_is_told_at_once():
     done = python("import util", NUMBA_ENABLE_CUDASIM="0")
-    assert done.stdout == "" and "NUMBA_ENABLE_CUDASIM=0" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert (done.stdout == "" and "NUMBA_ENABLE_CUDASIM=0" in done.stderr
+            and len(done.stderr.splitlines()) == 1)
 
 
 @without_gpu
 def test_a_terminal_without_our_signs_is_printed_to():
-    done = python("import util; from numba_matmul.exercise import Scoreboard, Verdict; print(Scoreboard([Verdict('a', True, '3 × 4 – 5')]))",
+    done = python("import util; from numba_matmul.exercise import Scoreboard, Verdict; "
+                  "print(Scoreboard([Verdict('a', True, '3 × 4 – 5')]))",
                   PYTHONIOENCODING="ascii", LC_ALL="C")
     assert done.returncode == 0 and done.stdout == "? a  3 ? 4 ? 5\n", done.stderr
 
@@ -78,8 +81,9 @@ def test_the_users_choice_wins(value):
 def test_a_choice_that_is_none_is_refused_in_one_line(value):
     done = python("import util", NUMBA_ENABLE_CUDASIM=value)
     assert done.returncode == 1 and "Warning" not in done.stderr
-    assert done.stderr.splitlines()[-1] == (f"ImportError: NUMBA_ENABLE_CUDASIM is {value!r}: set it to 1 for the "
-                                            "simulator, to 0 for a GPU, or not at all")
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: NUMBA_ENABLE_CUDASIM is {value!r}: set it to 1 for the simulator, to 0 for a GPU, "
+        "or not at all")
 
 
 @pytest.mark.parametrize("value", ["", " "])
@@ -89,7 +93,8 @@ def test_an_empty_choice_counts_as_none(value):
 
 @without_gpu
 def test_an_empty_choice_does_not_turn_the_simulator_off():
-    done = python("import util; from numba import config; assert config.ENABLE_CUDASIM", NUMBA_ENABLE_CUDASIM="")
+    done = python("import util; from numba import config; assert config.ENABLE_CUDASIM",
+                  NUMBA_ENABLE_CUDASIM="")
     assert done.returncode == 0 and not done.stderr, done.stderr
 
 
@@ -98,9 +103,18 @@ class Driver:
     def __init__(self, version=13000, capability=(9, 0), gpus=1, init=0):
         self.version, self.capability, self.gpus, self.init = version, capability, gpus, init
     def cuInit(self, flags): return self.init
-    def cuDeviceGetCount(self, out): out._obj.value = self.gpus; return 0
-    def cuDriverGetVersion(self, out): out._obj.value = self.version; return 0
-    def cuDeviceGetAttribute(self, out, attribute, device): out._obj.value = self.capability[attribute - 75]; return 0
+
+    def cuDeviceGetCount(self, out):
+        out._obj.value = self.gpus
+        return 0
+
+    def cuDriverGetVersion(self, out):
+        out._obj.value = self.version
+        return 0
+
+    def cuDeviceGetAttribute(self, out, attribute, device):
+        out._obj.value = self.capability[attribute - 75]
+        return 0
 
 
 @pytest.mark.parametrize("driver,bindings,reason", [
@@ -128,7 +142,8 @@ shell.run_cell("import numba_matmul")
 shell.run_cell("#| cuda\\nprint('ran')")
 shell.run_cell("print('also', 'ran')")
 """)
-    assert "needs a GPU" in done.stdout and "\nran" not in done.stdout and "also ran" in done.stdout, done.stderr
+    assert "needs a GPU" in done.stdout and "\nran" not in done.stdout, done.stderr
+    assert "also ran" in done.stdout
 
 
 READ_ONLY = """
@@ -144,14 +159,14 @@ run("print('%%writefile goes', 'on')")
 os.access = access
 run("%%writefile there.py\\nchanged")
 """
-SHELLS = {"ipykernel": "from ipykernel.inprocess.manager import InProcessKernelManager as M\n"
-                       "m = M(); m.start_kernel(); c = m.client(); c.start_channels()\n"
-                       "def run(text):\n    c.execute(text)\n    while c.iopub_channel.msg_ready():\n"
-                       "        content = c.get_iopub_msg()['content']\n"
-                       "        print(content.get('text', ''), content.get('evalue', ''), end='')",
-          "nbdev": "from execnb.shell import CaptureShell\nshell = CaptureShell()\n"
-                   "def run(text):\n    for out in shell.run(text): "
-                   "print(''.join(out.get('text', '')), out.get('evalue', ''), end='')"}
+SHELLS = {"ipykernel": "from ipykernel.inprocess.manager import InProcessKernelManager as M\nm = M(); "
+                       "m.start_kernel(); c = m.client(); c.start_channels()\ndef run(text):\n    "
+                       "c.execute(text)\n    while c.iopub_channel.msg_ready():\n        content = "
+                       "c.get_iopub_msg()['content']\n        print(content.get('text', ''), "
+                       "content.get('evalue', ''), end='')",
+          "nbdev": "from execnb.shell import CaptureShell\nshell = CaptureShell()\ndef run(text):\n    for "
+                   "out in shell.run(text): print(''.join(out.get('text', '')), out.get('evalue', ''), "
+                   "end='')"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -160,7 +175,8 @@ def test_a_script_that_cannot_be_written_is_left_with_a_line(shell, simulator, t
     here = tmp_path/"here"
     here.mkdir()
     (here/"there.py").write_text("old")
-    done = subprocess.run([sys.executable, "-c", READ_ONLY.format(shell=SHELLS[shell])], cwd=here, capture_output=True,
+    done = subprocess.run([sys.executable, "-c", READ_ONLY.format(shell=SHELLS[shell])], cwd=here,
+                          capture_output=True,
                           text=True, env=environment() | dict(NUMBA_ENABLE_CUDASIM=simulator))
     said = [line.strip() for line in done.stdout.splitlines()]
     assert {"here/there.py was not written: the file is read-only.",
@@ -196,8 +212,10 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
 
 
 @pytest.mark.parametrize("args,text", [
-    (("--kernels", "9999"), "no kernel 9999"), (("--kernels", "1,x"), "'1,x'"), (("--kernels", ""), "--kernels ''"),
-    (("--kernels", "1,1"), "each kernel once"), (("--size", "64,64"), "each size once"), (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
+    (("--kernels", "9999"), "no kernel 9999"), (("--kernels", "1,x"), "'1,x'"),
+    (("--kernels", ""), "--kernels ''"),
+    (("--kernels", "1,1"), "each kernel once"), (("--size", "64,64"), "each size once"),
+    (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
     (("--size", "big"), "--size"), (("--size", ""), "--size ''"), (("--size", "64x32"), "--size"),
     (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
     (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"),
@@ -206,7 +224,8 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
     (("--plot", "no/such/folder/speeds.png"), "cannot be written"), (("--json", ""), "--json"),
 ])
 def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys):
-    monkeypatch.setattr(ladder_module, "in_child", lambda *_, **__: pytest.fail("asked after the work has begun"))
+    def asked(*_, **__): pytest.fail("asked after the work has begun")
+    monkeypatch.setattr(ladder_module, "in_child", asked)
     with pytest.raises(SystemExit) as ended: ladder_module.main(**arguments(*args))
     said = capsys.readouterr().err
     assert ended.value.code == 2 and len(said.splitlines()) == 1 and text in said
@@ -229,27 +248,29 @@ def test_nonsense_on_the_command_line():
 
 def test_a_gpu_times_triton_only_with_all_kernels(monkeypatch):
     seen = []
-    monkeypatch.setattr(ladder_module, "_in_simulator",
-                        lambda kernels, others, shapes: seen.append((len(kernels), len(others))) or ([], None))
-    monkeypatch.setattr(ladder_module, "_on_gpu",
-                        lambda kernels, others, *rest: seen.append((len(kernels), len(others))) or ([], None))
+    def run(kernels, others, *_):
+        seen.append((len(kernels), len(others)))
+        return [], None
+    for name in "_in_simulator", "_on_gpu": monkeypatch.setattr(ladder_module, name, run)
     ladder_module.main(kernels="16"), ladder_module.main()
     assert seen == [(1, 0), (len(ladder_module.KERNELS), len(ladder_module.OTHERS))]
 
 
 @without_gpu
 def test_a_reader_who_has_seen_enough_sees_no_traceback():
-    done = subprocess.run(f"set -o pipefail; {sys.executable} -m numba_matmul.ladder --kernels 1 | head -1", shell=True,
-                          executable="/bin/bash", capture_output=True, text=True, env=environment(), cwd=ROOT)
+    command = f"set -o pipefail; {sys.executable} -m numba_matmul.ladder --kernels 1 | head -1"
+    done = subprocess.run(command, shell=True, executable="/bin/bash", capture_output=True, text=True,
+                          env=environment(), cwd=ROOT)
     assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
 
 
 def test_progress_is_shown_on_a_terminal():
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    code = ("import time, numba_matmul\nfrom numba_matmul import ladder\n"
-            "ladder.in_child = lambda *_, **__: time.sleep(1.2)\nladder.main(kernels='1,2,3')")
-    process = subprocess.Popen([sys.executable, "-c", code], env=environment() | {"NUMBA_ENABLE_CUDASIM": "1"},
+    code = ("import time, numba_matmul\nfrom numba_matmul import ladder\nladder.in_child = lambda *_, **__: "
+            "time.sleep(1.2)\nladder.main(kernels='1,2,3')")
+    process = subprocess.Popen([sys.executable, "-c", code],
+                               env=environment() | {"NUMBA_ENABLE_CUDASIM": "1"},
                                cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     said = b""
@@ -262,8 +283,8 @@ def test_progress_is_shown_on_a_terminal():
 
 @without_gpu
 def test_ctrl_c_is_answered_in_one_line():
-    code = ("import os, signal, numba_matmul\nfrom numba_matmul import ladder\n"
-            "ladder.in_child = lambda *_, **__: os.kill(os.getpid(), signal.SIGINT)\nladder.main()")
+    code = ("import os, signal, numba_matmul\nfrom numba_matmul import ladder\nladder.in_child = lambda *_, "
+            "**__: os.kill(os.getpid(), signal.SIGINT)\nladder.main()")
     done = python(code)
     assert done.returncode == 1 and done.stderr == "Interrupted: only what had ended is kept.\n"
 
@@ -283,7 +304,8 @@ def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
     kernels = ladder_module.KERNELS.values()
     assert [kernel.name for kernel in kernels if not ladder_module._fits(kernel, (7, 4097, 64))] == [
         "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized"]
-    assert "bf16_gemm_tma_wgmma is left out at 7×4097×64: n and k must be multiples of 8" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "bf16_gemm_tma_wgmma is left out at 7×4097×64: n and k must be multiples of 8" in said
     assert all(ladder_module._fits(kernel, (7, 4096, 64)) for kernel in ladder_module.KERNELS.values())
 
 
@@ -340,7 +362,7 @@ def test_rows_of_another_software_leave_the_card_and_those_of_another_day_say_so
     dated = [row | dict(date="2026-01-01") for row in rows]
     for card, kept in ((now, rows[1:]), (now | dict(date="2026-01-01"), dated[1:]),
                        (now | dict(versions=dict(numba="2")), [])):
-        monkeypatch.setattr(ladder_module, "gpu_card", lambda: card | dict(speed=rows))
+        monkeypatch.setattr(ladder_module, "gpu_card", lambda card=card: card | dict(speed=rows))
         assert ladder_module._rows_beside([dict(rows[0], ms=1.0)], now) == kept
     monkeypatch.setattr(ladder_module, "gpu_card", dict)
     assert ladder_module._rows_beside(rows, now) == []

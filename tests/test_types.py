@@ -26,6 +26,7 @@ STOPS = "SimulatorError", "ZeroDivisionError", "OverflowError"
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_types_and_values_are_the_compilers(part):
+    pytest.importorskip("numba_cuda")  # the compiler, which a Mac lacks
     rows = ROWS[part::PARTS]
     theirs = in_child(compiled, rows, simulator=False, timeout=100, keep=True)
     ours = in_child(simulated, rows, simulator=True, timeout=100, keep=True)
@@ -60,6 +61,7 @@ def test_the_simulator_takes_what_the_compiler_takes_and_computes_the_same():
 
 
 def test_the_kept_answers_are_the_compilers():
+    pytest.importorskip("numba_cuda")  # the compiler, which a Mac lacks
     names = list(KERNELS)[::50]
     found = in_child(agreement.compiled, [KERNELS[x] for x in names], simulator=False, timeout=200, keep=True)
     stale = [KERNELS[x] for x, theirs in zip(names, found) if agreement.answer(theirs) != KEPT["answers"][x]]
@@ -188,6 +190,7 @@ def test_more_arguments_than_a_launch_has_room_for_are_refused():
 
 
 def test_nothing_is_called_good_that_does_not_compile():
+    pytest.importorskip("numba_cuda")  # the compiler, which a Mac lacks
     message = diagnose(calls_what_only_the_simulator_has[1, 1], out)
     assert "the compiler refuses" in message and "No mistake found" not in message
     assert diagnose(fine[1, 1], out).startswith("No mistake found.")

@@ -1,4 +1,5 @@
-"""The website: every page is built without a warning, shows what a reader should see, and folds what is optional."""
+"""The website: every page is built without a warning, shows what a reader should see, and folds what is
+optional."""
 import json
 import os
 import re
@@ -20,17 +21,21 @@ LESSONS = [path for path in NOTEBOOKS if re.match(r"\d\d_", path.name) and path.
 
 
 def code_cells(path):
-    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    return [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+            if cell["cell_type"] == "code"]
 
 
 def build(copy):
     "Build the website of a copy of the project; what is wrong with it, as text."
-    for name in "nbs", "numba_matmul", "website":
-        shutil.copytree(ROOT/name, copy/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
-    for name in "settings.ini", "README.md", "CONTRIBUTING.md", "LICENSE": shutil.copy(ROOT/name, copy)
-    done = subprocess.run([sys.executable, "website/build.py"], cwd=copy, env=environment(), capture_output=True, text=True)
-    there = {path.name for path in copy.iterdir()} - {"nbs", "numba_matmul", "website", "settings.ini", "README.md",
-                                                      "CONTRIBUTING.md", "LICENSE", "_docs", "build"}
+    folders = "nbs", "numba_matmul", "website"
+    files = "settings.ini", "README.md", "CONTRIBUTING.md", "LICENSE"
+    for name in folders:
+        shutil.copytree(ROOT/name, copy/name,
+                        ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+    for name in files: shutil.copy(ROOT/name, copy)
+    done = subprocess.run([sys.executable, "website/build.py"], cwd=copy, env=environment(),
+                          capture_output=True, text=True)
+    there = {path.name for path in copy.iterdir()} - {*folders, *files, "_docs", "build"}
     return done.stderr + done.stdout * bool(done.returncode) + f"left behind: {there}" * bool(there)
 
 
@@ -52,7 +57,8 @@ def pages(tmp_path_factory):
         finally: write_whole(said, text)
     assert not (text := said.read_text(encoding="utf-8")), text
     out = copy/"_docs"
-    return {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8") for path in out.rglob("*.html")}
+    return {path.relative_to(out).as_posix(): path.read_text(encoding="utf-8")
+            for path in out.rglob("*.html")}
 
 
 def article(page): return BeautifulSoup(page, "html.parser").find("article", class_="bd-article")
@@ -65,7 +71,8 @@ def test_every_notebook_has_a_page_without_directives_and_with_its_outputs(pages
         page = article(pages[f"nbs/{path.relative_to(ROOT/'nbs').with_suffix('.html').as_posix()}"])
         code = [part.get_text() for part in page.select("div.cell_input pre")]
         assert not [text for text in code if re.search(r"^#\|", text, re.M)]
-        pictures = sum("image/png" in output.get("data", {}) for cell in code_cells(path) for output in cell["outputs"])
+        pictures = sum("image/png" in output.get("data", {}) for cell in code_cells(path)
+                       for output in cell["outputs"])
         assert len(page.find_all("img")) == pictures, path.name
 
 
@@ -79,16 +86,17 @@ def test_the_pages_come_in_reading_order_in_three_parts(pages):
 
 
 def test_the_front_page_is_the_readme(pages):
-    text = plain(article(pages["index.html"]))
+    text, written = plain(article(pages["index.html"])), (ROOT/"README.md").read_text(encoding="utf-8")
     for name in "speed", "exercises", "ladder":
-        part = (ROOT/"README.md").read_text(encoding="utf-8").split(f"<!-- end of {name} -->")[0].rsplit("-->", 1)[1]
+        part = written.split(f"<!-- end of {name} -->")[0].rsplit("-->", 1)[1]
         numbers = re.findall(r"\d[\d,.]*\d", re.sub(r"\]\([^)]*\)", "]", part))
         assert numbers and not [number for number in numbers if number not in text], name
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.name)
 def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
-    page, headings = article(pages[f"nbs/{path.stem}.html"]), re.findall(r'"(## .+?|---)\\?n?"', path.read_text(encoding="utf-8"))
+    page, text = article(pages[f"nbs/{path.stem}.html"]), path.read_text(encoding="utf-8")
+    headings = re.findall(r'"(## .+?|---)\\?n?"', text)
     rule = headings.index("---") if "---" in headings else len(headings)
     optional = [name for name in headings[rule + 1:] if not name.startswith("## Your turn")]
     solutions = [name for name in headings[:rule] if name.startswith("## The kernel")] if optional else []
@@ -97,7 +105,7 @@ def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
     assert told == [name.removeprefix("## ") for name in headings if name in optional + solutions]
     for fold in folded: fold.extract()
     assert not solutions or not re.search(r"^@cuda.jit\s*def short_", page.get_text(), re.M)
-    before_rule = path.read_text(encoding="utf-8").split('"---', 1)[0]  # what there is to do is open
+    before_rule = text.split('"---', 1)[0]  # what there is to do is open
     assert page.get_text().count('grade("') >= before_rule.count('grade(\\"')
 
 
@@ -108,29 +116,35 @@ def test_a_folded_cell_is_folded_in_jupyterlab_and_on_the_website():
             meta = cell["metadata"]
             folded = "hide-input" in meta.get("tags", ())
             assert meta.get("jupyter", {}).get("source_hidden", False) is folded, (path.name, cell["id"])
-            assert set(meta) <= {"tags", "jupyter"} and set(meta.get("tags", ())) <= {"hide-input"}, (path.name, cell["id"])
+            assert set(meta) <= {"tags", "jupyter"}, (path.name, cell["id"])
+            assert set(meta.get("tags", ())) <= {"hide-input"}, (path.name, cell["id"])
             count += folded
     assert count > 200
 
 
 def test_the_reference_tells_parameters_and_what_comes_back(pages):
-    page = plain(article(pages["reference/arrays-draw-cards-process-static.html"]))
-    assert "array_like(x, shape=None, dtype=None)" in page and "shape – shape of the new array; that of x if not given" in page
+    page = plain(article(pages["reference/arrays-draw-source-cards-process-static.html"]))
+    assert ("array_like(x, shape=None, dtype=None)" in page
+            and "shape – shape of the new array; that of x if not given" in page)
     assert "Returns: uint16 array of the same shape" in page
     fields = plain(article(pages["reference/gemm.html"]))
     assert "number – its lesson" in fields  # of a dataclass
     functions = [name for path in (ROOT/"numba_matmul"/"kernels").glob("k*.py")
                  for name in re.findall(r"^def (\w*gemm\w*)\(", path.read_text(encoding="utf-8"), re.M)]
     kernels = plain(article(pages["reference/kernels-registry.html"]))
-    assert len(functions) > 15 and all(f"{name}(" in kernels for name in [*functions, *(kernel.name for kernel in KERNELS.values())])
+    assert len(functions) > 15 and all(f"{name}(" in kernels
+                                       for name in [*functions,
+                                                    *(kernel.name for kernel in KERNELS.values())])
 
 
 def test_colab_comes_with_an_address(tmp_path):
     shutil.copytree(ROOT/"website", tmp_path/"website")
     def options(address):
         text = (ROOT/"settings.ini").read_text(encoding="utf-8")
-        (tmp_path/"settings.ini").write_text(re.sub(r"^git_url =.*$", f"git_url = {address}", text, flags=re.M))
+        named = re.sub(r"^git_url =.*$", f"git_url = {address}", text, flags=re.M)
+        (tmp_path/"settings.ini").write_text(named)
         return runpy.run_path(str(tmp_path/"website"/"conf.py"))["html_theme_options"]
     assert "launch_buttons" not in options("") and options("")["use_download_button"]
     named = options("https://github.com/someone/matmul.git")
-    assert named["launch_buttons"]["colab_url"] and named["repository_url"] == "https://github.com/someone/matmul"
+    assert (named["launch_buttons"]["colab_url"]
+            and named["repository_url"] == "https://github.com/someone/matmul")

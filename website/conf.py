@@ -31,8 +31,10 @@ html_css_files = ["site.css"]
 html_favicon = "static/icon.svg"  # a tile of C
 html_show_sphinx = False
 html_context = dict(default_mode="auto")
-html_theme_options = dict(show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True, use_fullscreen_button=False, navbar_persistent=[],
+html_theme_options = dict(show_navbar_depth=1, show_toc_level=2, home_page_in_toc=True,
+                          use_fullscreen_button=False, navbar_persistent=[],
                           use_download_button=True, repository_branch=settings["branch"],
                           repository_url=settings["git_url"].removesuffix(".git"),
                           use_repository_button=bool(settings["git_url"]))
-if settings["git_url"]: html_theme_options["launch_buttons"] = dict(colab_url="https://colab.research.google.com")
+if settings["git_url"]:
+    html_theme_options["launch_buttons"] = dict(colab_url="https://colab.research.google.com")

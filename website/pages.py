@@ -17,8 +17,8 @@ FOLDERS = {"library": "/library.md"}
 
 
 def as_page(app, docname, source):
-    """A folder is a page here. And what a notebook says to nbdev is not for readers: its directives, and cells that
-    have nothing else."""
+    """A folder is a page here. And what a notebook says to nbdev is not for readers: its directives, and
+    cells that have nothing else."""
     source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
     if app.env.doc2path(docname).suffix != ".ipynb": return
     nb, cells = json.loads(source[0]), []
@@ -43,8 +43,8 @@ def visit_details(translator, node):
 
 
 def fold(app, doctree, docname):
-    """Fold a lesson's kernel, which is its exercise's solution, and what stands under its rule, section by section; what
-    the reader is to do stays open."""
+    """Fold a lesson's kernel, which is its exercise's solution, and what stands under its rule, section by
+    section; what the reader is to do stays open."""
     rule = next(doctree.findall(nodes.transition), None)
     if not re.match(r"nbs/\d", docname) or rule is None: return
     below = False  # the rule, which docutils puts between two sections
@@ -55,11 +55,13 @@ def fold(app, doctree, docname):
         solution = title.astext().startswith("The kernel")
         if solution or below and not title.astext().startswith("Your turn"):
             part.children = [title]
-            part += details("", *rest, line="Write yours first, then open this" if solution else "Show this part")
+            part += details("", *rest,
+                            line="Write yours first, then open this" if solution else "Show this part")
 
 
 def setup(app):
-    app.add_node(details, html=(visit_details, lambda translator, node: translator.body.append("</details>\n")))
+    app.add_node(details,
+                 html=(visit_details, lambda translator, node: translator.body.append("</details>\n")))
     app.connect("source-read", as_page)
     app.connect("doctree-resolved", fold)
     return dict(parallel_read_safe=True, parallel_write_safe=True)

@@ -11,6 +11,7 @@ from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, product
 
+from ..cards import code_of, gpu_card
 from ..gemm.kernel import Kernel
 from ..sim.scheduler import SimulatorError
 from .timing import call_time, measure_runtime
@@ -27,7 +28,7 @@ def measure(
     row = dict(name=kernel.name, m=m, n=n, k=k)
     try: time = measure_runtime(kernel, m, n, k, do_print=False, runs=runs)
     except (AssertionError, SimulatorError) as e: return row | dict(passed=False, message=str(e))
-    return row | dict(passed=True, runs=time.runs, ms=time.ms, spread_ms=time.spread_ms,
+    return row | dict(passed=True, code=code_of(gpu_card(), kernel.name), runs=time.runs, ms=time.ms, spread_ms=time.spread_ms,
                       gflops=time.gflops, cublas_ms=time.cublas_ms,
                       cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel,
                       percent=time.percent, error=time.error, cublas_error=time.cublas_error)

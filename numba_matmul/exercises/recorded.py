@@ -7,7 +7,7 @@ import numpy as np
 from greenlet import getcurrent
 from ..exercise import Goal
 from ..judge import constants_of
-from ..microscope import trace
+from ..timeline import trace
 from ..process import in_child
 from ..sim import hopper
 from ..sim.cuda_module import StrictModule

@@ -5,18 +5,29 @@ All pictures of the ladder come from here. A dot for each size, for example, of 
 The code
 """
 import statistics
+from textwrap import wrap
 
 from ..arrays import dtype_of
 from ..draw import COLORS
-from ..cards import card_row
+from ..cards import STALE, card_row
 from ..ncu import counted
 from ..registry import KERNELS, OTHERS, number_of
-from .tables import (by_size, intensities, kernels_of, profiled, size_text,
-                                        without_pause)
+from .tables import by_size, intensities, kernels_of, profiled, size_text, stale_kernels, without_pause
 
 
 def _need(found, what):
     if not found: raise ValueError(f"nothing to draw: {what}")
+
+
+def _noted(label, rows):
+    "The label of an axis, and below it what is stale."
+    note = stale_kernels(rows)
+    return "\n".join([label, *wrap(f"{STALE.strip()} {note}", 55)]) if note else label
+
+
+def _open(*axes):
+    "Axes without a frame on top and on the right."
+    for ax in axes: ax.spines[["top", "right"]].set_visible(False)
 
 
 def plot_rows(
@@ -33,14 +44,15 @@ def plot_rows(
     cublas = statistics.median(r["cublas_gflops"] for r in rows)
     right = max(cublas, *speeds)
     for name, row in zip(names, rows):
-        ax.text(1.02 * right, name, f"{row['gflops']:,.0f} ({row['percent']:.1f} %)", va="center", fontsize=9)
+        text = f"{row['gflops']:,.0f} ({row['percent']:.1f} %)" + STALE * ("stale" in row)
+        ax.text(1.02 * right, name, text, va="center", fontsize=9)
     ax.axvline(cublas, color="black", linestyle="--")
     ax.invert_yaxis()
     ax.text(cublas, ax.get_ylim()[1], f"cuBLAS {cublas:,.0f}", ha="center", va="bottom", fontsize=9)
-    ax.set(xlabel="GFLOP/s (and % of cuBLAS)", xlim=(0, 1.3 * right))
+    ax.set(xlabel=_noted("GFLOP/s (and % of cuBLAS)", rows), xlim=(0, 1.3 * right))
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.set_title(title, pad=18)
-    ax.spines[["top", "right"]].set_visible(False)
+    _open(ax)
 
 def rows_at(
     card,       # a result card
@@ -81,7 +93,8 @@ def draw_panels(
 
 
 def color_at(number):
-    "The colour of a kernel's line: neighbours on the ladder are neighbours in the spectrum, and differ in shape."
+    """The colour of a kernel's line: neighbours on the ladder are neighbours in the spectrum, and differ in
+    shape."""
     import matplotlib.pyplot as plt
     numbers = [kernel.number for kernel in kernels_of(KERNELS[number].dtype)]
     return plt.cm.turbo(0.95 * (numbers.index(number) + 1) / len(numbers))
@@ -93,27 +106,31 @@ def draw_sizes(
     cards,  # result cards
     dtype,  # of the matrices
 ):
-    "Speed of each kernel over the powers of two, a panel for each card, all on one scale. Returns the figure. `ValueError` without such speeds."
+    """Speed of each kernel over the powers of two, a panel for each card, all on one scale. Returns the
+    figure. `ValueError` without such speeds."""
     import matplotlib.pyplot as plt
     sizes = {size for card in cards for kernel in kernels_of(dtype) for size in by_size(card, kernel.name)}
-    _need([m for m, n, k in sizes if m == n == k and m & (m - 1) == 0], f"no card has {dtype} speeds at powers of two")
-    fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True, squeeze=False,
-                             layout="constrained")
+    _need([m for m, n, k in sizes if m == n == k and m & (m - 1) == 0],
+          f"no card has {dtype} speeds at powers of two")
+    fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True,
+                             squeeze=False, layout="constrained")
+    _open(*axes.flat)
+    shown = []  # rows, for the note on stale ones
     for ax, card in zip(axes.flat, cards):
         cublas = {}
         for kernel in kernels_of(dtype):
             rows = {m: row for (m, n, k), row in sorted(by_size(card, kernel.name).items())
                     if m == n == k and m & (m - 1) == 0}
+            shown += rows.values()
             cublas |= {m: row["cublas_gflops"] for m, row in rows.items()}
-            ax.plot(list(rows), [row["gflops"] for row in rows.values()], mark_of(kernel.number) + "-", lw=1.2,
-                    color=color_at(kernel.number), markersize=4, label=label_of(kernel.number))
+            ax.plot(list(rows), [row["gflops"] for row in rows.values()], mark_of(kernel.number) + "-",
+                    lw=1.2, color=color_at(kernel.number), markersize=4, label=label_of(kernel.number))
         ax.plot(*zip(*sorted(cublas.items())), "k--", label="cuBLAS", zorder=3)
         ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, {dtype}")
         ax.set_xticks(sorted(cublas), sorted(cublas))
         ax.minorticks_off()
         ax.grid(color="#DDDDDD", lw=0.6)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[-1, 0].set_xlabel("m = n = k")
+    axes[-1, 0].set_xlabel(_noted("m = n = k", shown))
     lines, names = axes[0, 0].get_legend_handles_labels()
     fig.legend(lines[::-1], names[::-1], loc="outside right", frameon=False, fontsize=8)
     plt.close(fig)
@@ -133,7 +150,8 @@ def draw_shapes(
     panels,     # title → size as text → GPU → per cent of cuBLAS
     limit=100,  # below it, dots are red
 ):
-    "A dot for each size, sorted, a panel for each title, all on one scale. Returns the figure. `ValueError` without sizes."
+    """A dot for each size, sorted, a panel for each title, all on one scale. Returns the figure. `ValueError`
+    without sizes."""
     import matplotlib.pyplot as plt
     panels = {title: {size: row for size, row in found.items() if row} for title, found in panels.items()}
     _need(any(panels.values()), "no panel has a size with a speed")
@@ -142,7 +160,9 @@ def draw_shapes(
                              layout="constrained")
     every = [percent for found in panels.values() for row in found.values() for percent in row.values()]
     gpus = list(dict.fromkeys(gpu for found in panels.values() for row in found.values() for gpu in row))
+    _open(*axes.flat)
     for ax, (title, found) in zip(axes.flat, panels.items()):
+        # The fastest first, by the first GPU; a GPU has a shape, and the others' are hollow.
         sizes = sorted(found, key=lambda size: -next(iter(found[size].values())))
         for y, size in enumerate(sizes):
             for gpu, percent in found[size].items():
@@ -152,20 +172,23 @@ def draw_shapes(
         ax.axvline(100, color="black", linestyle="--", lw=1)
         ax.set_yticks(range(len(sizes)), sizes, fontsize=8)
         ax.set(xscale="log", title=title, xlabel="% of cuBLAS", ylim=(-0.7, rows - 0.3))
-        ax.set_xticks([25, 50, 75, 100, 150, 200, 400], ["25", "50", "75", "100", "", "200", "400"], fontsize=8)
+        ticks = (25, 50, 75, 100, 150, 200, 400)
+        ax.set_xticks(ticks, ["" if tick == 150 else str(tick) for tick in ticks], fontsize=8)
         ax.set_xlim(min(45, 0.9 * min(every)), max(450, 1.1 * max(every)))  # ticks outside are not shown
         ax.minorticks_off()
         ax.grid(color="#E5E5E5", lw=0.6)
         ax.title.set_fontsize(9)
-        ax.spines[["top", "right"]].set_visible(False)
+    # Empty lines make the legend.
     for i, gpu in enumerate(gpus):
-        axes[0, 0].plot([], [], "os^D"[i % 4], color="#444444", markerfacecolor="none" if i else "#444444", label=gpu)
+        axes[0, 0].plot([], [], "os^D"[i % 4], color="#444444", label=gpu,
+                        markerfacecolor="none" if i else "#444444")
     fig.legend(loc="outside upper center", ncols=len(gpus), frameon=False, fontsize=8)
     plt.close(fig)
     return fig
 
 
-TENSOR_CORES = {8.0: 1024, 8.6: 256, 8.9: 256, 9.0: 2048}  # multiply-adds of bfloat16 a cycle, by NVIDIA's papers
+# multiply-adds of bfloat16 a cycle, by NVIDIA's papers
+TENSOR_CORES = {8.0: 1024, 8.6: 256, 8.9: 256, 9.0: 2048}
 
 def peaks(
     card,  # a result card
@@ -179,10 +202,12 @@ def draw_roofline(
     card,  # a result card with profiles
 ):
     """Each kernel twice: small for what it asks for, large for what the memory delivers; dotted, the roof of
-    bfloat16 at the clock that was counted without a pause. Returns the figure. `ValueError` without profiles."""
+    bfloat16 at the clock that was counted without a pause. Returns the figure. `ValueError` without
+    profiles."""
     import matplotlib.pyplot as plt
     _need(profiled(card), f"{card['gpu']} has no profiles")
     fig, ax = plt.subplots(figsize=(7, 4.8), layout="constrained")
+    # The roofs: a slope for the memory, a flat part for each kind of arithmetic.
     copy = card["copy_gb_s"]
     for peak in peaks(card):
         ax.plot([0.03, peak / copy, 5000], [0.03 * copy, peak, peak], color="black", lw=1)
@@ -192,17 +217,18 @@ def draw_roofline(
         ax.plot([low / copy, 5000], [low, low], color="black", lw=1, ls=":")
         ax.text(0.03, low / 1.08, f"{low:,.0f} without a pause", fontsize=8, va="top")
     ax.text(3.5, copy * 4.5, f"{copy:,.0f} GB/s", ha="right", fontsize=8)
-    for kernel in reversed(profiled(card)):
+    rows = {kernel: card_row(card, kernel.name, 4096) for kernel in profiled(card)}
+    for kernel, row in reversed(rows.items()):
         by_hand, asked, delivered = intensities(card, kernel)
-        y, mark = card_row(card, kernel.name, 4096)["gflops"], "o" if kernel.dtype == "float32" else "s"
+        y, mark = row["gflops"], "o" if kernel.dtype == "float32" else "s"
         first, color = asked or by_hand, color_at(kernel.number)
         ax.plot([first, delivered], [y, y], color=color, lw=0.7)
         ax.plot(first, y, mark, color=color, markersize=3)
         ax.plot(delivered, y, mark, color=color, markersize=8, label=label_of(kernel.number))
     fig.legend(loc="outside right", frameon=False, fontsize=8)
-    ax.set(xscale="log", yscale="log", xlabel="operations for each byte", ylabel="GFLOP/s",
-           title=f"{card['gpu']}, 4096×4096×4096")
-    ax.spines[["top", "right"]].set_visible(False)
+    ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, 4096×4096×4096",
+           xlabel=_noted("operations for each byte", rows.values()))
+    _open(ax)
     plt.close(fig)
     return fig
 
@@ -216,13 +242,16 @@ WAITS = {"global memory": ("long_scoreboard", "lg_throttle"), "barrier": ("barri
 def draw_causes(
     card,  # a result card with profiles
 ):
-    "What was counted of each kernel of float32, as marks; none where it is zero. Returns the figure. `ValueError` without profiles."
+    """What was counted of each kernel of float32, as marks; none where it is zero. Returns the figure.
+    `ValueError` without profiles."""
     import matplotlib.pyplot as plt
     def total(kernel, names): return sum(counted(kernel.name, name, card) for name in names)
     kernels = [kernel for kernel in profiled(card) if kernel.dtype == "float32"]
     _need(kernels, f"{card['gpu']} has no profiles of float32 kernels")
     numbers, rows, ffmas = [kernel.number for kernel in kernels], range(len(kernels)), 4096**3 / 32
     fig, axes = plt.subplots(2, 2, figsize=(7, 7), sharey=True, layout="constrained")
+    _open(*axes.flat)
+    # Three panels count accesses, the last one cycles of waiting.
     for ax, (title, names) in zip(axes.flat, CAUSES.items()):
         values = [total(kernel, names) / ffmas for kernel in kernels]
         ax.plot([value or float("nan") for value in values], rows, "o", color="#444444")
@@ -231,8 +260,8 @@ def draw_causes(
         ax.set(title=f"{title}, for each FFMA", xscale="log", xlim=(0.02, 400))
     last = axes[1, 1]
     for (title, names), shade, mark in zip(WAITS.items(), (4, 5, 6), "oDx"):
-        last.plot([total(kernel, names) or float("nan") for kernel in kernels], rows, mark, color=COLORS[shade],
-                  label=title, markersize=6)
+        last.plot([total(kernel, names) or float("nan") for kernel in kernels], rows, mark,
+                  color=COLORS[shade], label=title, markersize=6)
     last.set(title="cycles of waiting, for each instruction", xscale="log", xlim=(0.005, 2000))
     last.legend(frameon=False, fontsize=8, title="for", title_fontsize=8)
     for ax, ticks in zip(axes.flat, [(0.1, 1, 10, 100)] * 3 + [(0.01, 0.1, 1, 10, 100, 1000)]):
@@ -240,7 +269,6 @@ def draw_causes(
         ax.minorticks_off()
         ax.title.set_fontsize(9)
         ax.grid(axis="y", color="#DDDDDD")
-        ax.spines[["top", "right"]].set_visible(False)
     for ax in axes[:, 0]: ax.set(yticks=rows, yticklabels=numbers, ylabel="kernel")
     axes[0, 0].invert_yaxis()
     fig.suptitle(f"{card['gpu']}, 4096×4096×4096", fontsize=9)

@@ -13,12 +13,12 @@ import re
 import statistics
 from configparser import ConfigParser
 
-from ..cards import card_folder, card_row, load_cards, write_whole
+from ..cards import STALE, card_folder, card_row, load_cards, write_whole
 from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_panels, panels, rows_at
-from .tables import by_chance, kernels_of, wall_clock, without_pause
+from .tables import by_chance, kernels_of, stale_kernels, wall_clock, without_pause
 
 
 PICTURE = "nbs/results/ladder.svg"
@@ -51,61 +51,87 @@ def _lessons(kernels):
         if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
         else: runs.append([place])
     texts = [f"{order[run[0]]} to {order[run[-1]]}" if len(run) > 1 else str(order[run[0]]) for run in runs]
-    return f"lesson{'s' * (len(kernels) > 1)} {', '.join(texts[:-1]) + ' and ' * (len(texts) > 1) + texts[-1]}"
+    return (f"lesson{'s' * (len(kernels) > 1)} "
+            f"{', '.join(texts[:-1]) + ' and ' * (len(texts) > 1) + texts[-1]}")
+
+def _number(row, field):
+    "A speed as the README shows it, marked if it is stale."
+    if not row: return "–"
+    text = f"{row[field]:,.0f}" if field == "gflops" else f"{row[field]:.1f}"
+    return text + STALE * ("stale" in row)
+
+def _stale(rows):
+    "The line below a table with stale speeds: a list, empty if none is."
+    note = stale_kernels(rows)
+    return [f"\n({STALE.strip()}: {note}.)"] if note else []
 
 def readme_ladder() -> str:
     "The generated part of the README: the picture, and each lesson with its speed on each card."
     cards = [card for card in load_cards() if rows_at(card)]
     lines, around = [], "| {} |".format
     for card in cards:
+        # The line that says which card, and what cuBLAS did there.
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
                   for dtype, rows in by_dtype(rows_at(card)).items()}
         cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {dtype}" for dtype, speed in speeds.items())
         first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
         days = first if first == last else f"{first} to {last}"
-        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); "
-                     f"cuBLAS: {cublas}")
-    lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel; each % is of the runs beside it.)"]
+        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); cuBLAS: {cublas}")
+    lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel; each % is of the runs "
+              "beside it.)"]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
+    shown = []  # rows, for the note on stale ones
     for kernel in (*KERNELS.values(), *OTHERS):
         rows = [card_row(card, kernel.name, 4096) for card in cards]
         if not kernel.number and not any(rows): continue
+        shown += rows
         notebook, idea = _lesson(kernel)
-        speeds = [f"{row['gflops']:,.0f} | {row['percent']:.1f}" if row else "– | –" for row in rows]
+        speeds = [f"{_number(row, 'gflops')} | {_number(row, 'percent')}" for row in rows]
         lines.append(around(" | ".join([str(kernel.number or ""),
                                         f"[{kernel.title}]({notebook}){_badge(notebook)}",
                                         idea, *speeds])))
     picture = f"![Speed of each kernel as bars, cuBLAS as a line]({PICTURE})"
     what = ", and in ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
-    return "\n".join([picture, "", f"4096×4096×4096, in {what}, on", "", *lines])
+    return "\n".join([picture, "", f"4096×4096×4096, in {what}, on", "", *lines, *_stale(shown)])
 
 
 def readme_speed() -> str:
-    "The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a program."
-    head, columns = ["the last kernels (% of cuBLAS's speed, unless another unit is named)"], []
-    labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause (GFLOP/s)", "random shapes of multiples of 64: mean (worst)",
-              "other random shapes: mean (worst)", "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
+    """The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a
+    program."""
+    head, columns, shown = ["the last kernels (% of cuBLAS's speed, unless another unit is named)"], [], []
+    labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause (GFLOP/s)",
+              "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
+              "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
               "GFLOP/s at 4096, last kernel"]
-    def percent(row): return f"{row['percent']:.1f}" if row else "–"
+    # A column for each card and type: its first and its last kernel, at sizes chosen by us, and by chance.
     for card in load_cards():
         steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
         chance = by_chance(card.get("experiments", {}).get("twenty shapes by chance", {}).get("values", {}))
         for dtype, rows in by_dtype(rows_at(card)).items():
             first, last = rows[0], [row for row in rows if number_of(row["name"])][-1]
-            shapes, call = [chance.get((dtype, fits)) for fits in (True, False)], calls.get(last["name"], {}).get(1024)
+            shapes = [chance.get((dtype, fits)) for fits in (True, False)]
+            call = calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
             head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}")
-            columns.append([percent(last), percent(card_row(card, last["name"], 8192)),
-                            f"{percent(row)} ({row['gflops']:,.0f})" if (row := steady.get((dtype, 4096))) else "–",
-                            *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–" for found in shapes),
-                            f"{us[0]} ({us[1]})" if us else "–", f"{first['gflops']:,.0f}", f"**{last['gflops']:,.0f}**"])
-    lines = [f"| {' | '.join(line)} |" for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
-    versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}" for card in load_cards()))
+            larger, row = card_row(card, last["name"], 8192), steady.get((dtype, 4096))
+            shown += [first, last, larger]
+            columns.append([_number(last, "percent"), _number(larger, "percent"),
+                            f"{_number(row, 'percent')} ({_number(row, 'gflops')})" if row else "–",
+                            *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–"
+                              for found in shapes),
+                            f"{us[0]} ({us[1]})" if us else "–",
+                            _number(first, "gflops"), f"**{_number(last, 'gflops')}**"])
+    lines = [f"| {' | '.join(line)} |"
+             for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
+    versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}"
+                                          for card in load_cards()))
     dash = " –: not measured." if any(" – " in line for line in lines) else ""
-    return "\n".join([*lines, "", f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: {_lessons(kernels_of('float32'))}, bfloat16: "
-                      f"{_lessons(kernels_of('bfloat16'))}. Means are geometric. In bfloat16, where n or k is no multiple of 8, cuBLAS "
-                      f"falls back on kernels of earlier generations.{dash})"])
+    return "\n".join([*lines, "",
+                      f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: "
+                      f"{_lessons(kernels_of('float32'))}, bfloat16: {_lessons(kernels_of('bfloat16'))}. "
+                      "Means are geometric. In bfloat16, where n or k is no multiple of 8, cuBLAS falls back "
+                      f"on kernels of earlier generations.{dash})", *_stale(shown)])
 
 
 def readme_calls() -> str:
@@ -119,13 +145,16 @@ def readme_calls() -> str:
                 if on_gpu and statistics.median(row["us"]) > 1.25 * 1000 * on_gpu["ms"]:
                     paced.setdefault(dtype, {})[size] = None
             if not lines:
-                lines = [f"| µs of a call, ours / `torch.mm(out=)` | {' | '.join(map(str, rows))} |", "|---|" + "--:|" * len(rows)]
-            cells = [" / ".join(number_text(statistics.median(row[us])) for us in ("us", "torch_us")) for row in rows.values()]
+                lines = [f"| µs of a call, ours / `torch.mm(out=)` | {' | '.join(map(str, rows))} |",
+                         "|---|" + "--:|" * len(rows)]
+            cells = [" / ".join(number_text(statistics.median(row[us])) for us in ("us", "torch_us"))
+                     for row in rows.values()]
             lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
     where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
     host = f" Where the host takes much longer than the GPU, it sets the pace: {where}." if where else ""
-    return "\n".join([*lines, "", "(By the wall clock, 1,000 calls one after the other, square matrices, less is better: what a program "
-                      f"sees, the host's work included.{host})"])
+    return "\n".join([*lines, "",
+                      "(By the wall clock, 1,000 calls one after the other, square matrices, lower is "
+                      f"better: what a program sees, the host's work included.{host})"])
 
 
 def readme_colab() -> str:
@@ -140,8 +169,9 @@ def readme_exercises() -> str:
     "The generated part of the README that says how many exercises there are, and how their judge is judged."
     known = exercises().values()
     correct, wrong = (sum(len(getattr(one, kind)) for one in known) for kind in ("solutions", "mutants"))
-    return (f"The judge is tested, too: of {len(known)} exercises it accepts all {correct} correct solutions, and rejects all {wrong} wrong "
-            "or slow ones, each for the mistake that it has (`make grade` does it again; your own work is graded in its notebook).")
+    return (f"The judge is tested, too: of {len(known)} exercises it accepts all {correct} correct "
+            f"solutions, and rejects all {wrong} wrong or slow ones, each for the mistake that it has (`make "
+            "grade` does it again; your own work is graded in its notebook).")
 
 def readme_gpus() -> str:
     "The generated part of the README that says which GPU runs which kernels."
@@ -149,11 +179,13 @@ def readme_gpus() -> str:
     for kernel in KERNELS.values(): needs.setdefault(kernel.capability, []).append(kernel)
     def text(major, minor, *alone):
         if not major: return "a GPU that Numba CUDA supports"
-        return f"compute capability exactly {major}.{minor}" if alone else f"compute capability {major}.{minor} or later"
-    return f"What the kernels need: {', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}."
+        return (f"compute capability exactly {major}.{minor}" if alone
+                else f"compute capability {major}.{minor} or later")
+    return ("What the kernels need: "
+            f"{', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}.")
 
-PARTS = {"speed": readme_speed, "calls": readme_calls, "exercises": readme_exercises, "gpus": readme_gpus, "ladder": readme_ladder,
-         "colab": readme_colab}
+PARTS = {"speed": readme_speed, "calls": readme_calls, "exercises": readme_exercises, "gpus": readme_gpus,
+         "ladder": readme_ladder, "colab": readme_colab}
 
 def readme_text(text) -> str:
     "The README `text` with its generated parts made anew."

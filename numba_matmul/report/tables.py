@@ -13,16 +13,23 @@ import statistics
 from operator import truediv
 
 from ..arrays import cdiv, dtype_of
-from ..cards import card_row
+from ..cards import STALE, card_row, load_cards, marked, stale_note
 from ..draw import Markdown, number_text
 from ..ncu import counted
 from ..registry import KERNELS, number_of
 
 
+def stale_kernels(
+    rows=None,  # rows of result cards, see `marked`; all of them if None
+) -> str:
+    "One line about the kernels that have changed since they were timed; empty if none has."
+    if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
+    return stale_note(rows, lambda name: f"kernel {number_of(name)}" if number_of(name) else name)
+
 def table(
     rows,  # rows of a result card
 ) -> str:
-    "The rows as an aligned text table."
+    "The rows as an aligned text table; a last line says which speeds are stale."
     head = "#", "kernel", "m×n×k", "check", "ms", "GFLOP/s", "% of cuBLAS", "rel. error"
     cells = [head]
     for r in rows:
@@ -30,14 +37,16 @@ def table(
         verdict = {True: "passed", False: "FAILED", None: "–"}[r["passed"]]
         speed = ("–",) * 4
         if r.get("ms"):
-            speed = (f"{r['ms']:.4g}", f"{r['gflops']:,.0f}", f"{r['percent']:.1f}",
+            mark = STALE if "stale" in r else ""
+            speed = (f"{r['ms']:.4g}{mark}", f"{r['gflops']:,.0f}{mark}", f"{r['percent']:.1f}{mark}",
                      f"{r['error']:.1e}")
         cells.append((str(number_of(r["name"]) or "–"), r["name"], size, verdict, *speed))
     widths = [max(len(cell) for cell in column) for column in zip(*cells)]
     sides = "><<<>>>>"  # text to the left, numbers to the right
     def line(row):
         return "  ".join(f"{cell:{side}{w}}" for cell, side, w in zip(row, sides, widths))
-    return "\n".join(line(row) for row in cells)
+    note = stale_kernels(rows)
+    return "\n".join([*map(line, cells), *([f"{STALE.strip()} {note}"] if note else [])])
 
 
 def kernels_of(
@@ -56,8 +65,8 @@ def by_size(
     card,  # a result card
     name,  # of a host function
 ) -> dict:
-    "(m, n, k) → the row of this kernel."
-    return {(r["m"], r["n"], r["k"]): r for r in card["speed"] if r["name"] == name}
+    "(m, n, k) → the row of this kernel, see `marked`."
+    return {(r["m"], r["n"], r["k"]): marked(card, r) for r in card["speed"] if r["name"] == name}
 
 
 # What cuBLAS took is in the names of its kernels:
@@ -75,8 +84,10 @@ def cublas_chose(
     dtype,  # of the matrices
 ) -> Markdown:
     "The size of each product, and the kernel that cuBLAS chose for it."
-    names = {(r["m"], r["n"], r["k"]): r["cublas_kernel"] for r in card["speed"] if dtype_of(r["name"]) == dtype}
-    rows = [f"| {size_text(*size)} | {re.sub(r'^void |cutlass::Kernel2<|_execute_kernel.*|[>(].*', '', name)} |"
+    names = {(r["m"], r["n"], r["k"]): r["cublas_kernel"] for r in card["speed"]
+             if dtype_of(r["name"]) == dtype}
+    rows = [f"| {size_text(*size)} | "
+            f"{re.sub(r'^void |cutlass::Kernel2<|_execute_kernel.*|[>(].*', '', name)} |"
             for size, name in sorted(names.items())]
     return Markdown("\n".join([f"| {card['gpu']} | {dtype} |", "|---|---|", *rows]))
 
@@ -106,7 +117,8 @@ def losing(
 ) -> list:     # of (m, n, k), the worst first
     "The sizes at which a kernel has less than this of cuBLAS's speed, on one of the cards or more."
     found = [by_size(card, kernel.name) for card in cards]
-    worst = {size: min(rows[size]["percent"] for rows in found if size in rows) for rows in found for size in rows}
+    worst = {size: min(rows[size]["percent"] for rows in found if size in rows) for rows in found
+             for size in rows}
     return sorted((size for size, percent in worst.items() if percent < below), key=worst.get)
 
 def lost(
@@ -114,8 +126,8 @@ def lost(
     kernel,    # a `Kernel`
     below=98,  # per cent
 ) -> Markdown:
-    """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves they make (tiles
-    for each multiprocessor), and what a block fetches for a multiply-add, with 128×256 as 1."""
+    """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves they make
+    (tiles for each multiprocessor), and what a block fetches for a multiply-add, with 128×256 as 1."""
     found, sms = [by_size(card, kernel.name) for card in cards], cards[0]["multiprocessors"]
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
     def described(size, rows, columns, wide=1, high=1):  # blocks of a cluster share what they fetch
@@ -128,11 +140,15 @@ def lost(
         if select_config:
             config = select_config(*size, sms)
             ours = described(size, *config.tile[:2])
-            more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1) + [f"{', '.join(config.padded.upper())} copied"] * bool(config.padded))
-        names = dict.fromkeys(cublas_tile(rows[size]["cublas_kernel"]) for rows in found if size in rows)  # GPUs may differ
-        theirs = [described(size, rows, columns, wide, high) for (columns, rows), (wide, high) in filter(None, names)] or [("–",) * 3]
+            more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1)
+                             + [f"{', '.join(config.padded.upper())} copied"] * bool(config.padded))
+        # GPUs may differ
+        names = dict.fromkeys(cublas_tile(rows[size]["cublas_kernel"]) for rows in found if size in rows)
+        theirs = [described(size, rows, columns, wide, high)
+                  for (columns, rows), (wide, high) in filter(None, names)] or [("–",) * 3]
         percents = " · ".join(f"{rows[size]['percent']:.0f}" if size in rows else "–" for rows in found)
-        pairs = " | ".join(f"{one} · {' or '.join(dict.fromkeys(others))}" for one, others in zip(ours, zip(*theirs)))
+        pairs = " | ".join(f"{one} · {' or '.join(dict.fromkeys(others))}"
+                           for one, others in zip(ours, zip(*theirs)))
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
     head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
@@ -164,7 +180,8 @@ def intensities(
     rows, columns = tile[:2] if tile else (32, 32)
     by_hand = 32 * 2 / (32 * sectors) if sectors else 2 / (size / rows + size / columns)
     asked, operations = 32 * counted(kernel.name, "global load sectors", card), 2 * 4096**3
-    delivered = sum(counted(kernel.name, name, card) for name in ("bytes read from the GPU's memory", "bytes written to it"))
+    delivered = sum(counted(kernel.name, name, card)
+                    for name in ("bytes read from the GPU's memory", "bytes written to it"))
     return by_hand, asked and operations / asked or None, operations / delivered
 
 def profiled(
@@ -177,9 +194,12 @@ def in_bytes(
     card,  # a result card with profiles
 ) -> Markdown:
     "`intensities` as a table."
-    rows = [" | ".join(f"{x:.2f}" if x else "–" for x in intensities(card, kernel)) for kernel in profiled(card)]
-    return Markdown("\n".join([f"| {card['gpu']}, kernel | by hand | asked for, counted | delivered, counted |", "|--:|--:|--:|--:|",
-                               *(f"| {kernel.number} | {row} |" for kernel, row in zip(profiled(card), rows))]))
+    lines = [f"| {card['gpu']}, kernel | by hand | asked for, counted | delivered, counted |",
+             "|--:|--:|--:|--:|"]
+    for kernel in profiled(card):
+        cells = (f"{x:.2f}" if x else "–" for x in intensities(card, kernel))
+        lines.append(f"| {kernel.number} | {' | '.join(cells)} |")
+    return Markdown("\n".join(lines))
 
 
 # And three more: how fast without a pause, how fast at shapes that chance chose, and any experiment whose
@@ -195,19 +215,21 @@ def without_pause(
         values, numbers = experiment["values"], re.findall(r"kernel (\d+), ", " ".join(experiment["values"]))
         kernel = KERNELS.get(int(numbers[0])) if numbers else None
         for size in sorted({int(x) for x in re.findall(r", (\d+):", " ".join(values))}) if kernel else ():
-            def of(who, what): return values.get(f"{who}, {size}: {what}")
-            ms, cublas_ms = of(f"kernel {numbers[0]}", "ms"), of("cuBLAS", "ms")
+            ours = f"kernel {numbers[0]}, {size}"
+            ms, cublas_ms = values.get(f"{ours}: ms"), values.get(f"cuBLAS, {size}: ms")
             if not (ms and cublas_ms): continue
-            cycles = of(f"kernel {numbers[0]}", "cycles, counted")
-            found[kernel.dtype, size] = dict(gflops=2 * size**3 / ms / 1e6, cublas_gflops=2 * size**3 / cublas_ms / 1e6,
-                                             percent=100 * cublas_ms / ms) | (dict(mhz=cycles / ms / 1e3) if cycles else {})
+            cycles = values.get(f"{ours}: cycles, counted")
+            found[kernel.dtype, size] = dict(gflops=2 * size**3 / ms / 1e6, percent=100 * cublas_ms / ms,
+                                             cublas_gflops=2 * size**3 / cublas_ms / 1e6)
+            if cycles: found[kernel.dtype, size]["mhz"] = cycles / ms / 1e3
     return found
 
 
 def by_chance(
     values,  # "dtype: m×n×k" → % of cuBLAS
 ) -> dict:   # (dtype, are m, n and k multiples of 64?) → a list of %
-    "Speeds at shapes that chance chose, in two kinds: where sizes fit no tile cuBLAS may fall back on slower kernels."
+    """Speeds at shapes that chance chose, in two kinds: where sizes fit no tile cuBLAS may fall back on
+    slower kernels."""
     found = {}
     for label, percent in values.items():
         dtype, size = label.split(": ")
@@ -222,7 +244,8 @@ def pivot(
     if not experiment.values: return Markdown(f"{experiment.name}: not recorded yet.")
     cells = {tuple(label.split(": ")): value for label, value in experiment.values.items()}
     rows, columns = (list(dict.fromkeys(parts)) for parts in zip(*cells))
-    def line(row): return " | ".join(number_text(cells[row, x]) if (row, x) in cells else "–" for x in columns)
+    def line(row):
+        return " | ".join(number_text(cells[row, x]) if (row, x) in cells else "–" for x in columns)
     return Markdown("\n".join([f"| {experiment.name}, {experiment.unit} | {' | '.join(columns)} |",
                                "|---|" + "--:|" * len(columns), *(f"| {row} | {line(row)} |" for row in rows),
                                "", experiment.source]))
@@ -233,7 +256,8 @@ def pivot(
 def _us(row):
     "Median of ours and of torch's, and the worst ratio of a round."
     ours, theirs = (statistics.median(row[name]) for name in ("us", "torch_us"))
-    return f"{number_text(ours)} / {number_text(theirs)} ({max(map(truediv, row['us'], row['torch_us'])):.2f})"
+    return (f"{number_text(ours)} / {number_text(theirs)} "
+            f"({max(map(truediv, row['us'], row['torch_us'])):.2f})")
 
 def wall_clock(
     card,  # a result card with calls
@@ -254,7 +278,10 @@ def call_costs(
     whats, walls = list(next(iter(hosts.values()))), wall_clock(card)
     sizes = list(next(iter(walls.values())))
     lines = [f"| {card['gpu']}: µs, ours / torch.mm | {' | '.join(whats)} |", "|---|" + "--:|" * len(whats)]
-    lines += [f"| kernel {number_of(name)} | {' | '.join(_us(rows[what]) for what in whats)} |" for name, rows in hosts.items()]
-    lines += ["", f"| {card['gpu']}: µs of a call in a queue | {' | '.join(map(str, sizes))} |", "|---|" + "--:|" * len(sizes)]
-    lines += [f"| kernel {number_of(name)} / torch.mm | {' | '.join(_us(rows[size]) for size in sizes)} |" for name, rows in walls.items()]
+    lines += [f"| kernel {number_of(name)} | {' | '.join(_us(rows[what]) for what in whats)} |"
+              for name, rows in hosts.items()]
+    lines += ["", f"| {card['gpu']}: µs of a call in a queue | {' | '.join(map(str, sizes))} |",
+              "|---|" + "--:|" * len(sizes)]
+    lines += [f"| kernel {number_of(name)} / torch.mm | {' | '.join(_us(rows[size]) for size in sizes)} |"
+              for name, rows in walls.items()]
     return Markdown("\n".join(lines))

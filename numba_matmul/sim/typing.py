@@ -14,7 +14,8 @@ from types import CellType, FunctionType
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from ..process import TREES, parsed
+from ..process import TREES
+from ..syntax import parsed
 from .bytecode import bytecode_tree
 from .operators import NARROW, UNKNOWN, Value, function, unboxed_value
 from .statements import Statements

@@ -1,15 +1,15 @@
-"""Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/, with the Python source
-in them.
+"""Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/, with the
+Python source in them.
 
 At the end come the numbers that the lesson tells you to look at: each script names them in its first lines.
 
-With `--card` first, which is a part of `make gpu STAGE=ncu`, the counters go to the result card; no number means
-all."""
+With `--card` first, which is a part of `make gpu STAGE=ncu`, the counters go to the result card; no number
+means all."""
 import re
 import sys
 from pathlib import Path
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 from numba_matmul.ncu import (COUNTERS, LOOK_AT, MEMORY, STALLS, NcuError, ncu, run_ncu,
                               which_launches)
 from numba_matmul.cards import gpu_card, gpu_name, write_card
@@ -45,7 +45,8 @@ if __name__ == "__main__":
     if to_card and not wanted: wanted = list(there)
     unknown = [x for x in wanted if x.zfill(2) not in there]
     if unknown or not wanted:
-        sys.exit(f"make profile KERNEL=…: there is no script for {' '.join(map(repr, unknown)) or 'nothing'}; "
+        sys.exit(f"make profile KERNEL=…: there is no script for "
+                 f"{' '.join(map(repr, unknown)) or 'nothing'}; "
                  f"there are {', '.join(there)}")
     try:
         profiles = {}

@@ -1,0 +1,200 @@
+"""Calls that get in each other's way, for `tools/check_gpu.py`: in streams, threads and CUDA graphs at the
+same time, beside work that fills the GPU, and as the first thing that a thread does."""
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import cycle, product
+from threading import Barrier
+from unittest.mock import patch
+
+import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import torch
+from numba import cuda
+
+from numba_matmul import torch_ops
+from numba_matmul.bench.timing import assert_matmul_correct
+from numba_matmul.gemm import limits, plan
+
+TIMES = 20  # that an overlap is tried
+NEW_THREADS = 8  # at the same time
+LAYER = 304, 520, 1000  # m, n, k: kernel 17 takes a transposed view, and a bias
+
+
+def matrices(kernel, m, n, k):
+    "New random factors, and a C of NaN."
+    dtype = getattr(torch, kernel.dtype)
+    a, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n)))
+    return a, b, torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
+
+
+def captured(kernel, a, b, c, stream, called_before=True):
+    "A CUDA graph of one product; if it was not called before with these matrices, then with others."
+    before = (a, b, c) if called_before else matrices(kernel, a.shape[0], b.shape[1], b.shape[0])
+    with torch.cuda.stream(stream): kernel(*before)  # compiles
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream): kernel(a, b, c)
+    return graph
+
+
+def two_graphs(kernel, shape):
+    "Two graphs, captured on one stream and replayed on two at the same time."
+    stream, cases = torch.cuda.Stream(), [matrices(kernel, *shape) for _ in range(2)]
+    graphs = [captured(kernel, *case, stream, called_before)
+              for case, called_before in zip(cases, (True, False))]
+    streams = [torch.cuda.Stream() for _ in graphs]
+    for _ in range(TIMES):
+        for case in cases: case[2].fill_(torch.nan)
+        torch.cuda.synchronize()
+        for graph, other in zip(graphs, streams):
+            with torch.cuda.stream(other): graph.replay()
+        torch.cuda.synchronize()
+        for case in cases: assert_matmul_correct(*case)
+
+
+def threads(kernel, shape):
+    "Four threads, each with a stream of its own."
+    kernel(*matrices(kernel, *shape))  # compiles
+    def work(_):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(TIMES):
+                a, b, c = matrices(kernel, *shape)
+                kernel(a, b, c)
+                torch.cuda.current_stream().synchronize()
+                assert_matmul_correct(a, b, c)
+    with ThreadPoolExecutor(4) as pool: list(pool.map(work, range(4)))
+
+
+def busy(kernel, shape):
+    "Beside another product that fills the GPU, so that blocks come late and in any order."
+    other, x = torch.cuda.Stream(), torch.randn(4096, 4096, device="cuda")
+    with torch.cuda.stream(other):
+        for _ in range(TIMES): x @ x
+    cases = [matrices(kernel, *shape) for _ in range(TIMES)]
+    for a, b, c in cases: kernel(a, b, c)
+    for a, b, c in cases: assert_matmul_correct(a, b, c)
+
+
+def memory_again(kernel, shape):
+    "While a launch waits for its turn, others ask for memory and fill it: its temporaries must stay."
+    stream, others = torch.cuda.Stream(), [torch.cuda.Stream() for _ in range(2)]
+    case = matrices(kernel, *shape)
+    for given, on in (case, stream), (numba_arrays(case), torch.cuda.default_stream()):
+        case[2].fill_(torch.nan)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(on):
+            torch.cuda._sleep(10**7)
+            kernel(*given)
+        for _ in range(TIMES):
+            for other in others:
+                with torch.cuda.stream(other): torch.full((2**22,), torch.nan, device="cuda")
+            cuda.to_device(torch.full((2**20,), torch.nan).numpy())
+        torch.cuda.synchronize()
+        assert_matmul_correct(*case)
+
+
+def in_new_threads(calls):
+    "What functions return that are called at the same time, each in a thread that has done nothing before."
+    start = Barrier(len(calls))
+    def work(call):
+        start.wait()  # so that no thread gets two of them
+        return call()
+    with ThreadPoolExecutor(len(calls)) as pool: return list(pool.map(work, calls))
+
+
+def numba_arrays(case):
+    return [cuda.as_cuda_array(x.view(torch.uint16) if x.dtype == torch.bfloat16 else x) for x in case]
+
+
+def kernel_first(kernel, shape):
+    """The first thing that threads do is to call a kernel: with tensors and with Numba's arrays, some without
+    C; with plans that this thread has made for other matrices, and without."""
+    for given, planned in product((list, numba_arrays), (True, False)):
+        plan.forget_plans()
+        cases = [matrices(kernel, *shape) for _ in range(NEW_THREADS)]
+        calls = [partial(kernel, *given(case)[:2 + number % 2]) for number, case in enumerate(cases)]
+        if planned:
+            for arrays in (other := given(matrices(kernel, *shape)))[:2], other: kernel(*arrays)
+        torch.cuda.synchronize()
+        for (a, b, _), result in zip(cases, in_new_threads(calls)):
+            assert_matmul_correct(a, b, result)
+
+
+def with_gradients(a, b):
+    "A product, and gradients of its factors."
+    c = torch_ops.matmul(a, b)
+    c.backward(torch.ones_like(c))
+    return c
+
+
+OPERATORS = {  # A, B, their transposes as they lie in memory, and a bias → A·B, or with the bias
+    "matmul": lambda a, b, at, bt, bias: torch_ops.matmul(a, b),
+    "matmul of a transposed view": lambda a, b, at, bt, bias: torch_ops.matmul(at.t(), b),
+    "linear": lambda a, b, at, bt, bias: torch_ops.linear(a, bt),
+    "linear with a bias": lambda a, b, at, bt, bias: torch_ops.linear(a, bt, bias),
+    "gradients": lambda a, b, at, bt, bias: with_gradients(a, b)}
+
+
+def operator_first(name, dtype):
+    "The same with an operator."
+    operator, (m, n, k) = OPERATORS[name], LAYER
+    def operands():
+        a, b, bias = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n), (n,)))
+        if name == "gradients": a.requires_grad_(), b.requires_grad_()
+        return a, b, a.detach().t().contiguous(), b.detach().t().contiguous(), bias
+    for planned in True, False:
+        plan.forget_plans()
+        cases = [operands() for _ in range(NEW_THREADS)]
+        if planned: operator(*operands())
+        torch.cuda.synchronize()
+        results = in_new_threads([partial(operator, *case) for case in cases])
+        for (a, b, _, _, bias), y in zip(cases, results):
+            assert_matmul_correct(a, b, y, beta=float("bias" in name), c_before=bias.expand(m, n))
+            if name == "gradients":
+                ones = torch.ones_like(y)
+                assert_matmul_correct(ones, b.t(), a.grad), assert_matmul_correct(a.t(), ones, b.grad)
+
+
+def new_matrices(kernel, shape):
+    """Products of matrices that are new at each call, in two streams at the same time: a launch takes its
+    tensor maps along."""
+    streams, cases = [torch.cuda.Stream() for _ in range(2)], [matrices(kernel, *shape) for _ in range(TIMES)]
+    torch.cuda.synchronize()
+    for case, stream in zip(cases, cycle(streams)):
+        with torch.cuda.stream(stream): kernel(*case)
+    torch.cuda.synchronize()
+    for case in cases: assert_matmul_correct(*case)
+
+
+def used_workspace(kernel, shape):
+    """Flags and sums of kernel 14 lie where something else lay before; flags are down again at its end, as a
+    CUDA graph needs."""
+    used, workspace_of = [], plan.workspace_of
+    def note(stream, size):
+        used.append(workspace_of(stream, size).fill_(1))
+        return used[-1]
+    plan.forget_plans()
+    with patch.object(plan, "workspace_of", note):
+        for _ in range(TIMES):
+            a, b, c = matrices(kernel, *shape)
+            kernel(a, b, c, blocks=limits.sm_count())
+            assert_matmul_correct(a, b, c)
+            packed, = plan._PLANS.values()
+            flags = used[-1][packed.offsets[-1]:].view(torch.int64)[:limits.sm_count()]
+            assert not flags.any(), "a flag is still up"
+    assert len(used) == TIMES
+
+
+def same_bits(kernel, shape):
+    "The same inputs give the same bits: called twice, and in a graph."
+    a, b, c = matrices(kernel, *shape)
+    graph = captured(kernel, a, b, c, torch.cuda.Stream())
+    first = kernel(a, b)
+    for _ in range(TIMES):
+        c.fill_(torch.nan)
+        graph.replay()
+        again = kernel(a, b)
+        assert torch.equal(first, again), "two calls give different bits"
+        assert torch.equal(first, c), "a call and a graph give different bits"
+
+
+TESTS = two_graphs, threads, busy, memory_again, new_matrices, same_bits
