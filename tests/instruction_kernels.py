@@ -494,8 +494,7 @@ def stored_matrices(rng):
     return stmatrix_kernel, 32, (values, start, bits, Out(2048, np.uint16)), [wanted]
 
 
-# mbarriers and named barriers: threads hand numbers over in global memory, where the simulator doesn't ask for a
-# barrier
+# mbarriers and named barriers: numbers go through global memory, where the simulator asks for no barrier
 
 @cuda.jit
 def mbarrier_kernel(numbers, box, out):
