@@ -20,7 +20,7 @@ from numba_matmul.sim.launch import diagnose, simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 ROWS = table()
-# Of a shift by too many bits or a division by 0 a GPU makes some number; an int64 variable may wrap around. The
+# Of a shift by too many bits or a division by 0 a GPU makes some number; an int64 variable may wrap. The
 # simulator stops.
 STOPS = "SimulatorError", "ZeroDivisionError", "OverflowError"
 
