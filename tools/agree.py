@@ -1,11 +1,11 @@
 """Compare what the microscope predicts with what Nsight Compute counts: `make gpu STAGE=ncu`.
 
-Both go to the result card. The kernels of the ladder, or those whose numbers are given, and kernels made for one access
-each."""
+Both go to the result card. The kernels of the ladder, or those whose numbers are given, and kernels made for
+one access each."""
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 import numpy as np
 import torch
 from numba import config, cuda, float32, uint32, uint64
@@ -96,8 +96,8 @@ def broadcast_kernel(width):
 
 
 def copy_kernel(lines, width, row):
-    """A warp copies asynchronously, `width` words per lane, from as many `lines` of global memory, and turns what it
-    copies over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
+    """A warp copies asynchronously, `width` words per lane, from as many `lines` of global memory, and turns
+    what it copies over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
     across, name = uint32(32 // lines), f"copy_{width}_words_{lines}_lines_{row}"
     def kernel(x, out):
         tile = cuda.shared.array(8192, float32, alignment=16)
@@ -105,7 +105,7 @@ def copy_kernel(lines, width, row):
         line, place = uint32(lane // across), uint32(lane % across)
         at = uint64(place * uint32(row) + line) if row else uint64(lane * uint32(width))
         start = uint64(line * uint32(LINE // WORD) + place * uint32(width))
-        for step in range(REPEAT):
+        for _ in range(REPEAT):
             cp_async(tile, at, x, start, width, width)
             cp_async_commit_group()
             cp_async_wait_group(0)
@@ -115,8 +115,8 @@ def copy_kernel(lines, width, row):
 
 
 def copy_rows_kernel(lanes, row, swizzled):
-    """A warp copies 512 neighbouring bytes, 16 a lane: to rows of `lanes` pieces that begin `row` words apart, plain or
-    swizzled."""
+    """A warp copies 512 neighbouring bytes, 16 a lane: to rows of `lanes` pieces that begin `row` words
+    apart, plain or swizzled."""
     name = f"copy_{lanes}_pieces_to_rows_{row}{'_swizzled' * swizzled}"
     def kernel(x, out):
         tile = cuda.shared.array(2048, float32, alignment=128)
@@ -124,7 +124,7 @@ def copy_rows_kernel(lanes, row, swizzled):
         at_row, piece = uint32(lane // uint32(lanes)), uint32(lane % uint32(lanes))
         place = uint32(piece ^ at_row % uint32(8)) if swizzled else piece
         at = uint64(at_row * uint32(row) + place * uint32(4))
-        for step in range(REPEAT):
+        for _ in range(REPEAT):
             cp_async(tile, at, x, uint64(lane * uint32(4)), 4, 4)
             cp_async_commit_group()
             cp_async_wait_group(0)
@@ -162,7 +162,8 @@ def predicted(name):
 
 
 def from_driver(number):
-    "Registers of a ladder's kernel and its blocks on a multiprocessor: by the compiler tool, and by the driver."
+    """Registers of a ladder's kernel and its blocks on a multiprocessor: by the compiler tool, and by the
+    driver."""
     fn = KERNELS[number].fn
     launch, code = launch_of(fn, SHAPE), machine_code(fn, target=gpu_target(), shape=SHAPE)
     threads = int(np.prod(launch.block))
@@ -199,7 +200,8 @@ def main(numbers):
                   f"{100 * row['predicted'] / max(1, row['counted']) - 100:+.2f} %", flush=True)
     for number in numbers:
         for counter, (by_tool, by_driver) in from_driver(number).items():
-            rows.append(dict(kernel=KERNELS[number].name, counter=counter, predicted=by_tool, counted=int(by_driver)))
+            rows.append(dict(kernel=KERNELS[number].name, counter=counter, predicted=by_tool,
+                             counted=int(by_driver)))
             print(rows[-1], flush=True)
     gpu, order = gpu_name(), [kernel.name for kernel in KERNELS.values()] + list(MADE)
     earlier, new = gpu_card().get("ncu", []), {row["kernel"] for row in rows}
