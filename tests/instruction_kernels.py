@@ -53,32 +53,21 @@ def load_two(rng): return loads_case(rng, load2, 2)
 def load_four(rng): return loads_case(rng, load4, 4)
 
 
-@cuda.jit
-def store2_kernel(values, place, a, b, out):
-    memory = cuda.shared.array(256, float32, alignment=16)
-    t = uint32(cuda.threadIdx.x)
-    for i in range(8): memory[t + uint32(32 * i)] = float32(0)
-    cuda.syncthreads()
-    at, x, y = uint32(place[t]), values[t, 0], values[t, 1]
-    store2(a, uint64(at), x, y)
-    store2(memory, at, x, y)
-    store2(b, (uint32(at // 16), uint32(at % 16)), x, y)
-    cuda.syncthreads()
-    for i in range(8): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
-
-
-@cuda.jit
-def store4_kernel(values, place, a, b, out):
-    memory = cuda.shared.array(256, float32, alignment=16)
-    t = uint32(cuda.threadIdx.x)
-    for i in range(8): memory[t + uint32(32 * i)] = float32(0)
-    cuda.syncthreads()
-    at, x, y, z, w = uint32(place[t]), values[t, 0], values[t, 1], values[t, 2], values[t, 3]
-    store4(a, uint64(at), x, y, z, w)
-    store4(memory, at, x, y, z, w)
-    store4(b, (uint32(at // 16), uint32(at % 16)), x, y, z, w)
-    cuda.syncthreads()
-    for i in range(8): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+@cache
+def stores(store, load):
+    @cuda.jit
+    def kernel(values, place, a, b, out):
+        memory = cuda.shared.array(256, float32, alignment=16)
+        t = uint32(cuda.threadIdx.x)
+        for i in range(8): memory[t + uint32(32 * i)] = float32(0)
+        cuda.syncthreads()
+        at, v = uint32(place[t]), load(values, (t, uint32(0)))
+        store(a, uint64(at), *v)
+        store(memory, at, *v)
+        store(b, (uint32(at // 16), uint32(at % 16)), *v)
+        cuda.syncthreads()
+        for i in range(8): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+    return kernel
 
 
 def stores_case(rng, kernel, count):
@@ -90,11 +79,11 @@ def stores_case(rng, kernel, count):
 
 
 @case("store2")
-def store_two(rng): return stores_case(rng, store2_kernel, 2)
+def store_two(rng): return stores_case(rng, stores(store2, load2), 2)
 
 
 @case("store4")
-def store_four(rng): return stores_case(rng, store4_kernel, 4)
+def store_four(rng): return stores_case(rng, stores(store4, load4), 4)
 
 
 @cuda.jit

@@ -175,31 +175,21 @@ def test_python_bodies_note_the_line_of_the_kernel(): in_child(frames_noted, sim
 
 # What both bodies refuse
 
-@cuda.jit
-def load_two(a): load2(a, uint64(0))
+FOR_FLOAT32, ZERO = "float32, not for float64", float32(0)
+REFUSED = {  # a kernel whose array has float64, and what both bodies say
+    "load2": (lambda a: load2(a, uint64(0)), FOR_FLOAT32),
+    "load4": (lambda a: load4(a, uint64(0)), FOR_FLOAT32),
+    "store2": (lambda a: store2(a, uint64(0), ZERO, ZERO), FOR_FLOAT32),
+    "store4": (lambda a: store4(a, uint64(0), ZERO, ZERO, ZERO, ZERO), FOR_FLOAT32),
+    "cp_async": (lambda a: cp_async(cuda.shared.array(8, float64, alignment=16), uint32(0), a, uint64(0), 3,
+                                    uint32(3)),
+                 "not 3 elements of 8"),
+}
 
 
-@cuda.jit
-def load_four(a): load4(a, uint64(0))
-
-
-@cuda.jit
-def store_two(a): store2(a, uint64(0), float32(0), float32(0))
-
-
-@cuda.jit
-def store_four(a): store4(a, uint64(0), float32(0), float32(0), float32(0), float32(0))
-
-
-@cuda.jit
-def copy_three(a):
-    cp_async(cuda.shared.array(8, float64, alignment=16), uint32(0), a, uint64(0), 3, uint32(3))
-
-
-@pytest.mark.parametrize("kernel", [load_two, load_four, store_two, store_four, copy_three],
-                         ids=lambda kernel: kernel.__name__)
-def test_both_bodies_refuse_what_the_instruction_cannot(kernel):
-    said = "not 3 elements of 8" if kernel is copy_three else "float32, not for float64"
+@pytest.mark.parametrize("name", REFUSED)
+def test_both_bodies_refuse_what_the_instruction_cannot(name):
+    kernel, said = cuda.jit(REFUSED[name][0]), REFUSED[name][1]
     with pytest.raises(SimulatorError, match=said): simulate(kernel[1, 1], np.zeros(8))
     with pytest.raises(CompileError, match=said): machine_code(kernel, "void(float64[::1])")
 

@@ -67,15 +67,6 @@ def test_a_read_in_another_warp_does_not_hide_an_earlier_one(out):
     if i == 32: tile[0] = 2       # and writes: nothing orders that after warp 0's read
 
 
-def test_the_order_of_threads_is_always_the_same():
-    @cuda.jit
-    def k(out, place):
-        i = cuda.atomic.add(place, 0, 1)
-        out[i] = cuda.grid(1)
-    runs = [simulate(k[4, 16], np.zeros(64, np.int32), np.zeros(1, np.int32))[0].tolist() for _ in range(2)]
-    assert runs[0] == runs[1] == list(range(64))
-
-
 def test_a_result_that_depends_on_the_order_is_told():
     @cuda.jit
     def k(x, out, places, mode):

@@ -1,4 +1,4 @@
-"A table of mistakes that people make: module, text as it is, text with the mistake, what it is. See mutants.py."
+"A table of mistakes that people make: module, text as it is, text with the mistake, and what it is."
 BY_HAND = [
     ("kernels.k01_naive", "col += cuda.gridsize(2)[1]", "col += cuda.gridsize(2)[0]",
      "the grid's other dimension"),
