@@ -7,8 +7,9 @@ import sys
 import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 from numba import cuda
 
-import tricky_right  # noqa: F401  it fills a table
-import tricky_wrong  # noqa: F401  so does this
+import tricky_pairs  # noqa: F401  it fills the tables
+import tricky_right  # noqa: F401  so does this
+import tricky_wrong  # noqa: F401  and this
 from tricky_cases import RIGHT, WRONG
 
 

@@ -47,12 +47,16 @@ def one_in_one_out(n): return lambda: (numbers(n), zeros(n))
 def counted(*shape): return lambda: (zeros(*shape, dtype=np.int32),)
 
 
-def broken(kind, says, grid, block, args, expected=None, **variants):
-    "Keep what a factory makes with each of these arguments. It is wrong."
+def broken(kind, says, *case, as_it_is=None, alarms="", **variants):
+    """Keep what a factory makes with each of these arguments: it is wrong. What it makes without any is
+    right, if it has a name for that."""
     def keep(factory):
-        for name, options in variants.items():
+        def named(name, **options):
             kernel = factory(**options)
-            kernel.py_func.__name__ = f"{factory.__name__}_{name}"
-            wrong(kind, says, grid, block, args, expected)(kernel)
+            kernel.py_func.__name__ = name
+            return kernel
+        if as_it_is: right(*case, alarms=alarms)(named(as_it_is))
+        for name, options in variants.items():
+            wrong(kind, says, *case)(named(f"{factory.__name__}_{name}", **options))
         return factory
     return keep

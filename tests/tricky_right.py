@@ -1,4 +1,4 @@
-"""A table of kernels and nothing else, which may be long: those that look wrong and are right."""
+"A table of kernels and nothing else: those that look wrong and are right."
 import numpy as np
 from numba_matmul.ptx.hopper import bar_sync  # before numba: it chooses between the GPU and the simulator
 from numba import cuda, float32, float64, int32
@@ -157,32 +157,11 @@ def two_buffers_and_one_barrier_a_round(x, out):
         out[64 * r + i] = tile[r % 2, 63 - i]
 
 
-@right(1, 64, lambda: (numbers(64),), lambda x: x[::-1])
-@cuda.jit
-def reversed_in_place(x):
-    i = cuda.threadIdx.x
-    mine = x[63 - i]
-    cuda.syncthreads()
-    x[i] = mine
-
-
 @right(1, 32, lambda: (numbers(64),), lambda x: x[::-1])
 @cuda.jit
 def each_thread_swaps_its_pair(x):
     i = cuda.threadIdx.x
     x[i], x[63 - i] = x[63 - i], x[i]
-
-
-@right(1, 64, lambda: (numbers(64),), lambda x: np.convolve(np.convolve(x, [1, 1])[:-1], [1, 1])[:-1])
-@cuda.jit
-def neighbours_in_place(x):
-    i = cuda.threadIdx.x
-    for _ in range(2):
-        value = x[i]
-        if i > 0: value += x[i - 1]
-        cuda.syncthreads()
-        x[i] = value
-        cuda.syncthreads()
 
 
 @right(1, 96, counted(3), lambda out: np.array([96, 32, 1]))
@@ -207,24 +186,6 @@ def two_types_side_by_side_in_dynamic_memory(x, out):
 @right(1, 64, lambda: (zeros(1, dtype=np.int32),), lambda out: np.ones(1))
 @cuda.jit
 def all_write_the_same(out): out[0] = 1
-
-
-@right(1, 64, lambda: (numbers(64), zeros(64)), lambda x, out: np.r_[out[:32], x[:32]],
-       alarms="racecheck")  # it knows barriers, and no flags
-@cuda.jit
-def a_flag_in_shared_memory(x, out):
-    tile, flag = cuda.shared.array(32, float32), cuda.shared.array(1, int32)
-    i = cuda.threadIdx.x
-    if i == 0: flag[0] = 0
-    cuda.syncthreads()
-    if i < 32:
-        tile[i] = x[i]
-        cuda.threadfence_block()
-        cuda.atomic.add(flag, 0, 1)
-    else:
-        while cuda.atomic.add(flag, 0, 0) < 32: pass
-        cuda.threadfence_block()
-        out[i] = tile[i - 32]
 
 
 @right(1, 96, one_in_one_out(96), lambda x, out: np.r_[x[:64][::-1], out[64:]])
@@ -327,25 +288,6 @@ def all_threads_fence_and_one_counts(x, copied, count, out):
 @right(2, 32, lambda: (numbers(32), zeros(32), zeros(1, dtype=np.int32), zeros(32)),
        lambda x, box, flag, out: x[::-1])
 @cuda.jit
-def a_flag_from_an_earlier_block(x, box, flag, out):
-    i = cuda.threadIdx.x
-    if cuda.blockIdx.x == 0:
-        box[i] = x[i]
-        cuda.syncthreads()
-        if i == 0:
-            cuda.threadfence()
-            cuda.atomic.exch(flag, 0, 1)
-    else:
-        if i == 0:
-            while cuda.atomic.add(flag, 0, 0) == 0: pass
-            cuda.threadfence()
-        cuda.syncthreads()
-        out[i] = box[31 - i]
-
-
-@right(2, 32, lambda: (numbers(32), zeros(32), zeros(1, dtype=np.int32), zeros(32)),
-       lambda x, box, flag, out: x[::-1])
-@cuda.jit
 def a_flag_from_a_later_block(x, box, flag, out):
     i = cuda.threadIdx.x
     if cuda.blockIdx.x == 1:
@@ -415,16 +357,6 @@ def look_back(x, own, upto, state, out):
     out[b] = total
 
 
-@right(4, 1, lambda: (zeros(1, dtype=np.int32), zeros(1)), lambda lock, out: np.full(1, 4))
-@cuda.jit
-def a_lock_by_swaps(lock, out):
-    while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass
-    cuda.threadfence()
-    out[0] += 1
-    cuda.threadfence()
-    cuda.atomic.exch(lock, 0, 0)
-
-
 @right(4, 32, lambda: (zeros(1, dtype=np.int32), zeros(1)), lambda lock, out: np.full(1, 4))
 @cuda.jit
 def a_lock_for_one_thread_of_each_block(lock, out):
@@ -456,26 +388,6 @@ def a_lock_for_each_bin(locks, out):
     out[i] += 1
     cuda.threadfence()
     cuda.atomic.exch(locks, i, 0)
-
-
-@right(4, 32, lambda: (numbers(128), zeros(128)), lambda x, out: 2 * x[::-1])
-@cuda.jit
-def a_barrier_of_the_grid(x, out):
-    i = cuda.grid(1)
-    x[i] *= 2
-    cuda.cg.this_grid().sync()
-    out[i] = x[127 - i]
-
-
-@right(3, 16, lambda: (numbers(48), zeros(48)), lambda x, out: np.roll(x, 3))
-@cuda.jit
-def rounds_with_barriers_of_the_grid(x, out):
-    i, grid = cuda.grid(1), cuda.cg.this_grid()
-    for _ in range(3):
-        out[(i + 1) % 48] = x[i]
-        grid.sync()
-        x[i] = out[i]
-        grid.sync()
 
 
 @right(4, 32, lambda: (numbers(128), zeros(1, dtype=np.int32), zeros(128)), lambda x, count, out: x[::-1] + 1)

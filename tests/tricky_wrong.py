@@ -1,38 +1,8 @@
 "A table of kernels and nothing else: those that look right and are wrong. Most lack a part of a right one."
 import numpy as np
-from numba import cuda, float32, float64, int32
+from numba import cuda, float32, float64
 
 from tricky_cases import FULL, RACE, broken, numbers, one_in_one_out, whole, wrong, zeros
-
-
-@broken("race between blocks", RACE + r"(box|parts|copied)\[", 2, 32,
-        lambda: (numbers(32), zeros(32), zeros(1, dtype=np.int32), zeros(32)),
-        lambda x, box, flag, out: x[::-1],
-        without_the_writers_fence=dict(fence=0), without_the_readers_fence=dict(reader_fence=0),
-        with_a_fence_for_the_block=dict(fence=1), with_a_readers_fence_for_the_block=dict(reader_fence=1),
-        without_the_writers_barrier=dict(barrier=0), without_the_readers_barrier=dict(reader_barrier=0),
-        without_waiting=dict(waits=0), with_the_flag_first=dict(flag_first=1))
-def a_flag_between_blocks(fence=2, reader_fence=2, barrier=1, reader_barrier=1, waits=1, flag_first=0):
-    @cuda.jit
-    def kernel(x, box, flag, out):
-        i = cuda.threadIdx.x
-        if cuda.blockIdx.x == 0:
-            if not flag_first: box[i] = x[i]
-            if barrier: cuda.syncthreads()
-            if i == 0:
-                if fence == 2: cuda.threadfence()
-                if fence == 1: cuda.threadfence_block()
-                cuda.atomic.exch(flag, 0, 1)
-            if flag_first: box[i] = x[i]
-        else:
-            if i == 0:
-                if waits:
-                    while cuda.atomic.add(flag, 0, 0) == 0: pass
-                if reader_fence == 2: cuda.threadfence()
-                if reader_fence == 1: cuda.threadfence_block()
-            if reader_barrier: cuda.syncthreads()
-            out[i] = box[31 - i]
-    return kernel
 
 
 @broken("race between blocks", RACE + r"(flag|box)\[", 2, 1,
@@ -80,22 +50,6 @@ def the_last_block_adds_up(fence=True, reader_fence=True, late=False):
     return kernel
 
 
-@broken("race between blocks", RACE + r"out\[", 4, 1, lambda: (zeros(1, dtype=np.int32), zeros(1)),
-        lambda lock, out: np.full(1, 4),
-        without_its_first_fence=dict(first=False), without_its_last_fence=dict(last=False),
-        that_nobody_takes=dict(taken=False))
-def a_lock(first=True, last=True, taken=True):
-    @cuda.jit
-    def kernel(lock, out):
-        if taken:
-            while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass
-        if first: cuda.threadfence()
-        out[0] += 1
-        if last: cuda.threadfence()
-        cuda.atomic.exch(lock, 0, 0)
-    return kernel
-
-
 @wrong("waits for ever", "wait for what never comes", 2, 1, lambda: (zeros(1, dtype=np.int32), zeros(1)))
 @cuda.jit
 def a_lock_that_is_not_given_back(lock, out):
@@ -116,31 +70,6 @@ def a_flag_that_nobody_sets(flag):
 def a_barrier_of_the_grid_in_one_block(x):
     if cuda.blockIdx.x < 2: cuda.cg.this_grid().sync()
     x[cuda.grid(1)] = 0
-
-
-@broken("race between blocks", RACE + r"(x|out)\[", 4, 32, lambda: (numbers(128), zeros(128)),
-        lambda x, out: 2 * x[::-1],
-        is_left_out=dict(barrier=0), is_only_one_of_the_block=dict(barrier=1))
-def the_barrier_of_the_grid(barrier=2):
-    @cuda.jit
-    def kernel(x, out):
-        i = cuda.grid(1)
-        x[i] *= 2
-        if barrier == 2: cuda.cg.this_grid().sync()
-        if barrier == 1: cuda.syncthreads()
-        out[i] = x[127 - i]
-    return kernel
-
-
-@wrong("race between blocks", RACE + r"out\[", 3, 16, lambda: (numbers(48), zeros(48)),
-       lambda x, out: np.roll(x, 3))
-@cuda.jit
-def rounds_with_one_barrier_of_the_grid(x, out):
-    i, grid = cuda.grid(1), cuda.cg.this_grid()
-    for _ in range(3):
-        out[(i + 1) % 48] = x[i]
-        grid.sync()
-        x[i] = out[i]
 
 
 @wrong("race between blocks", RACE + r"out\[", 4, 32, lambda: (whole(128) % 8, zeros(8, dtype=np.int32)),
@@ -164,53 +93,9 @@ def blocks_that_overlap_by_one(x, out):
     if i < 96: out[i] = x[i] + cuda.blockIdx.x
 
 
-@wrong("race within a block", RACE + r"x\[", 1, 64, lambda: (numbers(64),), lambda x: x[::-1])
-@cuda.jit
-def reversed_in_place_without_a_barrier(x):
-    i = cuda.threadIdx.x
-    x[i] = x[63 - i]
-
-
-@broken("race within a block", RACE + r"x\[", 1, 64, lambda: (numbers(64),),
-        lambda x: np.convolve(np.convolve(x, [1, 1])[:-1], [1, 1])[:-1],
-        without_the_first_barrier=dict(first=False), without_the_second_barrier=dict(second=False))
-def neighbours(first=True, second=True):
-    @cuda.jit
-    def kernel(x):
-        i = cuda.threadIdx.x
-        for _ in range(2):
-            value = x[i]
-            if i > 0: value += x[i - 1]
-            if first: cuda.syncthreads()
-            x[i] = value
-            if second: cuda.syncthreads()
-    return kernel
-
-
 @wrong("race within a block", RACE + r"out\[", 1, 64, lambda: (numbers(64), zeros(64)))
 @cuda.jit
 def a_scatter_that_meets(x, out): out[cuda.threadIdx.x // 2] = x[cuda.threadIdx.x]
-
-
-@broken("race within a block", RACE + "tile", 1, 64, lambda: (numbers(64), zeros(64)),
-        lambda x, out: np.r_[out[:32], x[:32]],
-        without_the_writers_fence=dict(fence=False), without_the_readers_fence=dict(reader_fence=False))
-def a_flag_in_a_block(fence=True, reader_fence=True):
-    @cuda.jit
-    def kernel(x, out):
-        tile, flag = cuda.shared.array(32, float32), cuda.shared.array(1, int32)
-        i = cuda.threadIdx.x
-        if i == 0: flag[0] = 0
-        cuda.syncthreads()
-        if i < 32:
-            tile[i] = x[i]
-            if fence: cuda.threadfence_block()
-            cuda.atomic.add(flag, 0, 1)
-        else:
-            while cuda.atomic.add(flag, 0, 0) < 32: pass
-            if reader_fence: cuda.threadfence_block()
-            out[i] = tile[i - 32]
-    return kernel
 
 
 @wrong("race within a block", RACE + r"dynamic shared memory\[", 1, 64, lambda: (numbers(8), zeros(8)),
