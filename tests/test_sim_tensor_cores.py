@@ -60,7 +60,7 @@ def bf16_pair(rows, columns):
 
 
 @pytest.mark.parametrize("rows,columns,swizzle", [(1, 2, 0), (2, 4, 0), (4, 2, 0), (2, 8, 1)],
-                         ids=["16×16", "32×32", "64×16", "32×64 swizzled"])
+                         ids=["16 by 16", "32 by 32", "64 by 16", "32 by 64, swizzled"])
 def test_a_warp_multiplies_matrices(rows, columns, swizzle):
     a, b = bf16_pair(rows, columns)
     c = simulate(warp_product(rows, columns, swizzle=swizzle)[1, 32], a.ravel(), b.ravel(),
@@ -192,32 +192,36 @@ NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "overwritten after th
 ODD_BOXES = {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
 MISTAKES = {  # kernel, module, what is changed in it, and what the simulator says
     # What a kernel lacks
-    "16 consumer_wait": (16, K16, dict(consumer_wait=nothing),
-                         "is multiplied while an asynchronous copy into it"),
-    "16 fence_mbarrier_init": (16, K16, dict(fence_mbarrier_init=nothing), "fence_mbarrier_init"),
-    "16 mbarrier_arrive_expect_tx": (16, K16, dict(mbarrier_arrive_expect_tx=nothing), NEVER),
-    "16 waits less": (16, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
-    "16 wgmma_wait_group": (16, K16, dict(wgmma_wait_group=lambda acc: acc),
-                            "has not waited for its products"),
-    "17 consumer_wait": (17, K17, dict(consumer_wait=nothing), "is multiplied"),
-    "17 producer_acquire": (17, K17, dict(producer_acquire=nothing), "more than 1 arrival at an mbarrier"),
-    "17 consumer_release": (17, K17, dict(consumer_release=nothing), NEVER),
-    "17 waits less": (17, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
-    "17 fence_proxy_async": (17, EPILOGUE, dict(fence_proxy_async=nothing), UNSEEN),
-    "17 bar_sync": (17, EPILOGUE, dict(bar_sync=nothing), UNSEEN),
-    "17 wait_group_read": (17, EPILOGUE, dict(cp_async_bulk_wait_group_read=nothing), READ),
-    "17 last wait_group_read": (17, K17, dict(cp_async_bulk_wait_group_read=nothing),
-                                "its stores may still read shared memory"),
-    "17 fence_mbarrier_init": (17, K17, dict(fence_mbarrier_init=nothing), "fence_mbarrier_init"),
+    "tma_wgmma, consumer_wait": (16, K16, dict(consumer_wait=nothing),
+                                 "is multiplied while an asynchronous copy into it"),
+    "tma_wgmma, fence_mbarrier_init": (16, K16, dict(fence_mbarrier_init=nothing), "fence_mbarrier_init"),
+    "tma_wgmma, mbarrier_arrive_expect_tx": (16, K16, dict(mbarrier_arrive_expect_tx=nothing), NEVER),
+    "tma_wgmma, waits less": (16, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
+    "tma_wgmma, wgmma_wait_group": (16, K16, dict(wgmma_wait_group=lambda acc: acc),
+                                    "has not waited for its products"),
+    "warp_specialized, consumer_wait": (17, K17, dict(consumer_wait=nothing), "is multiplied"),
+    "warp_specialized, producer_acquire": (17, K17, dict(producer_acquire=nothing),
+                                           "more than 1 arrival at an mbarrier"),
+    "warp_specialized, consumer_release": (17, K17, dict(consumer_release=nothing), NEVER),
+    "warp_specialized, waits less": (17, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
+    "warp_specialized, fence_proxy_async": (17, EPILOGUE, dict(fence_proxy_async=nothing), UNSEEN),
+    "warp_specialized, bar_sync": (17, EPILOGUE, dict(bar_sync=nothing), UNSEEN),
+    "warp_specialized, wait_group_read": (17, EPILOGUE, dict(cp_async_bulk_wait_group_read=nothing), READ),
+    "warp_specialized, last wait_group_read": (17, K17, dict(cp_async_bulk_wait_group_read=nothing),
+                                               "its stores may still read shared memory"),
+    "warp_specialized, fence_mbarrier_init": (17, K17, dict(fence_mbarrier_init=nothing),
+                                              "fence_mbarrier_init"),
     # What it does wrong: a stage is released while its k tile is multiplied
-    "17 stage": (17, K17, dict(mma_tail=released_too_early), f"{OVERWRITTEN}|is multiplied"),
-    "17 box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
-    "17 odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
-    "17 number": (17, EPILOGUE, dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)),
-                  "named barrier 17"),
+    "warp_specialized, stage": (17, K17, dict(mma_tail=released_too_early), f"{OVERWRITTEN}|is multiplied"),
+    "warp_specialized, box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
+    "warp_specialized, odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
+    "warp_specialized, number": (17, EPILOGUE,
+                                 dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)),
+                                 "named barrier 17"),
     # The first consumer waits for k tiles that the second holds up
-    "17 distance": (17, K17, dict(consumers=2, stagger_distance=lambda stages: stages), NEVER),
-    "17 room": (17, EPILOGUE, dict(consumers=2, drain_box=box_of_the_other), "race|overwritten|elements"),
+    "warp_specialized, distance": (17, K17, dict(consumers=2, stagger_distance=lambda stages: stages), NEVER),
+    "warp_specialized, room": (17, EPILOGUE, dict(consumers=2, drain_box=box_of_the_other),
+                               "race|overwritten|elements"),
 }
 
 
