@@ -4,7 +4,7 @@ from importlib.util import find_spec
 import agreement
 import numpy as np
 import pytest
-from numba import cuda, float32, int32, uint32
+from numba import cuda, float32, int32
 from sim_cases import X, refused, refused_cases
 
 from numba_matmul.compiler import CompileError, machine_code
@@ -58,11 +58,28 @@ def test_what_is_wrong_with_memory_is_refused(name):
             machine_code(cuda.jit(fn), "void(float64[::1], float32[::1])")
 
 
-def test_what_is_right_with_memory_is_not_refused():
-    fn, args = agreement.made(
-        ONES + "out[0] = x[4:].reshape(2, 2)[0, 0] + s[1].reshape(4, 1)[3, 0] + s.sum() + x.ndim\n"
-                                     "t = cuda.local.array((2, 2), float32)\nt[1, 1] = 3\nout[1] = t[1, 1]")
-    assert simulate(cuda.jit(fn)[2, 1], *args)[0][:2].tolist() == [5 + 1 + 8 + 1, 3]
+RIGHT = {  # and what it leaves in `out`
+    "reshapes and sums": (
+        ONES + "out[0] = x[4:].reshape(2, 2)[0, 0]\nout[1] = s[1].reshape(4, 1)[3, 0] + s.sum() + x.ndim",
+        [5, 10]),
+    "one element": ("s = cuda.local.array((2, 2), float32)\ns[1, 1] = 3\nout[0] = s[1, 1]", [3]),
+    "numbers to parts of local arrays": (
+        "row = cuda.local.array(4, float32)\ns = cuda.local.array((2, 2), float32)\n"
+        "row[:] = 7\nrow[1:3] = x[0]\ns[0] = row[1]\ns[uint32(1), :] = 5\n"
+        "for j in range(4): out[j], out[4 + j] = row[j], s[j // 2, j % 2]", [7, 1, 1, 7, 1, 1, 5, 5]),
+    "indices of views of local arrays": (
+        "row = cuda.local.array(4, int32)\ns = cuda.local.array((2, 3), float32)\n"
+        "for j in range(4): row[::-1][j] = j\ns[:, :] = 7\ns[1][2] = 5\n"
+        "for j in range(4): out[j] = row[j]\nout[4], out[5], out[6] = s[1, 2], s[:, 1][1], row[1:][0]",
+        [3, 2, 1, 0, 5, 7, 2]),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_with_memory_is_computed(name):
+    text, expected = RIGHT[name]
+    fn, args = agreement.made(text)
+    assert simulate(cuda.jit(fn)[2, 1], *args)[0][:len(expected)].tolist() == expected
 
 
 def test_what_another_block_has_written_is_not_there():
@@ -72,19 +89,6 @@ def test_what_another_block_has_written_is_not_there():
         if cuda.blockIdx.x == 0: tile[0] = 1
         out[cuda.blockIdx.x] = tile[0]
     refused(k[2, 1], np.zeros(2, np.float32), match="before it was written, in thread .0. of block .1.")
-
-
-def test_parts_of_local_arrays_are_set_as_the_compiler_sets_them():
-    @cuda.jit
-    def k(x, out):
-        local, square = cuda.local.array(4, float32), cuda.local.array((2, 2), float32)
-        local[:] = 7
-        local[1:3] = x[0]
-        square[0] = local[1]
-        square[uint32(1), :] = 5
-        for i in range(4): out[i], out[4 + i] = local[i], square[i // 2, i % 2]
-    (_, out) = simulate(k[1, 1], np.array([1, 2], np.float32), np.zeros(8, np.float32))
-    assert out.tolist() == [7, 1, 1, 7, 1, 1, 5, 5]
 
 
 def test_views_of_shared_arrays_are_checked_too():
@@ -130,18 +134,6 @@ def test_views_are_checked_as_the_array_itself():
     assert simulate(local[1, 1], out, 2)[0].tolist()[:3] == [5, 8, 32]
     view = microscope(viewed[1, 4], np.zeros(16, np.float32), out, 0, 1, 3, 0)
     assert view.site("x", "store").cost == 1 and view.reads["x"] == {3: 4}
-
-
-def test_views_of_local_arrays_have_indices_of_their_own():
-    @cuda.jit
-    def k(out):
-        local, table = cuda.local.array(4, int32), cuda.local.array((2, 3), float32)
-        for i in range(4): local[::-1][i] = i
-        table[:, :] = 7
-        table[1][2] = 5
-        for i in range(4): out[i] = local[i]
-        out[4], out[5], out[6] = table[1, 2], table[:, 1][1], local[1:][0]
-    assert simulate(k[1, 1], np.zeros(7))[0].tolist() == [3, 2, 1, 0, 5, 7, 2]
 
 
 def test_dynamic_shared_memory():
