@@ -250,7 +250,8 @@ FORMS = {
         ["ldmatrix.sync.aligned.m8n8.x4.shared.b16 {out[0], out[1], out[2], out[3]}, [address+64]",
          "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {out[4], out[5], out[6], out[7]}, [address+96]",
          "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {out[8], out[9], out[10], out[11]}, [address+64]",
-         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {out[12], out[13], out[14], out[15]}, [address+64^32]"],
+         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {out[12], out[13], out[14], out[15]}, "
+         "[address+64^32]"],
         "uint32, uint32[::1]", 16, convergent=True),
     "mma_m16n8k16": Form(
         lambda c0, c1, c2, c3, a0, a1, a2, a3, b0, b1: mma_m16n8k16((c0, c1, c2, c3), (a0, a1, a2, a3),

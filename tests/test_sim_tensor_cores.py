@@ -84,29 +84,25 @@ def test_a_warp_that_is_not_complete_cannot_multiply(a):
     if cuda.threadIdx.x < 31: mma_m16n8k16((z, z, z, z), (u, u, u, u), (u, u))
 
 
-def rounded_pairs(x): return [int(cvt_rn_bf16x2_f32(*pair)) for pair in x.reshape(-1, 2)]
+def rounded_pairs(x):
+    "In a child: the bits of two numbers, and what they are unpacked to."
+    pairs = [int(cvt_rn_bf16x2_f32(*pair)) for pair in x.reshape(-1, 2)]
+    return pairs, [unpack_bf16(np.uint32(pair)) for pair in pairs]
 
 
-def test_two_numbers_are_rounded_to_bfloat16_as_many_are():
+def test_rounding_to_bfloat16_is_that_of_torch_and_that_of_two_numbers_is_the_same():
     "Ties to even, the largest number to infinity, every NaN to one."
     special = [0, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000]
-    bits = np.array([x | sign << 31 for x in special for sign in (0, 1)], np.uint32)
-    random = np.random.default_rng(0).integers(0, 2**32, 1000, np.uint32)
-    both = np.concatenate([bits, random]).view(np.float32)
-    found = in_child(rounded_pairs, both, simulator=True, keep=True)
-    assert np.array(found, np.uint32).view(np.uint16).tolist() == to_bf16(both).tolist()
-    assert [found[i] for i in (2, 3, 6, 8)] == [0x80000000, 0x80000000, 0xFF807F80, 0x7FFF7FFF]
-
-
-def test_rounding_to_bfloat16_is_that_of_torch():
-    bits = np.random.randint(0, 2**32, 20000, dtype=np.uint64).astype(np.uint32)
+    signed = np.array([x | sign << 31 for x in special for sign in (0, 1)], np.uint32)
+    bits = np.random.default_rng(0).integers(0, 2**32, 20000, np.uint32)
     ties = np.arange(0x3F800000, 0x3F900000, 0x8000, dtype=np.uint32)
-    x = np.concatenate((bits, ties, ties - 1, ties + 1)).view(np.float32)
-    expected = torch.from_numpy(x.copy()).to(torch.bfloat16)
-    assert np.array_equal(from_bf16(to_bf16(x)), expected.float().numpy(), equal_nan=True)
-    for low, high in x[:500].reshape(-1, 2):
-        pair = unpack_bf16(cvt_rn_bf16x2_f32(low, high))
-        assert np.array_equal(pair, from_bf16(to_bf16([low, high])), equal_nan=True)
+    x = np.concatenate((signed, bits, ties, ties - 1, ties + 1)).view(np.float32)
+    found = to_bf16(x)
+    assert np.array_equal(from_bf16(found), torch.from_numpy(x.copy()).bfloat16().float(), equal_nan=True)
+    pairs, unpacked = in_child(rounded_pairs, x[:1020], simulator=True, keep=True)
+    assert np.array(pairs, np.uint32).view(np.uint16).tolist() == found[:1020].tolist()
+    assert [pairs[i] for i in (2, 3, 6, 8)] == [0x80000000, 0x80000000, 0xFF807F80, 0x7FFF7FFF]
+    assert np.array_equal(np.ravel(unpacked), from_bf16(found[:1020]), equal_nan=True)
 
 
 def change(module, functions):
