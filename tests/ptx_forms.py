@@ -254,8 +254,8 @@ FORMS = {
          "[address+64^32]"],
         "uint32, uint32[::1]", 16, convergent=True),
     "mma_m16n8k16": Form(
-        lambda c0, c1, c2, c3, a0, a1, a2, a3, b0, b1: mma_m16n8k16((c0, c1, c2, c3), (a0, a1, a2, a3),
-                                                                    (b0, b1)),
+        lambda c0, c1, c2, c3, a0, a1, a2, a3, b0, b1:
+            mma_m16n8k16((c0, c1, c2, c3), (a0, a1, a2, a3), (b0, b1)),
         "sm_80", WARP + "mma",
         ["mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
          "{c0, c1, c2, c3}, {a0, a1, a2, a3}, {b0, b1}, {c0, c1, c2, c3}", *outs("c0", "c1", "c2", "c3")],

@@ -120,8 +120,8 @@ def sorted_factors(text):
 
 
 def test_every_instruction_has_a_form_and_a_case():
-    assert bound() == FORMS.keys() | {"tensor_map_address"} == {name for case in CASES.values()
-                                                                for name in case.instructions}
+    in_cases = {name for case in CASES.values() for name in case.instructions}
+    assert bound() == FORMS.keys() | {"tensor_map_address"} == in_cases
     assert len(bound()) > 40
 
 
@@ -140,8 +140,8 @@ def test_instructions_have_the_form_that_the_ptx_isa_gives_them():
 
 
 def maps_kernel(maps, out):
-    out[0], out[1], out[2] = tensor_map_address(maps, 0), tensor_map_address(maps,
-                                                                             1), tensor_map_address(maps, 2)
+    out[0], out[1] = tensor_map_address(maps, 0), tensor_map_address(maps, 1)
+    out[2] = tensor_map_address(maps, 2)
 
 
 def test_tensor_maps_among_the_parameters_begin_at_multiples_of_64():

@@ -94,8 +94,7 @@ def test_two_barriers_on_one_line_are_two_places():
             while cuda.syncthreads_or(int32(x[i] < i % 4)):
                 x[i] += 1
                 if x[i] > i % 4: x[i] = i % 4
-        else: bar_sync(uint32(1), uint32(32)) if i < 32 else bar_sync(uint32(2),
-                                                                      uint32(32)); x[i] = 5  # noqa: E702
+        else: bar_sync(uint32(1), uint32(32)) if i < 32 else bar_sync(uint32(2), uint32(32)); x[i] = 5  # noqa: E702
     x = np.zeros(64, np.int32)
     assert simulate(k[1, 64], x, 0)[0].tolist() == [3 * (63 - i) for i in range(64)]
     refused_cases(k[1, 64], x, cases={

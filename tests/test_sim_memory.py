@@ -33,8 +33,7 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     # The compiler would need memory of its own for that, and has none: NRT required but not enabled
     "copy to local array": ("s = cuda.local.array(4, float32)\ns[1:3] = x[:2]\nx[0] = s[1]", COPIED),
     "copy within local array": (
-        "s = cuda.local.array((2, 2), float32)\ns[:] = x[0]\ns[0] = s[1]\nx[0] = s[0, 0]",
-                                COPIED),
+        "s = cuda.local.array((2, 2), float32)\ns[:] = x[0]\ns[0] = s[1]\nx[0] = s[0, 0]", COPIED),
     "copy from local array": ("s = cuda.local.array(2, float32)\ns[:] = 3\nx[:2] = s", COPIED),
     # Views
     "shorter type": ("out[0] = x.view(np.int16)[0]", "view of float32 as int16 here: pass x.view"),

@@ -89,7 +89,7 @@ REFUSED = {  # a kernel's body, and what the simulator says of it
     "writes an array of the module": ("TABLE[0] = 1\nout[0] = TABLE[0]", "an array of the module is written"),
     "computes a shape": (
         "size = out.shape[0] // 2\ns = cuda.shared.array(size, float32)\ns[0] = 1\nout[0] = s[0]",
-                         "must be known to the compiler"),
+        "must be known to the compiler"),
     "has a dict": ("out[0] = DICT['size']", "DICT is a dict"),
     "makes a dict": ("sizes = {'size': 4}\nout[0] = sizes['size']", "a dict in a kernel"),
     "tries": ("try: out[0] = 1\nexcept ValueError: out[0] = 2", "try in a kernel"),
@@ -99,7 +99,7 @@ REFUSED = {  # a kernel's body, and what the simulator says of it
     "has a name that is not there": ("out[0] = nowhere", "the name nowhere is not defined"),
     "calls a Python function": ("out[0] = math.prod((1, 2))", "prod"),
 }
-UNKNOWN = {  # the compiler takes these
+UNKNOWN = {  # the compiler isn't asked about these
     "reads what one branch wrote": ("if out[0] > 0: y = 1\nout[1] = y",
                                     "y.*has no value|y' where it is not associated"),
     "has an f-string": ("name = f'{out[0]}'\nout[0] = len(name)", "an f-string in a kernel"),
@@ -124,8 +124,8 @@ def matches(values, out):
 
 def test_lanes_with_the_same_value_are_found():
     _, found = simulate(matches[1, 32], np.arange(32, dtype=np.int32) % 3, np.zeros(32, np.int64))
-    assert [mask & 0xFFFFFFFF for mask in found.tolist()] == [sum(1 << lane for lane in range(32)
-                                                                  if lane % 3 == i % 3) for i in range(32)]
+    assert [mask & 0xFFFFFFFF for mask in found.tolist()] == [
+        sum(1 << lane for lane in range(32) if lane % 3 == i % 3) for i in range(32)]
 
 
 def test_more_arguments_than_a_launch_has_room_for_are_refused():
@@ -222,5 +222,5 @@ def test_libdevice_rounds_in_a_direction():
     out = np.zeros(8)
     thirds[1, 1](out, np.float32(1), np.float32(3))
     assert out[0] < 1 / 3 < out[1] == np.nextafter(np.float32(out[0]), np.float32(1))
-    assert out[2] <= math.sqrt(3) and out[3] == 2 and tuple(out[4:6]) == (1, 0) and math.isclose(out[
-        6], 0.7651976865579666)
+    assert out[2] <= math.sqrt(3) and out[3] == 2 and tuple(out[4:6]) == (1, 0)
+    assert math.isclose(out[6], 0.7651976865579666)

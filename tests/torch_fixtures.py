@@ -16,9 +16,9 @@ def seeded():
 def exactly(monkeypatch):
     "Products by PyTorch, where a test asks which products, and not how."
     monkeypatch.setattr(torch_ops, "_product", lambda a, b: a.detach() @ b.detach())
-    monkeypatch.setattr(torch_ops, "_tma_layer",
-                        lambda x, w, bias=None, activation=None, residual=None: exact_layer(
-        x.detach(), w.detach().t(), bias, activation, residual).detach().to(BF16))
+    def in_float64(x, w, bias=None, activation=None, residual=None):
+        return exact_layer(x.detach(), w.detach().t(), bias, activation, residual).detach().to(BF16)
+    monkeypatch.setattr(torch_ops, "_tma_layer", in_float64)
 
 
 @pytest.fixture
