@@ -1,4 +1,4 @@
-"A table of small kernels of every kind and nothing else, which may be long. In a row \\\\n ends a line."
+r"A table of small kernels of every kind and nothing else, which may be long. In a row \\n ends a line."
 HEAD = """import math, cmath, operator, random, functools, collections, numpy as np, numba
 from math import pi, sqrt
 from numba import cuda, types, void, boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64
