@@ -6,6 +6,7 @@ import tempfile
 
 import numba_matmul  # first: it chooses between the GPU and the simulator
 import pytest
+from numba_matmul import process
 
 ROOT = pathlib.Path(__file__).parent.parent
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
@@ -48,3 +49,15 @@ def temporary_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
+
+
+@pytest.fixture
+def new_children(monkeypatch):
+    "Children that are kept are not asked."
+    monkeypatch.setattr(process, "_idle", {False: [], True: []})
+
+
+@pytest.fixture
+def no_child(monkeypatch, new_children):
+    "No child can be asked, or started."
+    monkeypatch.setattr(process, "_Child", None)

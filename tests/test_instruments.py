@@ -34,7 +34,6 @@ from numba_matmul.sim.scheduler import SimulatorError
 from numba_matmul.cards import card_row, load_cards
 from numba_matmul.process import Pickler
 from numba_matmul.ptx.core import load4, store4
-from test_simulator import new_children, no_child  # fixtures
 
 
 X, NAIVE = np.arange(8, dtype=np.float32), KERNELS[1].fn

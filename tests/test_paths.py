@@ -22,10 +22,10 @@ ONE_WAY = {
     ("kernels.k03_smem_blocking", "before_use"): "lesson 3 leaves the barrier out, to show the race",
     ("kernels.k03_smem_blocking", "after_use"): "the same",
     ("kernels.k06_vectorized", "b_width == 4"): "kernel 8 pads rows of B's tile",
-    ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of tests/test_torch_ops.py",
-    ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of tests/test_torch_ops.py",
+    ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
+    ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of test_torch_ops_layers.py",
 }
-# What no path takes: a lesson's kernel for sizes that fit, and the layers of tests/test_torch_ops.py.
+# What no path takes: a lesson's kernel for sizes that fit, and the layers of tests/test_torch_ops_layers.py.
 ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher", "finished_pairs",
              "fused_epilogue")
 BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]  # these share more than others

@@ -1,0 +1,137 @@
+"What diagnose says of a launch, and what a long launch says of itself."
+import re
+import warnings
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+from numba import cuda, float32
+from sim_cases import X, last
+
+from numba_matmul.arrays import to_d
+from numba_matmul.compiler import CompileError, machine_code
+from numba_matmul.draw import Message
+from numba_matmul.kernels.k01_naive import sgemm_naive
+from numba_matmul.sim.kernel import StrictKernel
+from numba_matmul.sim.launch import diagnose, launch_of
+
+
+def test_diagnose_is_the_launch(capsys):
+    """Device arrays that share memory still do; what a kernel prints is shown once; it says what it doesn't
+    promise, and what looks odd."""
+    @cuda.jit
+    def shift(a, b):
+        i = cuda.grid(1)
+        if i + 1 < a.size: b[i] = a[i + 1]
+    d, host = to_d(X), X.copy()
+    for args in (d, d), (d[1:], d[:-1]), (d, d.reshape(64)), (d[::2], d[::2]):
+        assert diagnose(shift[2, 32], *args).startswith("race"), args
+    # arrays of the host are copied, each for itself
+    for args in (d, to_d(X)), (d[:32], d[32:]), (host, host):
+        assert diagnose(shift[2, 32], *args).startswith("No mistake found."), args
+    @cuda.jit
+    def slips(out):
+        print("thread", cuda.grid(1))
+        cuda.syncthreads  # noqa: B018  what a reader forgets, as below
+        i, j = cuda.grid(2)
+        j == 5  # noqa: B015
+        if i < 1: out[i, 0] = X[3]
+    @cuda.jit
+    def forgets(x, y, z):
+        one, two = cuda.shared.array(0, float32), cuda.shared.array(0, float32)
+        if x[0] > 100: y[cuda.grid(1)] = one[0] + two[0]
+    message = diagnose(slips[1, 2], np.zeros((2, 2)))
+    assert capsys.readouterr().out == "thread 0\nthread 1\n"
+    for text in ("No mistake found.", "assert_matmul_correct",
+                 r"cuda.syncthreads does nothing.*cuda.syncthreads\(\)", "j == 5 does nothing.*assign",
+                 r"cuda.grid\(2\) in a launch with one thread along y",
+                 r"3 of 4 elements of out were never written: the first is out\[0, 1\]"):
+        assert re.search(text, message), (text, message)
+    odd = diagnose(forgets[1, (2, 2)], X, X, X)
+    for text in ("2 dynamic shared arrays of forgets begin at the same byte", "y was never written",
+                 "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads"):
+        assert re.search(text, odd), (text, odd)
+    assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
+
+
+@cuda.jit
+def slow(x):
+    s = 0.0
+    for i in range(20000): s += i
+    x[cuda.grid(1)] = s
+
+
+@cuda.jit
+def stuck(x):
+    while x[0] == 0: pass
+
+
+def test_slow_is_told_from_stuck():
+    message = diagnose(slow[1000, 4], np.zeros(4000), timeout=2)
+    assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in all. "
+                     "It's slow, but.*smaller shape", message), message
+    message = diagnose(stuck[3, 4], np.zeros(4), timeout=2)
+    assert re.search(r"block 1 of 3 .*does a loop never end\? It's at line \d+ of stuck: while x\[0\] == 0",
+                     message), message
+
+
+def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
+    from numba_matmul.sim import kernel
+    # each look at the clock is 7 s later
+    monkeypatch.setattr(kernel.time, "perf_counter", iter(range(0, 10**6, 7)).__next__)
+    last[40, 1](X.copy())
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("last")]
+    assert 2 <= len(lines) <= 6
+    assert re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in all. "
+                        "A smaller shape takes less.", lines[0])
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_more_registers_than_there_are_is_named():
+    """158 for each of 1024 threads; also for a launch_bounds that is kept, and by the signature that the
+    decorator has."""
+    size = 8
+    def heavy(A, B, out):
+        acc = cuda.local.array((size, size), float32)
+        t = cuda.threadIdx.x
+        for i in range(size):
+            for j in range(size): acc[i, j] = 0
+        for q in range(A.shape[0]):
+            for i in range(size):
+                for j in range(size): acc[i, j] += A[q, i * 1024 + t] * B[q, j * 1024 + t]
+        for i in range(size):
+            for j in range(size): out[i, j, t] = acc[i, j]
+    signature = "void(float32[:, ::1], float32[:, ::1], float32[:, :, ::1])"
+    plain, bounded = cuda.jit(signature)(heavy), cuda.jit(signature, launch_bounds=1024)(heavy)
+    factor = np.ones((1, size * 1024), np.float32)
+    args = factor, factor.copy(), np.zeros((size, size, 1024), np.float32)
+    assert re.search(r"heavy can't be launched: 1\d\d registers × 1024 threads.*max_registers=64",
+                     diagnose(plain[1, 1024], *args, timeout=200))
+    with pytest.raises(CompileError, match="registers × 1024 threads"): machine_code(plain[1, 1024])
+    code = machine_code(plain)
+    assert code.registers > 128 and code.most_threads == 384 and "blocks of at most 384 threads" in repr(code)
+    assert machine_code(bounded[1, 1024]).registers <= 64
+
+
+def test_a_product_that_takes_minutes_says_so_before_it_begins(monkeypatch):
+    monkeypatch.setattr(StrictKernel, "__call__", lambda *args: None)
+    big, small = to_d(np.zeros((512, 512), np.float32)), to_d(np.zeros((64, 64), np.float32))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for x, alpha in (small, 1.0), (big, 0.0), (big, 1.0): sgemm_naive(x, x, alpha=alpha)
+    assert [str(one.message) for one in told] == [
+        "a product of 512×512×512 takes the simulator about 2 minutes: try a smaller one"]
+
+
+def test_a_message_is_left_to_the_reader_to_break_into_lines():
+    message = Message("x[i] < 0 " * 30)
+    assert repr(message) == str(message) == message
+    html = message._repr_html_()
+    # a browser breaks words in a pre
+    assert html.count("x[i] &lt; 0 ") == 30 and "\n" not in html and "<pre" not in html
+
+
+def test_a_launch_is_shown_without_its_matrices():
+    assert repr(launch_of(sgemm_naive, (40, 33, 9))) == (
+        "sgemm_naive_kernel[(2, 2, 1), (32, 32, 1)] with 0 bytes of dynamic shared memory, "
+        "void(float32[:, ::1], float32[:, ::1], float32[:, ::1], uint64, float32, float32)")

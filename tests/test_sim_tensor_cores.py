@@ -1,0 +1,228 @@
+"""Matrix instructions in the strict simulator, and the kernels of TMA and wgmma with a part that is missing
+or wrong."""
+import inspect
+from collections import Counter
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from greenlet import getcurrent
+from numba import cuda, float32, types, uint16, uint32, uint64
+from sim_cases import refused, refuses
+
+from numba_matmul.arrays import from_bf16, to_bf16
+from numba_matmul.bench.verify import check_matmul
+from numba_matmul.gemm.tiles import BOX, WgmmaTile
+from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B
+from numba_matmul.kernels.k17_warp_specialized import RULES
+from numba_matmul.process import ChildError, in_child
+from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
+from numba_matmul.ptx.core import bind, shared_address, to_array
+from numba_matmul.ptx.hopper import (
+    bar_sync, fence_proxy_async, mbarrier_arrive, wgmma_mma_async, wgmma_wait_group)
+from numba_matmul.registry import KERNELS
+from numba_matmul.sim.launch import simulate
+from numba_matmul.sim.scheduler import SimulatorError
+
+
+def warp_product(rows, columns, sync=True, skew=0, swizzle=0):
+    """A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as
+    pairs. B may be swizzled."""
+    width, a_size = 8 * columns, 256 * rows
+    zeros, shape, size = (np.float32(0),) * (4 * rows * columns), (2 * rows * columns, 2), a_size + 16 * width
+    pairs = columns // 2
+
+    @cuda.jit
+    def k(a, b, c):
+        tile, sums, lane = (cuda.shared.array(size, uint16, alignment=16), cuda.local.array(shape, float32),
+                            uint32(cuda.threadIdx.x))
+        for i in range(lane, a_size, 32): tile[i] = a[i]
+        for i in range(lane, 16 * width, 32): tile[a_size + (i ^ i // width % 8 * 8 * swizzle)] = b[i]
+        if sync: cuda.syncthreads()
+        row, half = lane % 16, lane // 16 * 8
+        x = ldmatrix(tile, shared_address(tile, uint64(row * 16 + half + skew)), 0, 512, 0, rows, 0)
+        at_b = shared_address(tile, uint64(a_size + row * width + (half ^ row % 8 * 8 * swizzle)))
+        y = ldmatrix(tile, at_b, 0, 32, swizzle, pairs, 1)
+        to_array(mma_m16n8k16(zeros, x, y), sums, 2)
+        for i in range(rows):
+            for j in range(columns):
+                for q in range(2):
+                    at = (16 * i + 8 * q + lane // 4) * width + 8 * j + lane % 4 * 2
+                    n = (i * columns + j) * 2 + q
+                    store_pair(c, uint64(at), cvt_rn_bf16x2_f32(sums[n, 0], sums[n, 1]))
+    return k
+
+
+def bf16_pair(rows, columns):
+    return to_bf16(np.random.randn(16 * rows, 16)), to_bf16(np.random.randn(16, 8 * columns))
+
+
+@pytest.mark.parametrize("rows,columns,swizzle", [(1, 2, 0), (2, 4, 0), (4, 2, 0), (2, 8, 1)],
+                         ids=["16 by 16", "32 by 32", "64 by 16", "32 by 64, swizzled"])
+def test_a_warp_multiplies_matrices(rows, columns, swizzle):
+    a, b = bf16_pair(rows, columns)
+    c = simulate(warp_product(rows, columns, swizzle=swizzle)[1, 32], a.ravel(), b.ravel(),
+                 np.zeros(128 * rows * columns, np.uint16))[2]
+    right = from_bf16(a).astype(float) @ from_bf16(b).astype(float)
+    assert np.array_equal(c.reshape(right.shape), to_bf16(right))
+
+
+@pytest.mark.parametrize("options,match",
+                         [(dict(sync=False), "race"), (dict(skew=4), "not a multiple of 16")],
+                         ids=["no barrier", "skew"])
+def test_a_wrong_load_of_matrices_is_refused(options, match):
+    a, b = bf16_pair(1, 2)
+    refused(warp_product(1, 2, **options)[1, 32], a.ravel(), b.ravel(), np.zeros(256, np.uint16), match=match)
+
+
+@refuses(32, np.zeros(1), match="needs all 32 lanes, and 31 are there")
+@cuda.jit
+def test_a_warp_that_is_not_complete_cannot_multiply(a):
+    z, u = np.float32(0), np.uint32(0)
+    if cuda.threadIdx.x < 31: mma_m16n8k16((z, z, z, z), (u, u, u, u), (u, u))
+
+
+def rounded_pairs(x):
+    "In a child: the bits of two numbers, and what they are unpacked to."
+    pairs = [int(cvt_rn_bf16x2_f32(*pair)) for pair in x.reshape(-1, 2)]
+    return pairs, [unpack_bf16(np.uint32(pair)) for pair in pairs]
+
+
+def test_rounding_to_bfloat16_is_that_of_torch_and_that_of_two_numbers_is_the_same():
+    "Ties to even, the largest number to infinity, every NaN to one."
+    special = [0, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000]
+    signed = np.array([x | sign << 31 for x in special for sign in (0, 1)], np.uint32)
+    bits = np.random.default_rng(0).integers(0, 2**32, 20000, np.uint32)
+    ties = np.arange(0x3F800000, 0x3F900000, 0x8000, dtype=np.uint32)
+    x = np.concatenate((signed, bits, ties, ties - 1, ties + 1)).view(np.float32)
+    found = to_bf16(x)
+    assert np.array_equal(from_bf16(found), torch.from_numpy(x.copy()).bfloat16().float(), equal_nan=True)
+    pairs, unpacked = in_child(rounded_pairs, x[:1020], simulator=True, keep=True)
+    assert np.array(pairs, np.uint32).view(np.uint16).tolist() == found[:1020].tolist()
+    assert [pairs[i] for i in (2, 3, 6, 8)] == [0x80000000, 0x80000000, 0xFF807F80, 0x7FFF7FFF]
+    assert np.array_equal(np.ravel(unpacked), from_bf16(found[:1020]), equal_nan=True)
+
+
+def change(module, functions):
+    """In a child: put other functions in the place of a module's. Those that are no kernels stand for
+    instructions."""
+    for name, function in functions.items():
+        if inspect.isfunction(function): function = bind("", result=types.undefined)(function)
+        setattr(import_module(f"numba_matmul.{module}"), name, function)
+
+
+def product_of_stored_factors(fenced, met):
+    "In a child: `wgmma` with factors that threads have stored, each its own row of both."
+    sums = (np.float32(0),) * 32
+
+    @cuda.jit
+    def k(out):
+        memory, t = cuda.shared.array(8192, uint16, alignment=1024), cuda.threadIdx.x
+        for i in range(64): memory[64 * t + i] = uint16(0x3F80)
+        if fenced: fence_proxy_async()
+        if met: cuda.syncthreads()
+        acc = wgmma_mma_async(sums, OF_A, OF_B | uint64(512), 2, 128, 4, 1, 1, 1)
+        acc = wgmma_wait_group(acc)
+        out[t] = acc[0]
+    out = np.zeros(128, np.float32)
+    k[1, 128](out)
+    return set(out.tolist())
+
+
+@pytest.mark.parametrize("fenced,met", [(True, True), (False, True), (True, False), (False, False)],
+                         ids=["both", "barrier only", "fence only", "neither"])
+def test_factors_that_threads_have_stored_are_fenced_before_a_product(fenced, met):
+    if fenced and met: assert in_child(product_of_stored_factors, fenced, met, simulator=True) == {64.0}
+    else:
+        with pytest.raises(SimulatorError,
+                           match="a factor is multiplied that .* has stored.*fence_proxy_async"):
+            in_child(product_of_stored_factors, fenced, met, simulator=True)
+
+
+def hopper_product(number, module="ptx.hopper", consumers=1, bn=128, **changed):
+    """In a child: kernel 16, or 17 in one block, with functions that a module uses changed; several tiles,
+    several times round the ring."""
+    change(module, changed)
+    options = dict(blocks=1) if number == 17 else {}
+    shape = (136, 264, 264) if number == 17 else (72, 136, 264)
+    return check_matmul(partial(KERNELS[number].fn, tile=WgmmaTile(64 * consumers, bn, 2), **options), *shape)
+
+
+@pytest.mark.parametrize("number", [16, 17], ids=["tma_wgmma", "warp_specialized"])
+def test_kernels_of_tma_and_wgmma_run(number):
+    assert 0 < in_child(hopper_product, number, simulator=True) < 2e-3
+
+
+def nothing(*args): pass
+
+
+def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d):
+    return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, scale_d)
+
+
+@cuda.jit(device=True)
+def released_too_early(acc, storage, previous, elected):
+    if elected: mbarrier_arrive(uint32(storage.empty + uint32(8) * previous))
+    return wgmma_wait_group(acc)
+
+
+MET = Counter()
+
+
+def meets_every_other_time(barrier, threads):
+    "The barrier before a box is written is left out, and the one behind it stays."
+    MET[getcurrent()] += 1
+    if MET[getcurrent()] % 2 == 0: bar_sync(barrier, threads)
+
+
+@cuda.jit(device=True)
+def box_of_the_other(storage, warpgroup):
+    return uint32(storage.ab_tiles + uint32(1 - warpgroup) * uint32(BOX))
+
+
+K16, K17, EPILOGUE = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized", "gemm.epilogue"
+UNSEEN, READ = "may not be seen yet: fence_proxy_async", "is written while a store may still read it"
+NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "overwritten after the product was started"
+ODD_BOXES = {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
+MISTAKES = {  # kernel, module, what is changed in it, and what the simulator says
+    # What a kernel lacks
+    "tma_wgmma, consumer_wait": (16, K16, dict(consumer_wait=nothing),
+                                 "is multiplied while an asynchronous copy into it"),
+    "tma_wgmma, fence_mbarrier_init": (16, K16, dict(fence_mbarrier_init=nothing), "fence_mbarrier_init"),
+    "tma_wgmma, mbarrier_arrive_expect_tx": (16, K16, dict(mbarrier_arrive_expect_tx=nothing), NEVER),
+    "tma_wgmma, waits less": (16, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
+    "tma_wgmma, wgmma_wait_group": (16, K16, dict(wgmma_wait_group=lambda acc: acc),
+                                    "has not waited for its products"),
+    "warp_specialized, consumer_wait": (17, K17, dict(consumer_wait=nothing), "is multiplied"),
+    "warp_specialized, producer_acquire": (17, K17, dict(producer_acquire=nothing),
+                                           "more than 1 arrival at an mbarrier"),
+    "warp_specialized, consumer_release": (17, K17, dict(consumer_release=nothing), NEVER),
+    "warp_specialized, waits less": (17, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
+    "warp_specialized, fence_proxy_async": (17, EPILOGUE, dict(fence_proxy_async=nothing), UNSEEN),
+    "warp_specialized, bar_sync": (17, EPILOGUE, dict(bar_sync=nothing), UNSEEN),
+    "warp_specialized, wait_group_read": (17, EPILOGUE, dict(cp_async_bulk_wait_group_read=nothing), READ),
+    "warp_specialized, last wait_group_read": (17, K17, dict(cp_async_bulk_wait_group_read=nothing),
+                                               "its stores may still read shared memory"),
+    "warp_specialized, fence_mbarrier_init": (17, K17, dict(fence_mbarrier_init=nothing),
+                                              "fence_mbarrier_init"),
+    # What it does wrong: a stage is released while its k tile is multiplied
+    "warp_specialized, stage": (17, K17, dict(mma_tail=released_too_early), f"{OVERWRITTEN}|is multiplied"),
+    "warp_specialized, box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
+    "warp_specialized, odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
+    "warp_specialized, number": (17, EPILOGUE,
+                                 dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)),
+                                 "named barrier 17"),
+    # The first consumer waits for k tiles that the second holds up
+    "warp_specialized, distance": (17, K17, dict(consumers=2, stagger_distance=lambda stages: stages), NEVER),
+    "warp_specialized, room": (17, EPILOGUE, dict(consumers=2, drain_box=box_of_the_other),
+                               "race|overwritten|elements"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_kernel_of_tma_and_wgmma_with_a_mistake_is_refused(name):
+    number, module, changed, match = MISTAKES[name]
+    with pytest.raises((SimulatorError, ChildError), match=match):
+        in_child(partial(hopper_product, number, module, **changed), simulator=True)
