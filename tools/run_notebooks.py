@@ -1,7 +1,7 @@
-"""Run the notebooks of the course on this GPU, one at a time, and keep their outputs: `make gpu STAGE=notebooks`.
+"""`make gpu STAGE=notebooks`: run the notebooks on this GPU, one at a time, and keep their outputs.
 
-`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run to its
-end."""
+`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run
+to its end."""
 import base64
 import io
 import json
@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
@@ -68,7 +68,8 @@ def run_in_child(path):
         notes.touch()
         # -P: tools/profile.py is not to be found in the place of Python's own, which torch.compile imports
         command = [sys.executable, "-P", Path(__file__).resolve(), "--one", path.name]
-        if subprocess.run(command, cwd=path.parent, env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
+        env = os.environ | {"MATMUL_RECORD": str(notes)}
+        if subprocess.run(command, cwd=path.parent, env=env).returncode:
             sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
         return {name: entry for line in notes.read_text(encoding="utf-8").splitlines()
                 for name, entry in json.loads(line).items()}
@@ -76,14 +77,16 @@ def run_in_child(path):
 
 def main(wanted):
     need_gpu("STAGE=notebooks")
-    if not gpu_card(): sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
+    if not gpu_card():
+        sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
     made = {}
     for path in find(wanted):
         start = time.time()
         made |= run_in_child(path)
         write_card(dict(gpu=gpu_name(), experiments=gpu_card().get("experiments", {}) | made))
         print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
-    if wanted in ([], ["*"]): write_card(dict(gpu=gpu_name(), experiments=made))  # none stays that no notebook makes
+    if wanted in ([], ["*"]):  # none stays that no notebook makes
+        write_card(dict(gpu=gpu_name(), experiments=made))
 
 
 if __name__ == "__main__":
