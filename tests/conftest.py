@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import tempfile
+from importlib.util import find_spec
 
 import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 import pytest
@@ -36,6 +37,11 @@ def exercise_id(x):
     if not re.fullmatch(r"\d\d[a-z]?", str(key)): return getattr(x, "name", x)
     lesson = min(path.stem for path in (ROOT/"nbs").glob(f"{key[:2]}_*.ipynb"))
     return f"{key}_{lesson[3:]}"
+
+
+# On a Mac there is no numba-cuda, and so no compiler.
+NEED_COMPILER = ["test_machine_code.py", "test_microscope.py", "test_ncu.py"]
+collect_ignore = [] if find_spec("numba_cuda") else NEED_COMPILER
 
 
 def pytest_configure(config):

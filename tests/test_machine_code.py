@@ -2,17 +2,13 @@
 import inspect
 import pickle
 from functools import partial
-from importlib.util import find_spec
 from types import CodeType
 
 import cloudpickle
 import pytest
-from products import each_kernel
-
-if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
-
 from compiled import SHAPES, cases, targets
 from numba import cuda, float32
+from products import each_kernel
 
 from numba_matmul import compiler
 from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
@@ -84,18 +80,24 @@ def test_every_target_compiles():
         assert machine_code(simple, "void(float32[::1], float32[::1])", target).registers > 0
 
 
-def test_an_edited_kernel_is_compiled_anew_and_the_second_time_comes_from_the_cache(tmp_path, monkeypatch):
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    "The files of the cache, which is empty at first."
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    def kernel(factor):
-        @cuda.jit
-        def k(x): x[0] = x[0] * float32(factor)
-        return k
-    built = []
-    build = compiler._build
+    return lambda: [*(tmp_path/"numba_matmul").iterdir()]
+
+
+def code_of_product(factor):
+    @cuda.jit
+    def k(x): x[0] = x[0] * float32(factor)
+    return machine_code(k, "void(float32[::1])")
+
+
+def test_an_edited_kernel_is_compiled_anew_and_the_second_time_comes_from_the_cache(kept, monkeypatch):
+    build, built = compiler._build, []
     monkeypatch.setattr(compiler, "_build", lambda *args: built.append(args) or build(*args))
-    first, again, other = [machine_code(kernel(factor), "void(float32[::1])") for factor in (3, 3, 5)]
-    assert first.sass == again.sass != other.sass and len(built) == 2
-    assert len(list((tmp_path/"numba_matmul").iterdir())) == 2
+    first, again, other = map(code_of_product, (3, 3, 5))
+    assert first.sass == again.sass != other.sass and len(built) == len(kept()) == 2
 
 
 def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_path, monkeypatch):
@@ -106,24 +108,17 @@ def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_pa
 
 
 @pytest.mark.parametrize("text", ["", "{"])
-def test_a_broken_file_of_the_cache_is_made_anew(text, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    @cuda.jit
-    def k(x): x[0] = float32(7)
-    first = machine_code(k, "void(float32[::1])")
-    (path,) = (tmp_path/"numba_matmul").iterdir()
+def test_a_broken_file_of_the_cache_is_made_anew(text, kept):
+    first, (path,) = code_of_product(7), kept()
     path.write_text(text)
-    assert machine_code(k, "void(float32[::1])").sass == first.sass and len(path.read_text()) > len(text)
+    assert code_of_product(7).sass == first.sass and len(path.read_text()) > len(text)
 
 
-def test_code_with_other_settings_of_the_compiler_is_not_taken_from_the_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    @cuda.jit
-    def k(x): x[0] = float32(7)
-    machine_code(k, "void(float32[::1])")
+def test_code_with_other_settings_of_the_compiler_is_not_taken_from_the_cache(kept, monkeypatch):
+    code_of_product(7)
     monkeypatch.setenv("NUMBA_CUDA_DEBUGINFO", "1")
-    machine_code(k, "void(float32[::1])")
-    assert len(list((tmp_path/"numba_matmul").iterdir())) == 2
+    code_of_product(7)
+    assert len(kept()) == 2
 
 
 def test_line_numbers_and_the_loop_of_smem_blocking():

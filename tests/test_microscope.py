@@ -1,13 +1,9 @@
 "What each warp asks of memory: sectors, banks and wavefronts, as a GPU has counted them."
 import os
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
-
-if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
-
 from numba import cuda, float32, uint32
 
 from numba_matmul.arrays import to_d

@@ -1,14 +1,10 @@
 "Nsight Compute: its tables are read, its errors have a remedy, and predictions agree with what it counted."
 import shutil
-import stat
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT, environment, minimal_card
-
-if find_spec("numba_cuda") is None: pytest.skip("numba-cuda is not installed", allow_module_level=True)
 
 from numba_matmul import ncu as ncu_module
 from numba_matmul.cards import card_row, load_cards
@@ -64,18 +60,23 @@ def test_without_a_profile_the_tables_say_so(monkeypatch):
     assert "| sgemm_smem_blocking | not counted yet" in shared_memory_bound("sgemm_smem_blocking")
 
 
+def fake_ncu(folder, text):
+    "A program in place of Nsight Compute: a shell runs this text."
+    (folder/"ncu").write_text(f"#!/bin/sh\n{text}\n")
+    (folder/"ncu").chmod(0o755)
+    return str(folder/"ncu")
+
+
 @pytest.mark.parametrize("says,text", [
     ("echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1", "NVreg_RestrictProfilingToAdminUsers"),
     ("echo '==WARNING== No kernels were profiled.'", "no kernel of that name"),
     ("echo broken >&2; exit 7", "status 7"),
 ])
 def test_errors_of_ncu_come_with_their_remedy(tmp_path, says, text):
-    fake, script = tmp_path/"ncu", tmp_path/"script.py"
-    fake.write_text(f"#!/bin/sh\n{says}\n")
-    fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
-    script.write_text("")
-    with pytest.raises(NcuError, match=text): ncu(script, command=str(fake))
-    with pytest.raises(NcuError, match="no file"): ncu(tmp_path/"nothing.py", command=str(fake))
+    fake, script = fake_ncu(tmp_path, says), tmp_path/"script.py"
+    script.touch()
+    with pytest.raises(NcuError, match=text): ncu(script, command=fake)
+    with pytest.raises(NcuError, match="no file"): ncu(tmp_path/"nothing.py", command=fake)
     with pytest.raises(NcuError, match="not found"): ncu(script, command="no-such-program")
 
 
@@ -91,12 +92,11 @@ HEAD, UNITS = '"ID","Kernel Name","cycles.avg"', '"","","cycle"'
     (['"ID"', '""', '"0"'], "says nothing of cycles.avg"),
 ])
 def test_a_table_that_cannot_be_read_is_shown(lines, text, tmp_path):
-    fake, report = tmp_path/"ncu", tmp_path/"a.ncu-rep"
-    fake.write_text("#!/bin/sh\ncat <<'END'\n" + "".join(f"{line}\n" for line in lines) + "END\n")
-    fake.chmod(0o755)
+    report = tmp_path/"a.ncu-rep"
     report.touch()
+    fake = fake_ncu(tmp_path, "\n".join(["cat <<'END'", *lines, "END"]))
     with pytest.raises(NcuError, match=f"(?s){text}"):
-        ncu(report, counters={"cycles": "cycles.avg"}, command=str(fake))
+        ncu(report, counters={"cycles": "cycles.avg"}, command=fake)
 
 
 def test_launches_of_a_kernel_are_averaged():
@@ -124,9 +124,7 @@ def test_profiling_that_cannot_be_ends_in_one_line_and_leaves_nothing(numbers, t
 
 
 def test_a_kernel_is_profiled_under_its_number_with_or_without_the_zero(tmp_path):
-    fake = tmp_path/"ncu"
-    fake.write_text("#!/bin/sh\necho $* >> said\n")
-    fake.chmod(0o755)
+    fake_ncu(tmp_path, "echo $* >> said")
     done, left = profile_tool(tmp_path, "5", PATH=f"{tmp_path}:/bin")
     said = (tmp_path/"said").read_text().splitlines()
     assert said[0] == "--version" and said[1].endswith("profiling_scripts/05_2d_blocktiling.py")

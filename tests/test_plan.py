@@ -224,29 +224,29 @@ def test_every_host_function_runs_a_plan():
 def name_of(module): return module.__name__
 
 
+def kept_over(change, *args):
+    "Is a plan kept over a change?"
+    gemm_plan._PLANS["a call"] = "its plan"
+    change(*args)
+    return bool(gemm_plan._PLANS)
+
+
 def test_a_constant_that_changes_changes_the_plan():
     "One of a module at once; one of a notebook is compared."
     for kernel in KERNELS.values(): assert gemm_plan._constants_of(kernel.plan) == [], kernel.name
     for module, name in (limits, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
-        gemm_plan._PLANS["a call"] = "its plan"
-        setattr(module, name, getattr(module, name))
-        assert not gemm_plan._PLANS
+        assert not kept_over(setattr, module, name, getattr(module, name))
         assert in_child(name_of, module, simulator=True) == module.__name__  # it can travel
     notebook = dict(__name__="__main__", STEP=3, CYCLES={1: 2}, KERNEL=KERNELS[1], TABLE=np.zeros(3))
     exec("def plan(g):\n    def inner(): return STEP, CYCLES, KERNEL, TABLE\n    return inner()", notebook)
     gemm_plan._see_constants(notebook["plan"])
-    gemm_plan._PLANS["a call"] = "its plan"
-    gemm_plan._see_constants(notebook["plan"])
-    assert gemm_plan._PLANS
-    notebook["STEP"] = 4
-    gemm_plan._see_constants(notebook["plan"])
-    assert not gemm_plan._PLANS
-    gemm_plan._PLANS["a call"] = "its plan"
-    notebook["CYCLES"][1] = 3
-    gemm_plan._see_constants(notebook["plan"])
-    assert not gemm_plan._PLANS
+    assert kept_over(gemm_plan._see_constants, notebook["plan"])
+    for values, name, new in (notebook, "STEP", 4), (notebook["CYCLES"], 1, 3):
+        values[name] = new
+        assert not kept_over(gemm_plan._see_constants, notebook["plan"])
+
+
+def test_a_choice_goes_by_the_constants_of_its_module(monkeypatch):
     before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
-    try:
-        k18_past_cublas_bf16.MIN_K_TILES, kept = 1, k18_past_cublas_bf16.MIN_K_TILES
-        assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before
-    finally: k18_past_cublas_bf16.MIN_K_TILES = kept
+    monkeypatch.setattr(k18_past_cublas_bf16, "MIN_K_TILES", 1)
+    assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before

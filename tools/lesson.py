@@ -10,7 +10,7 @@ from numba_matmul.exercise import exercises, variants  # noqa: E402  of this pro
 from numba_matmul.registry import KERNELS  # noqa: E402
 
 # The files whose tests have a lesson's or a kernel's name.
-FILES = ("notebooks", "paths", "kernels", "refused", "choices", "machine_code", "generated", "start",
+FILES = ("notebooks", "paths", "kernels", "refused", "machine_code", "generated", "start",
          "exercises")
 
 

@@ -371,7 +371,7 @@ def tests_find(mutant):
         copy = Path(folder)/"project"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
         (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
-        files = [f"tests/test_{name}.py" for name in ("kernels", "refused", "choices")]
+        files = [f"tests/test_{name}.py" for name in ("kernels", "refused")]
         for selection in [*files, "-k", "not every_tile"], [f"tests/test_paths.py::test_paths[{group}]"]:
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selection]
             done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, capture_output=True, text=True)

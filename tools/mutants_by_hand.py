@@ -100,7 +100,7 @@ EXCUSED = {
     ('kernels.k06_vectorized', 'second = x[uint64(at + uint64(1))] if not predicated or inside > 1 else zero', 'not predicated or inside > 1 → ((inside > 1))'):
         'where nothing is predicated, all four are inside: a test for nothing',
     ('kernels.k08_bank_conflicts_padding', 'gap, step = (4 * bn // tn, 4) if split else (4, tn)', 'split → True'):
-        'the same; tests/test_choices.py looks at the columns of a thread',
+        'the same; tests/test_kernels.py looks at the columns of a thread',
     ('kernels.k06_vectorized', 'x = read4(a, uint64(a_from + s * k), cols if s < rows else 0)', '0 → (-1)'):
         'none is inside, either way',
     ('kernels.k14_stream_k', 'while cuda.atomic.cas(flags, other, launch, 0) != launch: pass', '0 → 1'):
@@ -108,7 +108,7 @@ EXCUSED = {
     ('kernels.k14_stream_k', 'while cuda.atomic.cas(flags, other, launch, 0) != launch: pass', '0 → (-1)'):
         'the same',
     ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', 'alignment < 16 → alignment <= 16'):
-        'all matrices are then copied into padded ones: slower, with the same results; tests/test_choices.py looks at the launches',
+        'all matrices are then copied into padded ones: slower, with the same results; tests/test_kernels.py looks at the launches',
     ('kernels.k18_past_cublas_bf16', 'must = {name for name, alignment in g.alignments.items() if alignment < 16}', '16 → 15'):
         'an alignment is a power of two',
     ('gemm.epilogue', 'elif i == 0: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring', 'i == 0 → True'):
