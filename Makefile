@@ -1,5 +1,6 @@
 # make ladder            every kernel, checked and beside cuBLAS (without a GPU: in the simulator, with recorded speeds)
 # make test              all that CI checks; needs no GPU
+# make lesson N=05       one lesson: its notebook, all paths of its kernel, its exercises with all their variants
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
 # make grade            tests the judges of the exercises: known solutions must pass, known mistakes fail (ARGS="02 03": these)
 # make profile KERNEL=05 one kernel under Nsight Compute
@@ -17,7 +18,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder test lesson grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -41,7 +42,7 @@ endif
 lab: NEEDS := jupyterlab
 site: NEEDS := sphinx myst-nb sphinx-book-theme
 site-check: NEEDS := playwright
-test: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis ruff
+test lesson: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis ruff
 gpu-notebooks pages: NEEDS := nbdev execnb
 
 # The first interpreter that fits makes the environment.
@@ -53,8 +54,14 @@ gpu-notebooks pages: NEEDS := nbdev execnb
 ladder: setup
 	@$(PY) -m numba_matmul.ladder
 
+# Each core has a test of its own: threads of numpy and PyTorch would wait for one another.
+test lesson: export OMP_NUM_THREADS := 1
+
 test: setup
 	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests
+
+lesson: setup
+	@$(PY) tools/lesson.py $(N)
 
 grade: setup
 	@$(PY) -m numba_matmul.exercise $(ARGS)

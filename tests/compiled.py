@@ -1,5 +1,5 @@
-"""What the tests compile, and `tools/same_code.py` compares: each kernel at three shapes, and the tiles and options
-that change its code."""
+"""What the tests compile, and `tools/same_code.py` compares: each kernel at three shapes, and the tiles and
+options that change its code."""
 from functools import partial
 
 from numba_matmul.compiler import TARGETS

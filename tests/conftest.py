@@ -1,16 +1,19 @@
+import gc
 import json
 import os
-import signal
 import pathlib
+import re
+import signal
 import tempfile
+from importlib.util import find_spec
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
 import pytest
 from numba_matmul import process
 
 ROOT = pathlib.Path(__file__).parent.parent
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
-
+gc.set_threshold(50_000, 20, 100)  # little of what a test makes is garbage before its end
 
 SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text(encoding="utf-8"))
 
@@ -24,9 +27,22 @@ def minimal_card(gpu="Invented GPU", size=4096):
 
 
 def environment():
-    "The environment of a process that a user starts: it finds this project, and nothing has chosen the simulator yet."
+    "That of a process that a user starts: it finds this project, and nothing has chosen the simulator yet."
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"PYTHONPATH": path}
+
+
+def exercise_id(x):
+    "Of an exercise or its key: the key with the name of its lesson. Of a solution or a mistake: its name."
+    key = getattr(x, "key", x)
+    if not re.fullmatch(r"\d\d[a-z]?", str(key)): return getattr(x, "name", x)
+    lesson = min(path.stem for path in (ROOT/"nbs").glob(f"{key[:2]}_*.ipynb"))
+    return f"{key}_{lesson[3:]}"
+
+
+# On a Mac there is no numba-cuda, and so no compiler.
+NEED_COMPILER = ["test_machine_code.py", "test_microscope.py", "test_ncu.py"]
+collect_ignore = [] if find_spec("numba_cuda") else NEED_COMPILER
 
 
 def pytest_configure(config):
@@ -42,8 +58,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def temporary_folder(monkeypatch, tmp_path):
-    """A temporary folder that this test and its children have for themselves: others write into the shared one
-    meanwhile."""
+    "A temporary folder for this test and its children alone: others write into the shared one meanwhile."
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

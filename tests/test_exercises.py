@@ -8,7 +8,7 @@ import linecache
 
 import numpy as np
 import pytest
-from conftest import ROOT
+from conftest import ROOT, exercise_id
 from numba import cuda, float32, uint32
 
 from numba_matmul import exercise, judge
@@ -31,13 +31,13 @@ def some_mutants(one):
 CASES = [(one, variant) for one in ALL.values() for variant in [*one.solutions, *some_mutants(one)]]
 
 
-@pytest.mark.parametrize("one,variant", CASES, ids=lambda x: getattr(x, "key", None) or getattr(x, "name", x))
+@pytest.mark.parametrize("one,variant", CASES, ids=exercise_id)
 def test_a_variant_comes_out_as_it_should(one, variant):
     ok, found = outcome(one, variant)
     assert ok, found
 
 
-@pytest.mark.parametrize("one", ALL.values(), ids=lambda one: one.key)
+@pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_whole(one):
     "Enough variants, all different. Each mutant changes a text that is there, and names a verdict there is."
     assert len(one.mutants) >= 15 and len(one.solutions) >= 3 and "reference" in one.solutions
@@ -48,7 +48,7 @@ def test_an_exercise_is_whole(one):
         assert {m.verdict for m in one.mutants} <= {*VERDICTS, *(goal.name for goal in one.goals)}
 
 
-@pytest.mark.parametrize("one", ALL.values(), ids=lambda one: one.key)
+@pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_in_its_lesson(one):
     "Its page calls grade on a function of that name, in which there is a hole."
     for path in (ROOT/"nbs").glob(f"{one.key[:2]}_*.ipynb"):
@@ -92,7 +92,7 @@ def test_a_failed_case_tells_which_constants_it_had():
     assert found.name == "correct" and "with TILE = 16" in found.found
 
 
-@pytest.mark.parametrize("key", ["01", "09", "18", "30"])
+@pytest.mark.parametrize("key", ["01", "09", "18", "30"], ids=exercise_id)
 @pytest.mark.parametrize("subject", [None, 3, "my_naive"])
 def test_what_isnt_a_function_is_told(key, subject):
     (found,) = verdicts(ALL[key], subject)
@@ -196,7 +196,7 @@ def no_compiler(monkeypatch):
     monkeypatch.setattr(judge, "machine_code", None)
 
 
-@pytest.mark.parametrize("key", ["02", "09"])
+@pytest.mark.parametrize("key", ["02", "09"], ids=exercise_id)
 def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
     subject = ALL[key].build("reference")
     if key == "09": subject.__globals__["my_tile"] = GroupTile(128, 128, 16, 4, 4, 4)
@@ -206,7 +206,7 @@ def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
 
 @pytest.mark.parametrize("key, verdict", [
     ("03", "wavefronts"), ("11", "barriers per tile"), ("12", "barriers per tile"),
-    ("15", "barriers per tile"), ("16", "barriers per tile")])
+    ("15", "barriers per tile"), ("16", "barriers per tile")], ids=exercise_id)
 def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict, no_compiler):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.verdict == verdict))
     assert ok, found
@@ -218,7 +218,7 @@ def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict
     ("13", "the library's main loop"), ("14", "whole tiles for each block"),
     ("16", "four calls, one of them at work"), ("17", "all threads release"),
     ("17", "a barrier of both consumers for each k tile"),
-    ("30b", "a barrier for each sum")])
+    ("30b", "a barrier for each sum")], ids=exercise_id)
 def test_a_cheat_is_refused_by_its_own_verdict(key, name):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))
     assert ok, found

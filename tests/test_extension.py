@@ -1,4 +1,5 @@
-"""CUDA C++ of lesson 31: it compiles; and the template of an extension is the lesson's, and works where a GPU and nvcc are."""
+"""CUDA C++ of lesson 31: it compiles; and the template of an extension is the lesson's, and works where a GPU
+and nvcc are."""
 import ast
 import json
 import os
@@ -21,8 +22,8 @@ def strings():
         text = "".join(cell["source"])
         if cell["cell_type"] != "code" or text.startswith("%%"): continue
         for node in ast.parse(text).body:
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                found[node.targets[0].id] = node.value.value
+            match node:
+                case ast.Assign([ast.Name(name)], ast.Constant(str(value))): found[name] = value
     return found
 
 
@@ -32,7 +33,8 @@ TEXTS = strings()
 def test_the_template_has_the_lessons_kernels():
     text = (TEMPLATE/"matmul.cu").read_text(encoding="utf-8")
     comment = "".join(line for line in text.splitlines(True)[:3] if line.startswith("//"))
-    assert text == comment + TEXTS["NAIVE"] + TEXTS["TILED"] + TEXTS["GLUE"], "extension_template/matmul.cu is not the lesson's"
+    lesson = TEXTS["NAIVE"] + TEXTS["TILED"] + TEXTS["GLUE"]
+    assert text == comment + lesson, "extension_template/matmul.cu is not the lesson's"
 
 
 @pytest.mark.parametrize("name,kernel,multiply", [("SQUARE", "square", "FMUL"), ("NAIVE", "naive", "FFMA"),
@@ -41,7 +43,8 @@ def test_cuda_cpp_compiles_without_a_gpu(name, kernel, multiply):
     core = pytest.importorskip("cuda.core")
     cubin = core.Program(TEXTS[name], "c++", core.ProgramOptions(arch="sm_90a")).compile("cubin").code
     code = code_of_cubin(cubin, kernel)
-    assert code.spills == 0 and code.stack_bytes == 0 and any(x.opcode == multiply for x in code.instructions)
+    assert code.spills == code.stack_bytes == 0
+    assert any(x.opcode == multiply for x in code.instructions)
 
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not installed")
@@ -49,20 +52,23 @@ def test_nvcc_compiles_the_templates_kernels(tmp_path):
     "Without what PyTorch needs to call them: that part wants PyTorch's headers of a build for CUDA."
     kernels = (TEMPLATE/"matmul.cu").read_text(encoding="utf-8").partition("#include")[0]
     (tmp_path/"kernels.cu").write_text(kernels)
-    subprocess.run(["nvcc", "-cubin", "-arch=sm_90", "-o", tmp_path/"kernels.cubin", tmp_path/"kernels.cu"], check=True)
+    command = ["nvcc", "-cubin", "-arch=sm_90", "-o", tmp_path/"kernels.cubin", tmp_path/"kernels.cu"]
+    subprocess.run(command, check=True)
     assert (tmp_path/"kernels.cubin").read_bytes().startswith(b"\x7fELF")
 
 
 CALL = """
 import torch
 import matmul_extension as module
-a, b, c = torch.randn(256, 136, device="cuda"), torch.randn(136, 384, device="cuda"), torch.empty(256, 384, device="cuda")
+a, b = torch.randn(256, 136, device="cuda"), torch.randn(136, 384, device="cuda")
+c = torch.empty(256, 384, device="cuda")
 exact = a.double() @ b.double()
 for call in module.naive, module.tiled:
     c.fill_(torch.nan)
     call(a, b, c)
     torch.testing.assert_close(c.double(), exact, rtol=1e-4, atol=1e-4)
-for wrong, text in ((a.t(), "row-major"), (a.double(), "float32"), (a[:, :128].contiguous(), "fit together"), (a.cpu(), "on the GPU")):
+for wrong, text in ((a.t(), "row-major"), (a.double(), "float32"),
+                    (a[:, :128].contiguous(), "fit together"), (a.cpu(), "on the GPU")):
     try: module.naive(wrong, b, c)
     except RuntimeError as e: assert text in str(e), e
     else: raise AssertionError(f"accepted, and it is not {text}")
@@ -75,13 +81,13 @@ else: raise AssertionError("accepted a size that does not fit")
 
 def test_the_template_builds_and_multiplies(tmp_path):
     import torch
-    if not torch.cuda.is_available() or not torch.version.cuda: pytest.skip("needs a GPU and PyTorch's build for CUDA")
+    if not torch.cuda.is_available() or not torch.version.cuda:
+        pytest.skip("needs a GPU and PyTorch's build for CUDA")
     if not shutil.which("nvcc"): pytest.skip("nvcc is not installed")
     folder = tmp_path/"template"
     shutil.copytree(TEMPLATE, folder)
     arch = {"TORCH_CUDA_ARCH_LIST": "{}.{}".format(*torch.cuda.get_device_capability())}
-    done = subprocess.run([sys.executable, "setup.py", "build_ext", "--inplace"], cwd=folder, env=os.environ | arch,
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = subprocess.run([sys.executable, "-c", CALL], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for command in ["setup.py", "build_ext", "--inplace"], ["-c", CALL]:
+        done = subprocess.run([sys.executable, *command], cwd=folder, env=os.environ | arch,
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -1,5 +1,5 @@
-"""Every kernel is right on all of its paths, and these are all of its paths: what was launched is observed, and each
-condition in a device function has been seen both ways."""
+"""Every kernel is right on all of its paths, and these are all of its paths: what was launched is observed,
+and each condition in a device function has been seen both ways."""
 import ast
 import importlib
 import importlib.abc
@@ -25,10 +25,11 @@ ONE_WAY = {
     ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
     ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of test_torch_ops_layers.py",
 }
-# What no path takes: a lesson's kernel for sizes that fit, and the layers of tests/test_torch_ops_layers.py.
-ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher", "finished_pairs",
-             "fused_epilogue")
-BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]  # these share more than others
+# What no path takes: a lesson's kernel for sizes that fit, and the layers of test_torch_ops_layers.py.
+ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher",
+             "finished_pairs", "fused_epilogue")
+# those of bfloat16 share more than others
+BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]
 GROUPS = [[number] for number in KERNELS if number not in BF16] + [BF16]
 
 
@@ -41,7 +42,7 @@ class Watched(ast.NodeTransformer):
     "Puts `_seen(key, value)` around each condition of device functions, and at the start of each of them."
     def __init__(self, module, tree):
         self.module, self.keys, self.inside = module, [], False
-        self.turns, self.changing = set(), set()  # variables of static loops; others of the function, and its parameters
+        self.turns, self.changing = set(), set()  # variables of static loops; all others of the function
         self.texts = {node: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.expr)}
 
     def seen(self, node, kind):
@@ -53,11 +54,14 @@ class Watched(ast.NodeTransformer):
         if node.name.startswith(ELSEWHERE): return node
         outer = self.inside, self.turns, self.changing
         self.inside = self.inside or is_device(node)
-        self.turns = {loop.target.id for loop in ast.walk(node) if isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("static(")}
+        self.turns = {loop.target.id for loop in ast.walk(node)
+                      if isinstance(loop, ast.For) and ast.unparse(loop.iter).startswith("static(")}
         self.changing = {x.arg for x in node.args.args} | {
-            x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)} - self.turns
+            x.id for x in ast.walk(node) if isinstance(x, ast.Name) and isinstance(x.ctx, ast.Store)}
+        self.changing -= self.turns
         self.generic_visit(node)
-        if is_device(node): node.body.insert(0, ast.copy_location(ast.Expr(self.seen(node, "start")), node))
+        if is_device(node):
+            node.body.insert(0, ast.copy_location(ast.Expr(self.seen(node, "start")), node))
         self.inside, self.turns, self.changing = outer
         return node
 
@@ -104,14 +108,17 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def note(self, key, value=True):
         self.seen.add((key, bool(value)))
         return value
-    note.instruction = "n-", lambda key, value=None: value  # a kernel may call it, and it returns what it was given
+    # a kernel may call it, and it returns what it was given
+    note.instruction = "n-", lambda key, value=None: value
 
 
 def observe(numbers):
-    "In a child: take the paths of kernels. (path, options of the factory, launches) of each; conditions, and those seen."
+    """In a child: take the paths of kernels. Of each (path, options of the factory, launches, accesses);
+    and the conditions, and those that were seen."""
     watching, found = Watching(), {}
     sys.meta_path.insert(0, watching)
-    for name in [name for name in sys.modules if name.startswith("numba_matmul.")]:  # the test module has loaded them
+    # the test module has loaded them
+    for name in [name for name in sys.modules if name.startswith("numba_matmul.")]:
         parent, _, last = name.rpartition(".")
         if name.split(".")[1] in ("gemm", "bench", "kernels", "registry"):
             del sys.modules[name]
@@ -132,7 +139,8 @@ def observe(numbers):
         return call(launch, *args)
     StrictKernel.__call__ = note
     accesses = set()
-    memory.recorder = lambda space, operation, array, index, count, *_: accesses.add((space, operation, count))
+    def record(space, operation, array, index, count, *_): accesses.add((space, operation, count))
+    memory.recorder = record
     for number in numbers:
         kernel = KERNELS[number]
         found[number] = []
@@ -144,7 +152,7 @@ def observe(numbers):
 
 
 @pytest.mark.first(1)
-@pytest.mark.parametrize("numbers", GROUPS, ids=lambda numbers: "-".join(map(str, numbers)))
+@pytest.mark.parametrize("numbers", GROUPS, ids=lambda numbers: "-".join(KERNELS[n].name for n in numbers))
 def test_paths(numbers):
     found, keys, seen = in_child(observe, numbers, simulator=True, timeout=300)
     assert len(keys) > 20
@@ -152,16 +160,18 @@ def test_paths(numbers):
     own = {KERNELS[number].fn.__module__.removeprefix("numba_matmul.") for number in numbers}
     if 13 in numbers: own.add("gemm.ring")
     if 16 in numbers: own |= {"gemm.epilogue", "gemm.pipeline", "gemm.schedule"}
-    missing = [f"{module}:{line} {kind} {text}: never {'reached' if not never else 'true' if (key, False) in seen else 'false'}"
-               for key in keys for module, line, _, kind, text in [key] if module in own
-               for never in [{(key, True), (key, False)} - seen if kind == "if" else {(key, True)} - seen]
-               if never and (module, text) not in ONE_WAY]
+    missing = []
+    for key in keys:
+        module, line, _, kind, text = key
+        if module not in own or (module, text) in ONE_WAY: continue
+        both = (True, False) if kind == "if" else (True,)
+        missing += [f"{module}:{line} {kind} {text}: never {way}" for way in both if (key, way) not in seen]
     assert not missing, "\n".join(missing)
 
 
 def how_wide(accesses):
-    "How many numbers a kernel moves at once from A and B to its tiles, at most: by copies, if it has them, or by loads."
-    def counts(*kind): return [count for space, operation, count in accesses if (space, operation) == kind]
+    "How many numbers a kernel moves at once to its tiles, at most: by copies or, without any, by loads."
+    def counts(*kind): return [count for *where, count in accesses if (*where,) == kind]
     return max(counts("shared", "copy") or counts("global", "load"))
 
 
@@ -169,26 +179,29 @@ def what_was_launched(kernel, paths):
     "Every claim is checked against the launches."
     wholes, counts, grids, facts, strips = set(), set(), set(), set(), set()
     for path, options, launches, accesses in paths:
-        (m, n, k), tile = path.shape, path.options.get("tile") or options.get("tile") or kernel.tiles and kernel.tiles.tile
+        m, n, k = path.shape
+        tile = path.options.get("tile") or options.get("tile") or kernel.tiles and kernel.tiles.tile
         own = [grid for name, grid in launches if name == kernel.kernel_name]
-        assert kernel.number != 18 or ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
+        if kernel.number == 18:
+            assert ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
         if path.options.get("bs"): tile = None
         if not own or tile is None or kernel.uses_tma: continue
         size = 2 if kernel.dtype == "bfloat16" else 4
         aligned = min(math.gcd(16, size * skip, size * cols) for skip, cols in zip(path.skips, (k, n, n)))
         whole = m % tile.bm == 0, n % tile.bn == 0, k % tile.bk == 0
         assert options["predicated"] == (not all(whole)), path
-        if "width" in options: assert options["width"] == (aligned // 2 if size == 2 else 4 if aligned == 16 else 1), path
+        width = aligned // 2 if size == 2 else 4 if aligned == 16 else 1
+        assert options.get("width", width) == width, path
         assert options["read_c"] == (path.beta != 0), path
         if k and path.alpha:
             assert how_wide(accesses) == options.get("width", 1), path
-            wholes.add(whole), facts.add((options["predicated"], options.get("width"), options["read_c"]))
-        ring = getattr(tile, "stages", 1)
-        counts.add(0 if not path.alpha else cdiv(k, tile.bk) if cdiv(k, tile.bk) < 2 else
-                   "short" if cdiv(k, tile.bk) < ring else "rings" if cdiv(k, tile.bk) > 2 * ring else "some")
+            wholes.add(whole)
+            facts.add((options["predicated"], options.get("width"), options["read_c"]))
+        ring, k_tiles = getattr(tile, "stages", 1), cdiv(k, tile.bk) if path.alpha else 0
+        counts.add(k_tiles if k_tiles < 2 else "rings" if k_tiles > 2 * ring else "some")
         rows, cols = cdiv(m, tile.bm), cdiv(n, tile.bn)
         if "blocks" not in path.options and kernel.number < 14:
-            assert sum(math.prod(grid) for grid in own) == rows * cols and {grid[0] for grid in own} == {cols}, path
+            assert sum(map(math.prod, own)) == rows * cols and {grid[0] for grid in own} == {cols}, path
             assert len(own) == cdiv(rows, path.constants.get("MAX_GRID_Y", rows)), path
         grids.add((rows > 1, cols > 1)), strips.add(len(own))
     for variant in kernel.tiles.variants if kernel.tiles else ():
@@ -198,6 +211,7 @@ def what_was_launched(kernel, paths):
     if kernel.number == 9: return  # its tiles take long, and its parts are those of kernels 6 and 10
     assert wholes == set(product((True, False), repeat=3)), kernel.name
     widths = {width for _, width, _ in facts}
-    assert facts == set(product((True, False), widths, (True, False))) and len(widths) == (
-        1 if kernel.number < 6 else 4 if kernel.number == 15 else 2), (kernel.name, facts)
-    assert {(False, False), (True, True)} <= grids and (kernel.number > 13 or max(strips) > 1), kernel.name
+    assert facts == set(product((True, False), widths, (True, False))), (kernel.name, facts)
+    assert len(widths) == (1 if kernel.number < 6 else 4 if kernel.number == 15 else 2), (kernel.name, facts)
+    assert {(False, False), (True, True)} <= grids, kernel.name
+    assert kernel.number > 13 or max(strips) > 1, kernel.name

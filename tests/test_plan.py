@@ -36,12 +36,14 @@ class Kernel:
     def __init__(self, handle): self.handle = handle
     def typeof_pyval(self, x): return type(x)
     def compile(self, types):
-        return SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: SimpleNamespace(handle=self.handle)))
+        function = SimpleNamespace(handle=self.handle)
+        return SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: function))
 
 
 def planned_calls():
-    """In a child, with the compiler's side of Numba: calls of a host function, and what the driver got of each
-    (grid, block, shared bytes, stream, number of attributes, the arguments' fields); and for which calls a plan was made."""
+    """In a child, with the compiler's side of Numba: calls of a host function, and what the driver got of
+    each (grid, block, shared bytes, stream, number of attributes, the arguments' fields); and for which
+    calls a plan was made."""
     import numba_matmul.gemm.plan as gemm_plan
     launches, planned = [], []
 
@@ -49,7 +51,8 @@ def planned_calls():
         config, count = ctypes.cast(config, ctypes.POINTER(ctypes.c_uint32)), 3 * 9 + 2 + 7 + 1
         stream = ctypes.cast(config, ctypes.POINTER(ctypes.c_uint64))[4]
         fields = ctypes.cast(pointers, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
-        launches.append((tuple(config[:3]), tuple(config[3:6]), config[6], stream, config[12], [fields[i][0] for i in range(count)]))
+        arguments = [fields[i][0] for i in range(count)]
+        launches.append((tuple(config[:3]), tuple(config[3:6]), config[6], stream, config[12], arguments))
         return 0
 
     def checked(a, b, c, alpha, beta, dtype):
@@ -59,7 +62,8 @@ def planned_calls():
             if x.address < c.address + c.nbytes and c.address < x.address + x.nbytes: raise Told("overlaps")
         return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c)
 
-    gemm_plan._launch, gemm_plan.current_gpu, gemm_plan.gemm_args = note, lambda: SimpleNamespace(id=0), checked
+    gemm_plan._launch, gemm_plan.gemm_args = note, checked
+    gemm_plan.current_gpu = lambda: SimpleNamespace(id=0)
     gemm_plan.allow_shared_memory = gemm_plan.need_shared_memory = lambda *_: None
     gemm_plan.array_like = lambda x, shape: Matrix(5 << 20, *shape)
     gemm_plan.workspace_of = lambda stream, size: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
@@ -72,7 +76,8 @@ def planned_calls():
         return gemm_plan.Plan([gemm_plan.Launch(Kernel(77), (2, 3), 64, args, 128, tile == "cooperative")],
                               [Matrix(9 << 20, 1), room])
 
-    def fn(a, b, c=None, alpha=1.0, beta=0.0, **options): return gemm_plan.run(plan, a, b, c, alpha, beta, **options)
+    def fn(a, b, c=None, alpha=1.0, beta=0.0, **options):
+        return gemm_plan.run(plan, a, b, c, alpha, beta, **options)
 
     a, b, c = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2)
     fn(a, b, c)
@@ -103,29 +108,33 @@ def found(): return in_child(planned_calls, simulator=False)
 def test_a_call_like_an_earlier_one_has_a_plan(found):
     _, planned, new, refused = found
     same = (4, 2, 8, 1.0, 0.0, None)
-    assert planned == [same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
-                        (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same]
+    assert planned == [
+        same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
+        (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same]
     assert new == 5 << 20 and refused
 
 
 def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
-    assert len(found[0]) == 14 and len({got[5][-1] for got in found[0]}) == 14  # numbers that no other launch has
+    # numbers that no other launch has
+    assert len(found[0]) == 14 and len({got[5][-1] for got in found[0]}) == 14
     launches = [found[0][i] for i in (1, 2, 4, 10)]  # those of kept plans
     def fields(a, b, c):
         room = ROOM + (1 << 16) + 256  # behind another one
         return [0, 0, 24, 4, a + 32, 3, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 0, 0, 8, 4, c, 4, 2, 8, 4,
                 2**64 - 3, 0x3F800000, 0, 0, 64, 4, room, 64, 4]  # -3 and 1.0, then the room
     first, second, third, fourth = launches
-    for got, a, b, c in (first, A + 4096, B + 4096, C + 4096), (second, A, B, C), (third, A, B, 5 << 20), (fourth, A, B, C):
+    for got, a, b, c in ((first, A + 4096, B + 4096, C + 4096), (second, A, B, C), (third, A, B, 5 << 20),
+                         (fourth, A, B, C)):
         assert got[:4] == ((2, 3, 1), (64, 1, 1), 128, 0)
         assert got[5][:-1] == fields(a, b, c)
-    assert [got[4] for got in launches] == [0, 0, 0, 1]  # attributes: only blocks that wait for each other have one
+    # attributes: only blocks that wait for each other have one
+    assert [got[4] for got in launches] == [0, 0, 0, 1]
 
 
 def maps_of_calls():
-    """In a child: where the tensor maps of prepared launches are, what they say, and what the driver is told of them. It
-    refuses threads without a context, and the main thread begins without one. Then the same launch in threads of their own;
-    and what is said of another error."""
+    """In a child: where the tensor maps of prepared launches are, what they say, and what the driver is told
+    of them. It refuses threads without a context, and the main thread begins without one. Then the same
+    launch in threads of their own; and what is said of another error."""
     from cuda.bindings import driver
     import numba_matmul.gemm.plan as gemm_plan
     import numba_matmul.gemm.tensor_maps as tensor_maps
@@ -157,7 +166,8 @@ def maps_of_calls():
 
     def cuKernelGetFunction(handle): return driver.CUresult.CUDA_SUCCESS, 78
 
-    driver.cuTensorMapEncodeTiled, driver.cuKernelGetFunction = map(needs_context, (cuTensorMapEncodeTiled, cuKernelGetFunction))
+    for call in cuTensorMapEncodeTiled, cuKernelGetFunction:
+        setattr(driver, call.__name__, needs_context(call))
     gemm_plan._launch, gemm_plan._move_map = needs_context(note), needs_context(move)
     tensor_maps.current_gpu = lambda: SimpleNamespace(id=3)
     tensor_maps.cuda = SimpleNamespace(current_context=lambda number: setattr(in_context, "gpu", number))
@@ -189,7 +199,8 @@ def maps_of_calls():
 
 
 def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
-    moved, launches, made, calls, in_threads, function, refused, error = in_child(maps_of_calls, simulator=False)
+    found = in_child(maps_of_calls, simulator=False)
+    moved, launches, made, calls, in_threads, function, refused, error = found
     assert made == [(A, [8, 4, 16, 64, 1]), (B, [2, 8, 4, 64, 2]), (C, [2, 4, 4, 64, 3])]
     assert moved == 2 * [(0, A), (0, B), (0, C), (0, B + 64)]
     for got, b in zip(launches, 2 * (B, B + 64)):
@@ -198,8 +209,9 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
         assert got[54:] == [0, 0, 32, 4, A, 4, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 5]
     # A thread that hasn't used the GPU gets a context, whatever it asks first, and the driver is asked again.
     assert (calls, in_threads, function) == (2, [(0, B + 128)], 78)
-    first = "cuTensorMapEncodeTiled", "cuTensorMapEncodeTiled", "note", "note", "move", "move", "cuKernelGetFunction"
-    assert (tuple(refused), error) == (first, "the CUDA driver refuses move: error 1")
+    made = 2 * ["cuTensorMapEncodeTiled"]
+    assert refused == [*made, "note", "note", "move", "move", "cuKernelGetFunction"]
+    assert error == "the CUDA driver refuses move: error 1"
 
 
 def test_every_host_function_runs_a_plan():
@@ -209,28 +221,32 @@ def test_every_host_function_runs_a_plan():
         assert ast.unparse(body[-1]).startswith("return run(plan") and len(body) <= 2, kernel.name
 
 
+def name_of(module): return module.__name__
+
+
+def kept_over(change, *args):
+    "Is a plan kept over a change?"
+    gemm_plan._PLANS["a call"] = "its plan"
+    change(*args)
+    return bool(gemm_plan._PLANS)
+
+
 def test_a_constant_that_changes_changes_the_plan():
     "One of a module at once; one of a notebook is compared."
     for kernel in KERNELS.values(): assert gemm_plan._constants_of(kernel.plan) == [], kernel.name
     for module, name in (tiled, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
-        gemm_plan._PLANS["a call"] = "its plan"
-        setattr(module, name, getattr(module, name))
-        assert not gemm_plan._PLANS and in_child(lambda: module.__name__, simulator=True) == module.__name__
+        assert not kept_over(setattr, module, name, getattr(module, name))
+        assert in_child(name_of, module, simulator=True) == module.__name__  # it can travel
     notebook = dict(__name__="__main__", STEP=3, CYCLES={1: 2}, KERNEL=KERNELS[1], TABLE=np.zeros(3))
     exec("def plan(g):\n    def inner(): return STEP, CYCLES, KERNEL, TABLE\n    return inner()", notebook)
     gemm_plan._see_constants(notebook["plan"])
-    gemm_plan._PLANS["a call"] = "its plan"
-    gemm_plan._see_constants(notebook["plan"])
-    assert gemm_plan._PLANS
-    notebook["STEP"] = 4
-    gemm_plan._see_constants(notebook["plan"])
-    assert not gemm_plan._PLANS
-    gemm_plan._PLANS["a call"] = "its plan"
-    notebook["CYCLES"][1] = 3
-    gemm_plan._see_constants(notebook["plan"])
-    assert not gemm_plan._PLANS
+    assert kept_over(gemm_plan._see_constants, notebook["plan"])
+    for values, name, new in (notebook, "STEP", 4), (notebook["CYCLES"], 1, 3):
+        values[name] = new
+        assert not kept_over(gemm_plan._see_constants, notebook["plan"])
+
+
+def test_a_choice_goes_by_the_constants_of_its_module(monkeypatch):
     before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
-    try:
-        k18_past_cublas_bf16.MIN_K_TILES, kept = 1, k18_past_cublas_bf16.MIN_K_TILES
-        assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before
-    finally: k18_past_cublas_bf16.MIN_K_TILES = kept
+    monkeypatch.setattr(k18_past_cublas_bf16, "MIN_K_TILES", 1)
+    assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before

@@ -1,4 +1,4 @@
-"Static loops: what is unrolled is what Python's own loop would do, line by line; what can't be is refused by name and line."
+"Static loops do, line by line, what Python's own would; what can't be unrolled is refused by name and line."
 import ast
 import inspect
 import linecache
@@ -66,7 +66,7 @@ def makers():
                 for k in range(m):
                     if k == 1: continue
                     total = 2 * total + x[i] * k
-            for i_of_other in static(0): total = None
+            for _ in static(0): total = None
             return total
         return f
     return dict(sums=sums, decided=decided, picked=picked, backwards=backwards)
@@ -81,7 +81,8 @@ def test_an_unrolled_loop_does_what_the_loop_does(name):
             for _ in range(5):
                 x = [int(v) for v in np.random.randint(-9, 9, 32)]
                 assert flat(x) == in_python(fn)(x)
-    assert not any(isinstance(node, ast.Name) and node.id == "static" for node in ast.walk(TREES[flat.__code__]))
+    names = {node.id for node in ast.walk(TREES[flat.__code__]) if isinstance(node, ast.Name)}
+    assert "static" not in names
 
 
 def scaled_sum(n, factor):
@@ -118,12 +119,14 @@ def test_a_kernel_with_static_loops_runs_and_compiles():
     assert np.allclose(launched(kernel, x), expected, atol=1e-5)
     assert np.allclose(in_child(launched, kernel, x, simulator=True), expected, atol=1e-5)  # by value
     code = machine_code(kernel, "void(float32[:, ::1], float32[::1])")
-    assert sum(x.opcode.startswith("LDG") for x in code.instructions) == 5 and not any(x.opcode == "BRA" and x.guard for x in code.instructions)
+    assert sum(x.opcode.startswith("LDG") for x in code.instructions) == 5
+    assert not any(x.opcode == "BRA" and x.guard for x in code.instructions)
 
 
 def test_a_mistake_has_its_line():
     kernel = scaled_sum(6, 1)
-    line = next(i for i, text in enumerate(inspect.getsourcelines(scaled_sum)[0]) if "else: total" in text) + inspect.getsourcelines(scaled_sum)[1]
+    lines, first = inspect.getsourcelines(scaled_sum)
+    line = next(i for i, text in enumerate(lines, first) if "else: total" in text)
     with pytest.raises(SimulatorError, match=rf"index 5 is out of bounds .*line {line} of scaled"):
         launched(kernel, np.zeros((2, 5), np.float32))
 
@@ -190,7 +193,9 @@ def refused():
         two_variables: "line {1} of two_variables: a static loop has one variable",
         sets_it: "line {1} of sets_it: i is set in the static loop whose variable it is",
         shadows_it: "line {2} of shadows_it: i is set in the static loop",
-        used_after_it: "line {2} of used_after_it: i is the variable of the static loop in line {1}, and of nothing else",
+        used_after_it:
+            "line {2} of used_after_it: i is the variable of the static loop in line {1}, "
+            "and of nothing else",
         an_argument: "static(k): k is known only when an_argument runs: use range",
         a_local: "static(k): k is known only when a_local runs: use range",
         a_global: "static(LENGTH): LENGTH is a global, which is fixed only when a kernel is compiled",
@@ -216,7 +221,8 @@ def test_what_cannot_be_unrolled_is_refused(fn):
 def test_decorators_in_the_wrong_place_are_refused():
     with pytest.raises(TypeError, match="put it below @cuda.jit"): unrolled(cuda.jit(lambda x: None))
     with pytest.raises(TypeError, match="not a lambda"): unrolled(lambda x: None)
-    with pytest.raises(TypeError, match="in no file and no cell"): exec("def f(): pass\nunrolled(f)", dict(unrolled=unrolled))
+    with pytest.raises(TypeError, match="in no file and no cell"):
+        exec("def f(): pass\nunrolled(f)", dict(unrolled=unrolled))
 
     def early(x): return late(x)
     with pytest.raises(TypeError, match="early uses late, which is set only further down"): unrolled(early)
@@ -227,7 +233,8 @@ def test_static_without_unrolled_is_refused():
     @cuda.jit
     def kernel(x, y):
         for i in static(2): y[i] = x[i]
-    with pytest.raises((TypeError, SimulatorError), match=r"with @unrolled below @cuda\.jit"): launched(kernel, np.zeros(2, np.float32), 1)
+    with pytest.raises((TypeError, SimulatorError), match=r"with @unrolled below @cuda\.jit"):
+        launched(kernel, np.zeros(2, np.float32), 1)
 
 
 def test_a_source_that_has_changed_is_refused():

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from numba import config, cuda
+from products import matmul_1, random
 from torch.profiler import ProfilerActivity, profile
 
 from util import array_like, assert_matmul_correct, cdiv, cuda_mean_runtime, measure_runtime, to_d, to_h
@@ -19,20 +20,8 @@ def f(a, b, c):
     if tid < len(c): c[tid] = a[tid] + b[tid]
 
 
-@cuda.jit
-def matmul_1(a, b, c):
-    i, j = cuda.grid(2)
-    if i < c.shape[0] and j < c.shape[1]:
-        tmp = np.float32(0)
-        for k in range(a.shape[1]): tmp += a[i, k] * b[k, j]
-        c[i, j] = tmp
-
-
-def matrices(m, n, k): return (np.random.randn(*shape).astype(np.float32) for shape in ((m, k), (k, n)))
-
-
 def test_a_vector_is_added():
-    a, b = np.random.randn(2, 30).astype(np.float32)
+    a, b = random(2, 30)
     a_d, b_d = to_d(a), to_d(b)
     c_d = array_like(a_d)
     nthreads = 8
@@ -42,7 +31,7 @@ def test_a_vector_is_added():
 
 
 def test_a_matrix_product_in_blocks_of_32_by_32():
-    a, b = map(to_d, matrices(40, 35, 7))
+    a, b = to_d(random(40, 7)), to_d(random(7, 35))
     c = array_like(a, (40, 35))
     nthreads = 32, 32
     nblocks = cdiv(c.shape, nthreads)
@@ -54,13 +43,14 @@ def test_a_matrix_product_in_blocks_of_32_by_32():
 def test_without_a_gpu_a_measurement_is_a_check(capsys):
     result = measure_runtime(matmul_1)
     assert "nothing to time" in capsys.readouterr().out and 0 < result.error < 1e-5
-    assert result.ms is result.gflops is result.percent is result.cublas_gflops is None and result.name == "matmul_1"
+    assert result.ms is result.gflops is result.percent is result.cublas_gflops is None
+    assert result.name == "matmul_1"
     measure_runtime(matmul_1, m=100, n=90, k=80, bs=16, do_print=False, runs=5)
     assert capsys.readouterr().out == ""
 
 
 def profiled(kernel, runs=3):
-    a, b = map(to_d, matrices(64, 64, 64))
+    a, b = (to_d(random(64, 64)) for _ in "ab")
     c = array_like(a, (64, 64))
     with profile(activities=[ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * torch.cuda.is_available()],
                  acc_events=True) as prof:
@@ -78,7 +68,8 @@ def test_without_a_gpu_nothing_is_profiled_and_it_says_so(capsys):
 @with_gpu
 def test_a_gpu_times_by_name(capsys):
     ms = cuda_mean_runtime(profiled(matmul_1), "matmul_1", do_print=True)
-    assert 0 < ms < 100 and re.fullmatch(r"matmul_1: [\d.e-]+ ms, mean of 3 launches\n", capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert 0 < ms < 100 and re.fullmatch(r"matmul_1: [\d.e-]+ ms, mean of 3 launches\n", said)
     result = measure_runtime(matmul_1, m=512, n=500, k=300, bs=16, do_print=True, runs=5)
     assert (result.ms > 0 and result.runs == 5 and (result.m, result.n, result.k) == (512, 500, 300)
             and str(result) in capsys.readouterr().out)

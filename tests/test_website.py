@@ -93,7 +93,7 @@ def test_the_front_page_is_the_readme(pages):
         assert numbers and not [number for number in numbers if number not in text], name
 
 
-@pytest.mark.parametrize("path", LESSONS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"lesson {path.name[:2]}")
 def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
     page, text = article(pages[f"nbs/{path.stem}.html"]), path.read_text(encoding="utf-8")
     headings = re.findall(r'"(## .+?|---)\\?n?"', text)

@@ -138,17 +138,17 @@ def load():
 
 def tests_find(mutant):
     "Do the kernels' tests fail, in a copy of the project with the mistake?"
-    numbers = sorted(int(name.rpartition(".k")[2][:2]) for name in kernels_of(mutant.module))[:1]
+    first = min(kernels_of(mutant.module), key=lambda name: name.rpartition(".k")[2])
+    own = importlib.import_module(first).KERNEL
     from numba_matmul.registry import KERNELS as known
-    # as in tests/test_paths.py
-    bf16 = [str(number) for number, kernel in known.items() if kernel.dtype == "bfloat16"]
-    group = "-".join(bf16) if str(numbers[0]) in bf16 or "gemm" in mutant.module else f"{numbers[0]}"
+    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]  # as in tests/test_paths.py
+    group = "-".join(bf16) if own.name in bf16 or "gemm" in mutant.module else own.name
     with TemporaryDirectory() as folder:
         copy = Path(folder)/"project"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
         (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
-        for selection in ["tests/test_kernels.py", "-k",
-                          "not every_tile"], [f"tests/test_paths.py::test_paths[{group}]"]:
+        files = [f"tests/test_{name}.py" for name in ("kernels", "refused")]
+        for selection in [*files, "-k", "not every_tile"], [f"tests/test_paths.py::test_paths[{group}]"]:
             command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selection]
             done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
                                   capture_output=True, text=True)

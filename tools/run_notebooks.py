@@ -69,8 +69,8 @@ def run_in_child(path):
         notes = Path(folder)/"experiments"
         notes.touch()
         command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
-        if subprocess.run(command, cwd=path.parent,
-                          env=os.environ | {"MATMUL_RECORD": str(notes)}).returncode:
+        env = os.environ | {"MATMUL_RECORD": str(notes)}
+        if subprocess.run(command, cwd=path.parent, env=env).returncode:
             sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
         return {name: entry for line in notes.read_text(encoding="utf-8").splitlines()
                 for name, entry in json.loads(line).items()}
@@ -86,8 +86,8 @@ def main(wanted):
         made |= run_in_child(path)
         write_card(dict(gpu=gpu_name(), experiments=gpu_card().get("experiments", {}) | made))
         print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
-    # none stays that no notebook makes
-    if wanted in ([], ["*"]): write_card(dict(gpu=gpu_name(), experiments=made))
+    if wanted in ([], ["*"]):  # none stays that no notebook makes
+        write_card(dict(gpu=gpu_name(), experiments=made))
 
 
 if __name__ == "__main__":

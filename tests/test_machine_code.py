@@ -1,0 +1,212 @@
+"What the compiler makes of a kernel, without a GPU: its registers, its spills, and its main loop."
+import inspect
+import pickle
+from functools import partial
+from types import CodeType
+
+import cloudpickle
+import pytest
+from compiled import SHAPES, cases, targets
+from numba import cuda, float32
+from products import each_kernel
+
+from numba_matmul import compiler
+from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
+from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking_kernel
+from numba_matmul.kernels.k14_stream_k import sgemm_stream_k
+from numba_matmul.process import Pickler
+from numba_matmul.registry import KERNELS
+from numba_matmul.sim.launch import launch_of
+
+
+@cuda.jit
+def simple(x, out):
+    i = cuda.grid(1)
+    if i < out.size: out[i] = x[i] + x[i]
+
+
+@pytest.mark.first(2)
+@pytest.mark.parametrize("label,kernel,fn,shape", [pytest.param(*case, id=case[0]) for case in cases()])
+def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
+    """At sizes that fit, that do not, and whose rows are not aligned; with each tile; and where C is read,
+    which needs registers, too."""
+    launch = launch_of(fn, shape)
+    multiply = "FFMA" if kernel.dtype == "float32" else "HGMMA" if kernel.uses_tma else "HMMA"
+    # each older GPU once
+    older = [] if fn.keywords else {SHAPES[1]: ["sm_89"], SHAPES[2]: ["sm_80"]}.get(shape, [])
+    for target in targets(kernel, ["sm_90", *older]):
+        code = machine_code(launch.kernel, launch.signature, target)
+        assert code.spills == 0 and code.stack_bytes == 0, code
+        assert any(x.kind == multiply for x in code.instructions), code
+
+
+@pytest.mark.parametrize("shape", [(256, 256, 64), (260, 264, 36), (259, 261, 37)])
+def test_double_buffering_fetches_long_before_it_stores(shape):
+    kinds = [x.kind.split()[0] for x in machine_code(KERNELS[11].fn, shape=shape).main_loop]
+    last_load = max(place for place, kind in enumerate(kinds) if kind == "LDG")
+    assert kinds.index("STS") - last_load > 250 and kinds.count("FFMA") >= 1024
+
+
+@each_kernel(lambda kernel: kernel.capability != (0, 0))
+def test_a_gpu_without_its_instructions_cannot_have_a_kernel(kernel):
+    "The newest target that is older than what it needs."
+    older = [name for name, capability in TARGETS.items() if capability < kernel.capability[:2]]
+    with pytest.raises(CompileError): machine_code(kernel.fn, target=max(older, key=TARGETS.get))
+
+
+@pytest.mark.parametrize("options", KERNELS[17].tiles.compiled, ids=str)
+def test_warp_specialized_multiplies_four_times_a_turn(options):
+    assert machine_code(partial(KERNELS[17].fn, **options)).mix["HGMMA"] == 4
+
+
+@pytest.mark.parametrize("options", KERNELS[14].tiles.compiled, ids=str)
+def test_stream_k_has_its_results_in_the_other_bank(options):
+    code = machine_code(partial(sgemm_stream_k, **options))
+    assert code.mix["LDGSTS 32"] >= 4 and code.mix["FFMA"] == 1024
+    if options.get("width") != 1: assert len(code.main_loop) + code.port_conflicts < 1250
+
+
+def test_conflicts_of_register_ports_are_counted():
+    def ffma(operands): return compiler.Instruction(0, "FFMA", operands, 0, "")
+    reads = compiler.register_reads([
+        ffma("R0, R4.reuse, R8, R0"), ffma("R1, R4, R9, R1"),
+        compiler.Instruction(0, "IADD3", "R2, R4, R6, RZ", 0, ""),
+        ffma("R2, R4, R9.reuse, R2"), ffma("R3, R9, R9, R3"), ffma("R3, RZ, R6, R3")])
+    assert reads == [{0, 4, 8}, {1, 9}, {2, 4, 9}, {3, 9}, {3, 6}]
+
+
+def test_every_target_compiles():
+    for target in compiler.TARGETS:
+        assert machine_code(simple, "void(float32[::1], float32[::1])", target).registers > 0
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    "The files of the cache, which is empty at first."
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return lambda: [*(tmp_path/"numba_matmul").iterdir()]
+
+
+def code_of_product(factor):
+    @cuda.jit
+    def k(x): x[0] = x[0] * float32(factor)
+    return machine_code(k, "void(float32[::1])")
+
+
+def test_an_edited_kernel_is_compiled_anew_and_the_second_time_comes_from_the_cache(kept, monkeypatch):
+    build, built = compiler._build, []
+    monkeypatch.setattr(compiler, "_build", lambda *args: built.append(args) or build(*args))
+    first, again, other = map(code_of_product, (3, 3, 5))
+    assert first.sass == again.sass != other.sass and len(built) == len(kept()) == 2
+
+
+def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_path, monkeypatch):
+    (tmp_path/"file").write_text("where a folder should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"file"))
+    monkeypatch.setattr(compiler, "_build", lambda *args: dict(sass="", usage="REG:7 STACK:8 SHARED:1024"))
+    assert machine_code(simple, "void(float32[::1], float32[::1])").registers == 7
+
+
+@pytest.mark.parametrize("text", ["", "{"])
+def test_a_broken_file_of_the_cache_is_made_anew(text, kept):
+    first, (path,) = code_of_product(7), kept()
+    path.write_text(text)
+    assert code_of_product(7).sass == first.sass and len(path.read_text()) > len(text)
+
+
+def test_code_with_other_settings_of_the_compiler_is_not_taken_from_the_cache(kept, monkeypatch):
+    code_of_product(7)
+    monkeypatch.setenv("NUMBA_CUDA_DEBUGINFO", "1")
+    code_of_product(7)
+    assert len(kept()) == 2
+
+
+def test_line_numbers_and_the_loop_of_smem_blocking():
+    code = machine_code(KERNELS[3].fn)
+    lines = {x.line for x in code.main_loop}
+    source, first = inspect.getsourcelines(sgemm_smem_blocking_kernel(32, predicated=False).py_func)
+    assert any("acc +=" in source[line - first] for line in lines if line)
+    assert code.mix["FFMA"] == 32 and code.mix["BAR"] == 2
+    assert code.loop.count("\n") == len(code.main_loop) - 1
+    assert "FFMA" in code.sass and ".version" in code.ptx
+    assert any(x.guard and x.guard in code.loop for x in code.main_loop if x.opcode.startswith("BRA"))
+
+
+def test_spills_and_stack_are_seen():
+    @cuda.jit(max_registers=24)
+    def hungry(x, out):
+        acc = cuda.local.array(64, float32)
+        i = cuda.grid(1)
+        for q in range(64): acc[q] = x[i + q]
+        for step in range(x.size):
+            for q in range(64): acc[q] = acc[q] * x[step] + acc[(q * 7 + step) % 64]
+        total = float32(0)
+        for q in range(64): total += acc[q]
+        out[i] = total
+    code = machine_code(hungry, "void(float32[::1], float32[::1])")
+    assert code.stack_bytes >= 256 and code.spills > 0
+
+
+def test_comparing_puts_kernels_side_by_side():
+    text = compare(machine_code(KERNELS[1].fn), machine_code(KERNELS[2].fn), names=["one", "two"])
+    assert "one | two" in text and "FFMA share" in text
+
+
+@pytest.mark.parametrize("call,text", [
+    (lambda: machine_code(simple, "void(float32[::1])"), "takes 2 arguments"),
+    (lambda: machine_code(simple, "nonsense"), "not a signature"),
+    (lambda: machine_code(simple, "void(float32[::1], float32[::1])", "sm_1"), "unknown target 'sm_1'"),
+    (lambda: machine_code(simple), "needs a signature"),
+])
+def test_what_the_compiler_tool_refuses(call, text):
+    with pytest.raises((CompileError, ValueError), match=text): call()
+
+
+@cuda.jit
+def endless(x): endless(x)
+
+
+def test_a_kernel_that_does_not_compile_is_answered_with_its_line():
+    @cuda.jit
+    def wrong(x, out): out[0] = x[0].nothing_like_that
+    with pytest.raises(CompileError, match="nothing_like_that") as caught:
+        machine_code(wrong, "void(float32[::1], float32[::1])")
+    assert "line" in str(caught.value) and "/" not in str(caught.value).replace("//", "")
+
+
+@pytest.mark.parametrize("arguments,blocks,limiter", [
+    (dict(threads=1024, registers=32), 2, "threads"), (dict(threads=1024, registers=33), 1, "registers"),
+    (dict(threads=256, registers=128, shared_bytes=16384), 2, "registers"),
+    (dict(threads=256, registers=255), 1, "registers"), (dict(threads=32, registers=16), 32, "blocks"),
+    (dict(threads=128, registers=32, shared_bytes=48 * 1024), 4, "shared memory"),
+    (dict(threads=256, registers=32, shared_bytes=32 * 1024, target="sm_75"), 2, "shared memory"),
+])
+def test_occupancy_by_hand(arguments, blocks, limiter):
+    found = occupancy(**arguments)
+    assert (found.blocks, found.limiter) == (blocks, limiter)
+
+
+@pytest.mark.parametrize("text,together", [
+    ("bar.sync $0, $1;", True), ("wgmma.wait_group.sync.aligned 0;", True),
+    ("setmaxnreg.dec.sync.aligned.u32 40;", True), ("cp.async.commit_group;", False),
+    ("mbarrier.arrive.shared::cta.b64 _, [$0];", False)])
+def test_what_lanes_do_together_is_convergent(text, together):
+    from llvmlite import ir
+    from numba_matmul.ptx.core import _assembly
+    word, module = ir.IntType(32), ir.Module()
+    fn = ir.Function(module, ir.FunctionType(ir.VoidType(), [word] * text.count("$")), "f")
+    _assembly(ir.IRBuilder(fn.append_basic_block()), text, ",".join("r" * text.count("$")), fn.args)
+    assert ("convergent" in str(fn)) == together
+
+
+def test_a_pickled_kernel_knows_its_file(monkeypatch):
+    "Messages and names of arrays come from there, and some releases of cloudpickle leave it out."
+    def nameless(code, reduce=cloudpickle.Pickler.dispatch_table[CodeType]):
+        return reduce(code.replace(co_filename="<somewhere>"))
+    def outer():
+        def inner(): return None
+        return inner
+    monkeypatch.setitem(cloudpickle.Pickler.dispatch_table.maps[0], CodeType, nameless)
+    text, _ = Pickler.dumps(outer)
+    copy = pickle.loads(text)
+    assert copy.__code__.co_filename == copy().__code__.co_filename == __file__
