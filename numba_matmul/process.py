@@ -197,7 +197,7 @@ def _watch_time(timeout):
 def _child(parent, printed):
     "What a child runs: reads tasks from stdin, answers on stdout; prints go to the file `printed`."
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    gc.set_threshold(50_000, 20, 100)  # a compiler makes many objects, and nearly all of them are needed to its end
+    gc.set_threshold(50_000, 20, 100)  # a compiler makes many objects, and needs nearly all to its end
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(printed, 1)
     sys.stdout.reconfigure(line_buffering=True, encoding="utf-8")

@@ -110,8 +110,8 @@ def profile_tool(folder, *numbers, **env):
     for name in ("tools", "profiling_scripts"):
         shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
     before = set(folder.iterdir())
-    done = subprocess.run([sys.executable, "tools/profile_kernels.py", *numbers], cwd=folder, env=environment() | env,
-                          capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "tools/profile_kernels.py", *numbers], cwd=folder,
+                          env=environment() | env, capture_output=True, text=True)
     return done, {path.name for path in set(folder.iterdir()) - before}
 
 

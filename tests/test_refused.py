@@ -13,13 +13,13 @@ from numba_matmul.gemm.args import LARGEST, device_matrix, gemm_args
 from numba_matmul.gemm.plan import Launch, kernel_args
 from numba_matmul.gemm.tensor_maps import TensorMapWords
 from numba_matmul.gemm.tiles import MmaTile, Tile, WgmmaTile, check_tile
-from numba_matmul.kernels.k09_autotuning import configurations
+from numba_matmul.bench.search import configurations
 from numba_matmul.kernels.k13_planned_loop import MainloopSchedule
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import (bf16_gemm_warp_specialized,
                                                        bf16_gemm_warp_specialized_kernel)
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.sim.launch import StrictKernel
+from numba_matmul.sim.kernel import StrictKernel
 
 
 REFUSED = {

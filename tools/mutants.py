@@ -141,7 +141,8 @@ def tests_find(mutant):
     first = min(kernels_of(mutant.module), key=lambda name: name.rpartition(".k")[2])
     own = importlib.import_module(first).KERNEL
     from numba_matmul.registry import KERNELS as known
-    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]  # as in tests/test_paths.py
+    # as in tests/test_paths.py
+    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]
     group = "-".join(bf16) if own.name in bf16 or "gemm" in mutant.module else own.name
     with TemporaryDirectory() as folder:
         copy = Path(folder)/"project"
