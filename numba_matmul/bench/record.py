@@ -29,10 +29,10 @@ def measure(
     try: time = measure_runtime(kernel, m, n, k, do_print=False, runs=runs)
     except (AssertionError, SimulatorError) as e: return row | dict(passed=False, message=str(e))
     return row | dict(
-        passed=True, code=code_of(gpu_card(), kernel.name), runs=time.runs, ms=time.ms, spread_ms=time.spread_ms,
-        gflops=time.gflops, cublas_ms=time.cublas_ms, cublas_gflops=time.cublas_gflops,
-        cublas_kernel=time.cublas_kernel,
-        percent=time.percent, error=time.error, cublas_error=time.cublas_error)
+        passed=True, code=code_of(gpu_card(), kernel.name), runs=time.runs, ms=time.ms,
+        spread_ms=time.spread_ms, gflops=time.gflops, cublas_ms=time.cublas_ms,
+        cublas_gflops=time.cublas_gflops, cublas_kernel=time.cublas_kernel, percent=time.percent,
+        error=time.error, cublas_error=time.cublas_error)
 
 
 # Then, what does a call cost in a program? Each host function is compared with `torch.mm(out=)`, for the
