@@ -75,8 +75,7 @@ def _choose():
         print(f"Kernels can be compiled here and not run: {reason}, and NUMBA_ENABLE_CUDASIM=0 turns the "
               "simulator off. Leave it unset, and they run in the simulator.", file=sys.stderr)
     from numba import config
-    from . import cells
-    from .sim import kernel
+    from .sim import cells, kernel
     if config.ENABLE_CUDASIM: kernel.install(announcement)
     cells.skip_cells()
 

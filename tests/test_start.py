@@ -193,7 +193,7 @@ from IPython.core.interactiveshell import InteractiveShell
 shell = InteractiveShell.instance()
 shell.run_cell("import numba_matmul")
 shell.run_cell("#| compiler\\nprint('compiled')")
-from numba_matmul import cells
+from numba_matmul.sim import cells
 cells.has_compiler = lambda: False
 cells.skip_cells()
 shell.run_cell("#| compiler\\nprint('compiled again')")

@@ -16,10 +16,10 @@ from threading import RLock
 import numpy as np
 from greenlet import getcurrent
 from ..arrays import OptIn
-from ..cells import shell
 from ..process import recursion
 from . import host, memory
 from .arguments import all_arguments, argument, arrays_in, as_declared, check_parameters, declared
+from .cells import shell
 from .cuda_module import StrictModule
 from .declared import DYNAMIC_SHARED_LIMIT, STATIC_SHARED_LIMIT, SharedMemory
 from .functions import ours

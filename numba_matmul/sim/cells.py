@@ -3,7 +3,7 @@ import os
 import sys
 from pathlib import Path
 
-from .process import has_compiler
+from ..process import has_compiler
 from numba import config
 
 
