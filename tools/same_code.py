@@ -80,7 +80,7 @@ def renew(fresh, same):
                 if number_of(row["name"]) in same and [card["gpu"], *place(row)] in fresh]
         for row in rows: row["code"] = code_of(card, row["name"])
         write_whole(path, json.dumps(card, indent=1, allow_nan=False) + "\n")
-        print(f"{path.name}: {len(rows)} of {len(card['speed'])} speeds are of the code here")
+        print(f"{path.name}: {len(rows)} speeds have the fingerprint of the code here")
 
 
 def main(base, stamp):
