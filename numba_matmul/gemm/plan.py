@@ -48,9 +48,7 @@ class Plan(NamedTuple):
     delegate: Callable = None  # a host function that multiplies in place of this one
 
 
-def kernel_args(
-    launch: Launch,
-) -> list:
+def kernel_args(launch: Launch) -> list:
     "The arguments of a `Launch` as its kernel takes them. `TypeError` for tensor maps behind others."
     if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):
         raise TypeError("tensor maps are the second argument or a later one; expected them as the first: "
@@ -68,9 +66,7 @@ class LaunchConfig(NamedTuple):
 
 # In the simulator
 
-def simulate_plan(
-    plan: Plan,
-):
+def simulate_plan(plan: Plan):
     "Launch all of a `Plan` in the simulator."
     for launch in plan.launches:
         need_shared_memory(launch.shared_bytes)
@@ -239,8 +235,7 @@ class PackedPlan:
         operands: Sequence,      # the arrays whose addresses a call gives: A, B and C
         order: Sequence = None,  # see `PackedLaunch`
     ):
-        # where each array lies in the workspace
-        self.offsets, self.size = [], 0
+        self.offsets, self.size = [], 0  # of the arrays in the workspace; bytes of it
         for x in plan.workspace:
             self.offsets.append(self.size)
             self.size += cdiv(x.nbytes, 256) * 256
@@ -303,9 +298,7 @@ def _keep(key, packed):
     return packed
 
 
-def stream_of(
-    device: int,
-) -> int:
+def stream_of(device: int) -> int:
     "Torch's current stream. (Its public way takes longer than all the rest of a call.)"
     return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 
