@@ -81,8 +81,12 @@ def _module(path):
     definitions, imports = {}, {}
     for node in parsed(path.read_text(encoding="utf-8")).body:
         for name in _defined(node): definitions.setdefault(name, []).append(node)
-        if not (isinstance(node, ast.ImportFrom) and node.level): continue
-        folder = path.parents[node.level - 1]/(node.module or "").replace(".", "/")
+        if not isinstance(node, ast.ImportFrom): continue
+        whole, _, inside = (node.module or "").partition(".")
+        # nbdev leaves some of a page's imports with the package's name
+        if node.level: folder = path.parents[node.level - 1]/(node.module or "").replace(".", "/")
+        elif whole == PACKAGE.name: folder = PACKAGE/inside.replace(".", "/")
+        else: continue
         for alias in node.names:
             found = folder/f"{alias.name}.py", ""
             if not found[0].exists(): found = folder.with_suffix(".py"), alias.name

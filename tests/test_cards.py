@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, SCHEMA, environment, minimal_card
 from numba import config
 
-from numba_matmul import cards, exercise, ladder, source
+from numba_matmul import cards, exercise, ladder, fingerprint as of_code
 from numba_matmul.bench.experiment import experiment, from_card
 from numba_matmul.draw import draw_matmul
 from numba_matmul.machine import draw_machine
@@ -368,11 +368,11 @@ def test_what_makes_other_code(what, tmp_path, monkeypatch):
     "Of kernel 5."
     for name in "kernels", "gemm", "ptx":
         shutil.copytree(ROOT/"numba_matmul"/name, tmp_path/name, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(source, "PACKAGE", tmp_path)
+    monkeypatch.setattr(of_code, "PACKAGE", tmp_path)
     def made():
-        for kept in source._module, source._home_of, source._reached, source.fingerprint:
+        for kept in of_code._module, of_code._home_of, of_code._reached, of_code.fingerprint:
             kept.cache_clear()
-        return source.fingerprint("sgemm_2d_blocktiling")
+        return of_code.fingerprint("sgemm_2d_blocktiling")
     before = made()
     name, old, new, other = EDITS[what]
     text = (tmp_path/name).read_text(encoding="utf-8")
@@ -384,14 +384,14 @@ def test_what_makes_other_code(what, tmp_path, monkeypatch):
 
 
 def test_a_kernels_code_is_found_where_it_stands():
-    def found(name): return {one for _, one in source.definitions(name)}
+    def found(name): return {one for _, one in of_code.definitions(name)}
     few = {"sgemm_2d_blocktiling", "sgemm_2d_blocktiling_kernel", "TILE", "Tile"}
     assert found("sgemm_2d_blocktiling") == few
     reached = found("bf16_gemm_past_cublas")
     assert {"copy_padded_kernel", "wgmma_multiplier", "split_k_epilogue", "mbarrier_init"} < reached
-    assert source.definitions("sgemm_nonsense") == {}
-    assert len({source.fingerprint(name) for name in ALL}) == len(ALL)
-    instruction = source.definitions("bf16_gemm_tma_wgmma")["ptx/hopper.py", "mbarrier_init"]
+    assert of_code.definitions("sgemm_nonsense") == {}
+    assert len({of_code.fingerprint(name) for name in ALL}) == len(ALL)
+    instruction = of_code.definitions("bf16_gemm_tma_wgmma")["ptx/hopper.py", "mbarrier_init"]
     assert "mbarrier.init.shared::cta.b64" in instruction
 
 
@@ -401,7 +401,7 @@ def test_no_function_of_a_launch_is_missed(kernel):
     reached = {(fn.__module__.removeprefix("numba_matmul.").replace(".", "/") + ".py",
                 fn.__qualname__.split(".")[0])
                for fn in callees(launch.kernel.py_func)}
-    assert reached <= source.definitions(kernel.name).keys()
+    assert reached <= of_code.definitions(kernel.name).keys()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT/"nbs"/"results").glob("*.json")), ids=lambda p: p.name)
