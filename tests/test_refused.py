@@ -153,7 +153,7 @@ def test_the_space_of_a_kernel_holds_many_tiles_and_none_that_breaks_a_rule_with
 
 
 @pytest.mark.parametrize("changes", [
-    dict(barrier_step=7), dict(barrier_step=5, copy_groups=3), dict(copy_groups=0), dict(barrier_step=-1),
+    dict(barrier_step=7), dict(barrier_step=5, copy_steps=3), dict(copy_steps=0), dict(barrier_step=-1),
     dict(carried=4), dict(hidden=2)], ids=str)
 @each_kernel(lambda kernel: kernel.number in (13, 14))
 def test_a_schedule_that_cannot_work_is_refused(kernel, changes):

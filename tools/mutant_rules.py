@@ -78,6 +78,7 @@ PAIRS = """
     pitch_a pitch_b|my_row my_col|map_a map_b|of_a of_b|tile_row tile_col|warp_row warp_col|read_a read_b
     copied read_from|begin end|low high|left right|tx ty|start end|bytes_a stage_bytes|state previous
     tiles_ahead pending|store_a store_b|fetch_a fetch_b|next_a next_b
+    source_a source_b|stage_at free_at|open_groups tiles_ahead
     """.strip()
 for pair in PAIRS.replace("\n", "|").split("|"):
     one, other = pair.split()
