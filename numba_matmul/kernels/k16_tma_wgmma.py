@@ -194,7 +194,7 @@ def wgmma_multiplier(
     of_a, next_a = along_c if tile.m_major_a else along_k
     of_b, next_b = along_k if tile.k_major_b else along_c
     transpose = 2 * tile.m_major_a + (1 - tile.k_major_b)
-    open_groups = 1  # of products: this call's
+    pending = 1
 
     @cuda.jit(device=True)
     def mma(
@@ -206,7 +206,7 @@ def wgmma_multiplier(
         here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
         a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
-        return wgmma_mma_async(acc, a, b, next_a, next_b, steps, transpose, open_groups, scale_d)
+        return wgmma_mma_async(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
     return mma
 
 # %% ../../nbs/16_tma_wgmma.ipynb #9f2f574d
