@@ -99,6 +99,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.gemm.tensor_maps': {},
             'numba_matmul.gemm.tiled': {},
             'numba_matmul.gemm.tiles': {},
+            'numba_matmul.gemm.watched': {},
             'numba_matmul.judge': {},
             'numba_matmul.kernels.k01_naive': { 'numba_matmul.kernels.k01_naive.plan_naive': ( 'naive.html#plan_naive',
                                                                                                'numba_matmul/kernels/k01_naive.py'),

@@ -125,8 +125,8 @@ def observe(numbers):
             vars(sys.modules.get(parent, sys)).pop(last, None)
     from numba_matmul.gemm import tiled
     options_of, made = tiled.launch_options, []
-    def noted(factory, own, g, tile, *args, **options):
-        made.append(dict(tile=tile) | options_of(factory, own, g, tile, *args, **options))
+    def noted(factory, default_tile, g, tile, *args, **options):
+        made.append(dict(tile=tile) | options_of(factory, default_tile, g, tile, *args, **options))
         return {name: value for name, value in made[-1].items() if name != "tile"}
     tiled.launch_options = noted  # before a kernel imports it
     from numba_matmul.bench.verify import check_path

@@ -3,6 +3,7 @@ gets. (On a GPU `make gpu STAGE=check` runs the real thing: streams, threads, gr
 import ast
 import ctypes
 import inspect
+import sys
 import textwrap
 from threading import Thread, local
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from numba_matmul.gemm import plan as gemm_plan, tiled
+from numba_matmul.gemm import plan as gemm_plan, tiled, watched
 from numba_matmul.kernels import k18_past_cublas_bf16
 from numba_matmul.process import in_child
 from numba_matmul.registry import KERNELS
@@ -26,9 +27,6 @@ class Matrix:
         self.strides = tuple(4 * int(np.prod(shape[i + 1:])) for i in range(len(shape)))
     @property
     def address(self): return self.device_ctypes_pointer.value
-
-
-class Told(Exception): "A wrong argument."
 
 
 class Kernel:
@@ -58,9 +56,8 @@ def planned_calls():
     def checked(a, b, c, alpha, beta, dtype):
         if c is None: c = Matrix(C, a.shape[0], b.shape[1])
         (m, k), n = a.shape, b.shape[1]
-        for x in a, b:
-            if x.address < c.address + c.nbytes and c.address < x.address + x.nbytes: raise Told("overlaps")
-        return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c)
+        return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c,
+                               spans=[gemm_plan.span(x) for x in (a, b, c)])
 
     gemm_plan._launch, gemm_plan.gemm_args = note, checked
     gemm_plan.current_gpu = lambda: SimpleNamespace(id=0)
@@ -96,8 +93,17 @@ def planned_calls():
     gemm_plan.forget_plans()
     fn(a, b, c)             # planned once more
     try: fn(Matrix(C - 64, 4, 8), b, c)
-    except Told: refused = True
-    else: refused = False
+    except ValueError as error: refused = str(error)
+
+    class Tensor(Matrix):
+        __module__ = "torch"
+        def data_ptr(self): return self.address
+        def get_device(self): return 0
+        def is_contiguous(self): return True
+
+    driver = SimpleNamespace(_cuda_getDevice=lambda: 0, _cuda_getCurrentRawStream=lambda device: 9)
+    sys.modules["torch"] = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Tensor), _C=driver)
+    for _ in range(2): fn(Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2))  # the first call keeps its plan
     return launches, planned, new.address, refused
 
 
@@ -110,13 +116,15 @@ def test_a_call_like_an_earlier_one_has_a_plan(found):
     same = (4, 2, 8, 1.0, 0.0, None)
     assert planned == [
         same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
-        (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same]
-    assert new == 5 << 20 and refused
+        (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same,
+        same]
+    assert new == 5 << 20 and refused.startswith("c overlaps a in memory")
 
 
 def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
     # numbers that no other launch has
-    assert len(found[0]) == 14 and len({got[5][-1] for got in found[0]}) == 14
+    assert len(found[0]) == 16 and len({got[5][-1] for got in found[0]}) == 16
+    assert [got[3] for got in found[0]] == 14 * [0] + 2 * [9]  # torch's stream
     launches = [found[0][i] for i in (1, 2, 4, 10)]  # those of kept plans
     def fields(a, b, c):
         room = ROOM + (1 << 16) + 256  # behind another one
@@ -233,17 +241,17 @@ def kept_over(change, *args):
 
 def test_a_constant_that_changes_changes_the_plan():
     "One of a module at once; one of a notebook is compared."
-    for kernel in KERNELS.values(): assert gemm_plan._constants_of(kernel.plan) == [], kernel.name
+    for kernel in KERNELS.values(): assert watched.constants_of(kernel.plan) == [], kernel.name
     for module, name in (tiled, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
         assert not kept_over(setattr, module, name, getattr(module, name))
         assert in_child(name_of, module, simulator=True) == module.__name__  # it can travel
     notebook = dict(__name__="__main__", STEP=3, CYCLES={1: 2}, KERNEL=KERNELS[1], TABLE=np.zeros(3))
     exec("def plan(g):\n    def inner(): return STEP, CYCLES, KERNEL, TABLE\n    return inner()", notebook)
-    gemm_plan._see_constants(notebook["plan"])
-    assert kept_over(gemm_plan._see_constants, notebook["plan"])
+    watched.see_constants(notebook["plan"])
+    assert kept_over(watched.see_constants, notebook["plan"])
     for values, name, new in (notebook, "STEP", 4), (notebook["CYCLES"], 1, 3):
         values[name] = new
-        assert not kept_over(gemm_plan._see_constants, notebook["plan"])
+        assert not kept_over(watched.see_constants, notebook["plan"])
 
 
 def test_a_choice_goes_by_the_constants_of_its_module(monkeypatch):

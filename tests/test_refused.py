@@ -138,7 +138,7 @@ def test_a_tile_that_is_none_is_refused_before_anything_is_kept(kernel):
             (tile._replace(**{field: float(tile[0])}), TypeError, f"{field} must be a whole number"),
             (tile._replace(**{field: 0}), ValueError, f"{field} must be at least 1")):
         with pytest.raises(error, match=text): kernel(a, b, tile=wrong)
-    assert_matmul_correct(a, b, kernel(a, b))  # no float is left in a cache
+    assert_matmul_correct(a, b, kernel(a, b, tile=None))  # the default; no float is left in a cache
 
 
 @each_kernel(lambda kernel: kernel.tiles and kernel.tiles.space)
@@ -153,7 +153,7 @@ def test_the_space_of_a_kernel_holds_many_tiles_and_none_that_breaks_a_rule_with
 
 
 @pytest.mark.parametrize("changes", [
-    dict(barrier_step=7), dict(barrier_step=5, copy_groups=3), dict(copy_groups=0), dict(barrier_step=-1),
+    dict(barrier_step=7), dict(barrier_step=5, copy_steps=3), dict(copy_steps=0), dict(barrier_step=-1),
     dict(carried=4), dict(hidden=2)], ids=str)
 @each_kernel(lambda kernel: kernel.number in (13, 14))
 def test_a_schedule_that_cannot_work_is_refused(kernel, changes):

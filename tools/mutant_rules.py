@@ -60,7 +60,7 @@ def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 LEFT_OUT = set("""
     _view _external launch_stream _workspace span _Memory allow_shared_memory _allow_before _set_cooperative
     cooperative ask_driver _map_words TensorMapWords PackedLaunch PackedPlan _of_driver _launch _move_map
-    workspace_of kept_plan _keep _first_call run _three _names _functions_of _constants_of _see_constants
+    workspace_of kept_plan _keep _first_call run _three refuse_overlap
     _warn_of_minutes remembered configurations candidates Tuning device_timer spilling autotune write_tuning
     recorded_tuning estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles tuned_tile
     launch_bounds capable need_capability refuse need_whole check_options
@@ -78,6 +78,7 @@ PAIRS = """
     pitch_a pitch_b|my_row my_col|map_a map_b|of_a of_b|tile_row tile_col|warp_row warp_col|read_a read_b
     copied read_from|begin end|low high|left right|tx ty|start end|bytes_a stage_bytes|state previous
     tiles_ahead pending|store_a store_b|fetch_a fetch_b|next_a next_b
+    source_a source_b|stage_at free_at|open_groups tiles_ahead
     """.strip()
 for pair in PAIRS.replace("\n", "|").split("|"):
     one, other = pair.split()

@@ -52,7 +52,7 @@ def stage_results(acc, store):
 def send_results(store, row, col):
     "Have the TMA bring both boxes to the warpgroup's part of C, and wait until it has read them."
     for box in range(2):
-        start, across = uint32(store.boxes + uint32(BOX * box)), uint32(col + uint32(64 * box))
+        start, across = uint32(store.first_box + uint32(BOX * box)), uint32(col + uint32(64 * box))
         cp_async_bulk_tensor_2d_shared_to_global(store.map_c, start, across, row)
     cp_async_bulk_commit_group()
     cp_async_bulk_wait_group_read(0)

@@ -1,6 +1,5 @@
-"""C ← alpha·A·B + beta·C, as BLAS defines it: right for every size, or refused with the reason.
-
-What a matmul takes
+"""C ← alpha·A·B + beta·C, as BLAS defines it: correct for every size, or rejected with an error that says
+why.
 
 Every lesson's host function computes what BLAS, the old standard of linear algebra, calls GEMM: C ← alpha·A·B
 + beta·C. They all take the same arguments, so the rules stand here once. A wrong argument is refused before
@@ -29,10 +28,11 @@ class Gemm:
     c: object
     alpha: np.float32
     beta: np.float32
-    stream: object  # the stream to launch on
-    alignments: dict  # name: all rows of it start at multiples of so many bytes, 16 at most
+    stream: object  # for a kernel that a lesson launches directly, without a plan
+    spans: tuple  # of A, B and C in memory, see `span`
+    alignments: dict  # name → the largest power of two, up to 16, that divides every row's address
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
-    workspace: Callable  # function (*shape, kind): a new array that stays as long as this
+    workspace: Callable  # function (*shape, kind): allocates scratch memory for this call
 
     @property
     def alignment(self) -> int: return min(self.alignments.values())
@@ -75,7 +75,7 @@ def device_matrix(
     return _view(x.data_ptr(), tuple(x.shape), np.dtype(kept).str, x.device.index)
 
 class _Memory:
-    "What `cuda.as_cuda_array` wants to know."
+    "The minimal object that `cuda.as_cuda_array` accepts."
     def __init__(self, **interface): self.__cuda_array_interface__ = dict(interface, version=3)
 
 
@@ -97,8 +97,8 @@ def launch_stream(
     return _external(handle) if handle else 0
 
 def _workspace(like, shape, kind, has_tensor):
-    """A new array for the launches of one call, and what owns its memory: torch, for Numba arrays
-    too, since it gives freed memory away in the order of the stream, or of the CUDA graph."""
+    """Scratch for one call's launches, and its owner. Always torch's: its allocator reuses freed memory in
+    stream (or graph) order."""
     kept_as = KEPT_AS.get(kind, kind)
     if config.ENABLE_CUDASIM: return (array_like(like, shape, kept_as),) * 2
     import torch
@@ -122,6 +122,17 @@ def product_shape(
         raise ValueError(f"a is {m}×{k} and b is {b.shape[0]}×{n}: "
                          "a must have as many columns as b has rows")
     return m, n, k
+
+
+def refuse_overlap(
+    span_a: tuple, span_b: tuple, span_c: tuple,  # see `span`
+):
+    "`ValueError` if C shares memory with A or B."
+    c_first, c_end = span_c
+    for name, (first, end) in ("a", span_a), ("b", span_b):
+        if max(c_first, first) < min(c_end, end):
+            raise ValueError(f"c overlaps {name} in memory, so writing c would change {name} "
+                             "while it is read: pass another c")
 
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -153,13 +164,8 @@ def gemm_args(
         raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
                          f"the product of {m}×{k} and {k}×{n} is {m}×{n}")
 
-    # what overlaps C would change while it is read
-    spans = [span(x) for x in (a_d, b_d, c_d)]
-    c_first, c_end = spans[2]
-    for name, (first, end) in zip("ab", spans):
-        if max(c_first, first) < min(c_end, end):
-            raise ValueError(f"c overlaps {name} in memory, so writing c would change {name} "
-                             "while it is read: pass another c")
+    spans = span(a_d), span(b_d), span(c_d)
+    refuse_overlap(*spans)
 
     # the factors
     for name, factor in ("alpha", alpha), ("beta", beta):
@@ -171,4 +177,4 @@ def gemm_args(
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}
     return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, np.float32(alpha), np.float32(beta),
-                launch_stream(has_tensor), alignments, result, workspace)
+                launch_stream(has_tensor), spans, alignments, result, workspace)

@@ -128,8 +128,8 @@ class TmaStore(NamedTuple):
     "What a thread of a consumer warpgroup needs to store results by TMA."
     barrier: int   # number of the warpgroup's named barrier
     elected: bool  # is this the warpgroup's elected thread, which issues the TMA stores?
-    releases: bool # is this its warp's elected thread, which releases stages?
-    boxes: int     # address of the warpgroup's first box of 64×64 in shared memory
+    releases: bool  # is this its warp's elected thread, which releases stages?
+    first_box: int  # address of the warpgroup's first box of 64×64 in shared memory
     lane_row: int  # address of the row that the lane points at
     swizzle: int   # of that row
     map_c: int     # address of C's tensor map
@@ -144,10 +144,10 @@ def tma_store_of(
     lane = uint32(thread % 32)
     # `stmatrix`: each lane points at a row, half of them at its right half
     row = uint32(thread % 128 // 32 * 16 + lane % 16)
-    boxes = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
+    first_box = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
     swizzle = uint32(swizzle_128b(row, uint32(lane // 16)) * 16)
-    lane_row = uint32(boxes + uint32(row * uint32(ROW)))
-    return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, boxes, lane_row, swizzle, map_c)
+    lane_row = uint32(first_box + uint32(row * uint32(ROW)))
+    return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, first_box, lane_row, swizzle, map_c)
 
 
 @cache
@@ -173,7 +173,7 @@ def boxes_storer(
             bar_sync(store.barrier, uint32(128))
             # one thread sends it
             if store.elected and pending.valid:
-                cp_async_bulk_tensor_2d_shared_to_global(store.map_c, uint32(store.boxes + box),
+                cp_async_bulk_tensor_2d_shared_to_global(store.map_c, uint32(store.first_box + box),
                                                          uint32(pending.col + uint32(64 * i)), pending.row)
                 cp_async_bulk_commit_group()
     return store_boxes
@@ -189,7 +189,7 @@ def boxes_storer(
 
 class Epilogue(NamedTuple):
     "What becomes of a tile's sums."
-    boxes: int        # that are left to the next tile: it stores one after each of its first k tiles
+    boxes_left: int   # to the next tile: it stores one after each of its first k tiles
     finish: Callable  # device function, at the end of a tile: packs or stores it; what is still pending
     drain: Callable   # device function, at the end of the block: stores what is still pending
 
@@ -218,9 +218,9 @@ def overlapped_epilogue(
 
     @cuda.jit(device=True)
     def drain(pending, storage, store, warpgroup):
-        boxes = drain_box(storage, warpgroup)
-        lane_row = uint32(boxes + uint32(store.lane_row - store.boxes))
-        store_last(pending, TmaStore(store.barrier, store.elected, store.releases, boxes, lane_row,
+        first_box = drain_box(storage, warpgroup)
+        lane_row = uint32(first_box + uint32(store.lane_row - store.first_box))
+        store_last(pending, TmaStore(store.barrier, store.elected, store.releases, first_box, lane_row,
                                      store.swizzle, store.map_c))
     return Epilogue(tile.bn // 64, finish, drain)
 
@@ -352,7 +352,7 @@ def fused_epilogue(
     "The epilogue of a layer: the overlapped one, with more done before results are rounded."
     if read_c or scaled:
         raise ValueError("a layer has no alpha and no beta: its epilogue takes read_c=False, scaled=False")
-    boxes, _, drain = overlapped_epilogue(tile, predicated, read_c, scaled)
+    overlapped = overlapped_epilogue(tile, predicated, read_c, scaled)
     finished = finished_pairs(tile.bn // 8, pair_finisher(predicated, bias, activation, residual))
 
     @cuda.jit(device=True)
@@ -364,7 +364,7 @@ def fused_epilogue(
         lower = upper + (uint64(8 * to.cols) >> uint64(1))
         packed = finished(to, my_row, my_col, uint64(my_col) >> uint64(1), upper, lower, acc)
         return PendingTile(packed, row, col, True)
-    return Epilogue(boxes, finish, drain)
+    return overlapped._replace(finish=finish)
 
 def fused_name(
     bias: bool, activation: str, residual: bool,  # see `fused_epilogue`

@@ -99,7 +99,7 @@ def consumer_wait(storage, state):
 def consumer_release(
     storage,
     stage,
-    elected,  # is this the elected thread of its warp?
+    releases,  # is this its warp's elected thread? see `TmaStore`
 ):
     "Hand back a stage: no product reads its k tile any more."
-    if elected: mbarrier_arrive(empty_barrier(storage, stage))
+    if releases: mbarrier_arrive(empty_barrier(storage, stage))

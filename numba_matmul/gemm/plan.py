@@ -2,21 +2,17 @@
 
 A host function checks three matrices, chooses tile and blocks, finds the compiled kernel and packs its
 arguments. That takes far longer than a launch, but follows from shapes, types, alignments, alpha, beta and
-options alone. So `run` has it worked out at the first call of a kind, as a `Plan`, and keeps it with its
-arguments packed: the next call only puts its addresses there. Whether C overlaps A or B depends on the
-addresses, and is checked at each call. Where anything is unusual, a plan is made anew, or refused with the
-reason.
+options alone. So the first call of a kind builds a `Plan` and caches it with its arguments packed; later
+calls only patch in addresses. Whether C overlaps A or B depends on the addresses, and is checked at each
+call. Where anything is unusual, a plan is made anew, or the call is refused with the reason.
 """
 import ctypes
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from copy import copy
 from functools import lru_cache
-from importlib import import_module
 from threading import Lock
-from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -24,9 +20,10 @@ from numba import config
 
 from ..arrays import OptIn, array_like, cdiv, current_gpu, is_torch
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
-from .args import gemm_args, span
+from .args import gemm_args, refuse_overlap, span
 from .limits import LAUNCH_NUMBERS, allow_shared_memory, launch_number, need_shared_memory
 from .tensor_maps import TensorMapWords, ask_driver
+from .watched import see_constants, when_a_constant_changes
 
 SECONDS_SIMULATED = 1e-6  # for a multiply-add in float32
 
@@ -37,8 +34,9 @@ class Launch(NamedTuple):
     blocks: int | tuple   # of the grid
     threads: int | tuple  # of a block
     args: tuple  # arrays, tuples of them, numpy scalars; `TensorMapWords`, first, `launch_number`
-    shared_bytes: int = 0      # dynamic shared memory per block; more than 48 KB, too
-    cooperative: bool = False  # do blocks wait for each other? Then all of them start at once, or none yet
+    shared_bytes: int = 0  # dynamic shared memory per block; more than 48 KB, too
+    # do blocks wait for each other? If so, they are launched only when all fit at once
+    cooperative: bool = False
 
 
 class Plan(NamedTuple):
@@ -97,7 +95,9 @@ class PackedLaunch:
         self,
         launch: Launch,
         buffers: list,  # (first, end) of each buffer that its arguments lie in, see `span`
-        order: Sequence = None,  # number of the buffer of each array and tensor map; if None, by address
+        # number of the buffer of each array and tensor map, where operands may be the same array (a layer's);
+        # if None, of the first buffer that the array's address lies in
+        order: Sequence = None,
     ):
         from cuda.bindings import driver as b
         # the kernel, compiled
@@ -144,8 +144,10 @@ class PackedLaunch:
                     self.maps.append([first, *source(array), None])
                 parameters.extend(map(int, x.words))
             elif hasattr(x, "device_ctypes_pointer"):
-                if x.nbytes: self.addresses.append((len(parameters) + 4, *source(x)))
-                parameters.extend([0, 0, x.size, x.dtype.itemsize, 0, *x.shape, *x.strides])
+                # Numba's array: meminfo, parent, nitems, itemsize, data, shape, strides
+                header = [0, 0, x.size, x.dtype.itemsize]
+                if x.nbytes: self.addresses.append((len(parameters) + len(header), *source(x)))
+                parameters.extend([*header, 0, *x.shape, *x.strides])
             elif x is launch_number:
                 self.numbers.append(len(parameters))
                 parameters.append(0)
@@ -179,7 +181,8 @@ class PackedLaunch:
                 tensor_map[3] = address
         for at in self.numbers: parameters[at] = next(LAUNCH_NUMBERS)
         if stream != self.stream: self.config.hStream = self.stream = stream
-        if _launch(*self.arguments): ask_driver(_launch, *self.arguments)  # which takes longer
+        # after an error once more: `ask_driver` gives a new thread its context, or says what the error is
+        if _launch(*self.arguments): ask_driver(_launch, *self.arguments)
 
 
 def _of_driver(name, count):
@@ -203,7 +206,7 @@ def _move_map(*arguments):
     return _move_map(*arguments)
 
 
-LARGEST_WORKSPACE = 2**26  # bytes that a stream keeps
+LARGEST_WORKSPACE = 2**26  # bytes that are cached for a stream
 _WORKSPACES = {}           # by GPU and stream
 _WORKSPACE_LOCK = Lock()   # launches of two calls that share a workspace do not mix
 
@@ -212,9 +215,8 @@ def workspace_of(
     stream: int,
     size: int,  # bytes
 ):              # a torch tensor
-    """Memory for what the launches of a call leave for each other. A stream keeps it: what comes later there
-    comes after all that has used it. A CUDA graph gets its own, and so does a call that needs much; torch
-    takes that back in the order of the stream."""
+    """Scratch that one call's launches share. Cached per stream, since work on a stream runs in order; a CUDA
+    graph or a large request gets its own, which torch reclaims in stream order."""
     import torch
     capturing = torch.cuda.is_current_stream_capturing()
     key = torch.cuda.current_device(), stream
@@ -277,8 +279,9 @@ def remembered(
     return choose
 
 
+@when_a_constant_changes
 def forget_plans():
-    "Work out every call anew: what was chosen for it may be chosen differently by now."
+    "Drop all cached plans and choices: a constant they depend on has changed."
     _PLANS.clear()
     for choose in _CHOICES: choose.cache_clear()
 
@@ -287,7 +290,7 @@ def kept_plan(
     key: tuple,      # what the plan depends on
     make: Callable,  # function () → arguments of `PackedPlan`, for a call that has none yet
 ) -> PackedPlan:
-    "The plan of a call."
+    "The plan of a call that makes its own key: a layer's, in `torch_layer`."
     return _PLANS.get(key) or _keep(key, PackedPlan(*make()))
 
 
@@ -303,93 +306,39 @@ def stream_of(device: int) -> int:
     return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 
 
-# What changes a plan besides the call
-
-def _names(code):
-    "The names that a function's code reads, and that of functions inside it."
-    return {*code.co_names}.union(*(_names(x) for x in code.co_consts if isinstance(x, CodeType)))
-
-
-def _functions_of(plan):
-    "A plan's function, and those of `gemm` and of the kernels that it calls."
-    packages = __package__, f"{__package__.rpartition('.')[0]}.kernels"
-    found = [plan]
-    for fn in found:
-        cells = [cell.cell_contents for cell in fn.__closure__ or ()]
-        for value in [*map(fn.__globals__.get, _names(fn.__code__)), *cells]:
-            value = getattr(value, "__wrapped__", value)
-            ours = isinstance(value, FunctionType) and value.__module__.startswith(packages)
-            if ours and value not in found: found.append(value)
-    return found
-
-
-class _Watched(ModuleType):
-    "A module with constants that plans follow from."
-    def __setattr__(self, name, value):
-        super().__setattr__(name, value)
-        if name.isupper(): forget_plans()
-
-    def __reduce__(self): return import_module, (self.__name__,)  # cloudpickle knows only Python's own class
-
-
-def _constants_of(plan):
-    """Constants that a plan's function and those that it calls read, as (globals, name), where they are a
-    notebook's. Modules are watched instead: to compare constants takes longer than the rest of a call."""
-    found = {}
-    for fn in _functions_of(plan):
-        module, scope = sys.modules.get(fn.__module__), fn.__globals__
-        if fn.__module__ != "__main__" and vars(module) is scope: module.__class__ = _Watched
-        else:
-            names = [name for name in sorted(_names(fn.__code__)) if name.isupper() and name in scope]
-            found |= {(id(scope), name): (scope, name) for name in names}
-    return [*found.values()]
-
-
-_CONSTANTS = {}  # plan's function → its constants
-_SEEN = {}       # plan's function → their values
-
-
-def _see_constants(plan):
-    "Forget all plans where a constant of a notebook has changed; those of modules are watched from now on."
-    constants = _CONSTANTS.get(plan)  # (a cached function would make torch.compile warn)
-    if constants is None: constants = _CONSTANTS[plan] = _constants_of(plan)
-    if constants:
-        values = [scope[name] for scope, name in constants]
-        values = [copy(x) if isinstance(x, (dict, list)) else x for x in values]  # they may change in place
-        if _SEEN.setdefault(plan, values) != values:
-            forget_plans()
-            _SEEN[plan] = values
-
-
 # A call
 
 def run(
-    plan: Callable,  # function (`Gemm`, given, options) → `Plan`
+    make_plan: Callable,   # function (`Gemm`, given, options) → `Plan`
     a, b, c, alpha, beta,  # as `gemm_args` takes them
-    *given,          # to the plan
+    *given,                # to `make_plan`
     dtype: str = "float32",  # see `gemm_args`
-    **options,       # of the plan
-):                   # C
+    **options,             # of `make_plan`
+):                         # C
     """C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises
-    what `gemm_args` and the plan do."""
-    _see_constants(plan)
+    what `gemm_args` and `make_plan` do."""
+    see_constants(make_plan)
 
     # in the simulator each call is planned
     if config.ENABLE_CUDASIM:
         g = gemm_args(a, b, c, alpha, beta, dtype)
-        made = plan(g, *given, **options)
-        if made.delegate: return made.delegate(a, b, g.result, alpha, beta)
+        plan = make_plan(g, *given, **options)
+        if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
         _warn_of_minutes(g)
-        simulate_plan(made)
+        simulate_plan(plan)
         return g.result
 
     # on a GPU: has there been a call like this one?
+    if not _TENSORS and is_torch(a):
+        torch = sys.modules["torch"]
+        _TENSORS.update((torch.Tensor, torch.nn.Parameter))
+    is_tensor = type(a) in _TENSORS
     key = packed = None
     try:
-        if type(a) in _TENSORS:
+        if is_tensor:
             at_a = a.data_ptr()
             at_b = b.data_ptr()
-            device, stream = a.get_device(), stream_of
+            device = a.get_device()
             key = (a.shape, a.dtype, a.is_contiguous(), b.shape, b.dtype, b.is_contiguous(), b.get_device(),
                    sys.modules["torch"]._C._cuda_getDevice())  # current_device() without its check
             if c is None: at_c = 0
@@ -399,47 +348,49 @@ def run(
         else:
             at_a = a.device_ctypes_pointer.value
             at_b = b.device_ctypes_pointer.value
-            device, stream = -1, None
+            device = -1
             key = a.shape, a.dtype, a.strides, b.shape, b.dtype, b.strides, current_gpu().id
             if c is None: at_c = 0
             else:
                 at_c = c.device_ctypes_pointer.value
                 key += c.shape, c.dtype, c.strides
         low = at_a | at_b | at_c
-        key += (plan, given, device, alpha, beta, type(alpha), type(beta), at_a == at_b,
+        # A packed launch finds by address which matrix an argument lies in. Where A and B are the same
+        # memory, it finds A for both, so the plan fits only calls where they are the same again.
+        key += (make_plan, given, device, alpha, beta, type(alpha), type(beta), at_a == at_b,
                 low & 15 and (at_a & 15, at_b & 15, at_c & 15))
         if options: key += tuple(options.items())
         packed = _PLANS.get(key)
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be kept
-    if packed is None: return _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options)
+    if packed is None: return _first_call(key, make_plan, a, b, c, alpha, beta, dtype, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
 
     # there has: only addresses are new
     if c is None:
         c = array_like(a, packed.shape)
-        at_c = c.data_ptr() if stream else c.device_ctypes_pointer.value
+        at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
     else:
         size_a, size_b, size_c = packed.sizes
-        end = at_c + size_c
-        if at_c < at_a + size_a and at_a < end or at_c < at_b + size_b and at_b < end:
-            gemm_args(a, b, c, alpha, beta, dtype)  # which refuses it
-    packed((at_a, at_b, at_c), stream(device) if stream else 0)
+        end_a, end_b, end_c = at_a + size_a, at_b + size_b, at_c + size_c
+        if at_c < end_a and at_a < end_c or at_c < end_b and at_b < end_c:
+            refuse_overlap((at_a, end_a), (at_b, end_b), (at_c, end_c))
+    packed((at_a, at_b, at_c), stream_of(device) if is_tensor else 0)
     return c
 
 
-def _first_call(key, plan, a, b, c, alpha, beta, dtype, given, options):
+def _first_call(key, make_plan, a, b, c, alpha, beta, dtype, given, options):
     "Make a plan, carry it out, and keep it for the next call like this one."
     g = gemm_args(a, b, c, alpha, beta, dtype)
-    made = plan(g, *given, **options)
-    packed = PackedPlan(made, (g.a, g.b, g.c))
-    tensors = [x for x in (a, b, c) if is_torch(x)]
-    if tensors: _TENSORS.update((sys.modules["torch"].Tensor, sys.modules["torch"].nn.Parameter))
-    spans = [span(x) for x in (g.a, g.b, g.c)]
-    (first_a, end_a), (first_b, end_b), _ = spans
-    apart = spans[0] == spans[1] or max(first_a, first_b) >= min(end_a, end_b)
-    alike = len(tensors) in (0, 2 + (c is not None))
-    if key is not None and g.m and g.n and g.k and apart and alike: _keep(key, packed)
-    g.workspace = None  # it told the sizes; its memory is free for the workspace of the stream
-    if made.delegate: return made.delegate(a, b, g.result, alpha, beta)
-    packed([first for first, _ in spans], stream_of(tensors[0].get_device()) if tensors else 0)
+    plan = make_plan(g, *given, **options)
+    packed = PackedPlan(plan, (g.a, g.b, g.c))
+    # Where A and B overlap in part, an address doesn't tell which of them an argument lies in: not kept.
+    (first_a, end_a), (first_b, end_b), _ = g.spans
+    same_or_apart = g.spans[0] == g.spans[1] or max(first_a, first_b) >= min(end_a, end_b)
+    if key is not None and g.m and g.n and g.k and same_or_apart: _keep(key, packed)
+    # The plan's own workspace was made only to learn its sizes. Its memory is freed here: each call, this one
+    # too, gets the stream's from `workspace_of`.
+    g.workspace = None
+    if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
+    tensors = [x for x in (a, b, c) if is_torch(x)]  # one is enough for the launch to go to torch's stream
+    packed([first for first, _ in g.spans], stream_of(tensors[0].get_device()) if tensors else 0)
     return g.result

@@ -1,8 +1,10 @@
 """Around a planned main loop: where a thread copies from and to, what it reads, and how its results leave.
 
-The tiles of A and B lie in a ring in shared memory, one flat array, one stage behind the other: first the
-rows of A's tile, then those of B's. All places are addresses in bytes, so that what is the same in every
-stage is a constant in the machine code.
+The tiles of A and B lie in a ring in shared memory, one flat array, one stage behind the other. A stage has
+2·bk rows. The first bk are A's tile, transposed: each is one k, with all bm numbers of that column of A, and
+the padding. The others are B's tile, each with the bn numbers of a row of B. So a step's factors come from
+two rows. All places are addresses in bytes, so that what is the same in every stage is a constant in the
+machine code.
 """
 from collections.abc import Callable
 from functools import cache
@@ -28,7 +30,7 @@ class SourceAddress(NamedTuple):
     rows: int      # that are left to the edge of the matrix
     cols: int
 
-class ThreadPlace(NamedTuple):
+class ThreadWork(NamedTuple):
     "Which part of the work of a block is a thread's."
     row: int    # of its first result, in the block's tile of C
     col: int
@@ -40,38 +42,38 @@ class ThreadPlace(NamedTuple):
     b_col: int
 
 
-# Numba puts functions with inline="always" in place of their calls, so the compiler doesn't notice that they
-# are functions.
+# These functions are cut for readers. With inline="always" Numba puts their lines in place of the call, so
+# the compiler doesn't notice the cuts.
 
 @cache
-def thread_place_in_ring(
+def thread_work(
     tile: WarpTile,
-    place: Callable,  # device function: thread → row and column of its first result
-    hidden: bool,     # must the compiler not know how the factors' addresses follow from the thread's number?
+    first_result: Callable,  # device function: thread → row and column of its first result
+    hidden: bool,  # must the compiler not know how the factors' addresses follow from the thread's number?
 ) -> Callable:
-    "A device function: the `ThreadPlace` of a thread."
+    "A device function: the `ThreadWork` of a thread."
     bn, bk = tile.bn, tile.bk
-    a_width = tile.bm + tile.pad_a
+    a_width = tile.bm + tile.pad_a  # of a row of A's transposed tile
     b_start = bk * a_width
 
     @cuda.jit(device=True, inline="always")
-    def place_in_ring(
+    def work_of(
         ring,    # the array in shared memory
         thread,  # number in the block
     ):
-        row, col = place(thread)
+        row, col = first_result(thread)
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
         copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + a_row)),
                                shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
         factors_a = shared_address(ring, uint64(row))
         factors_b = shared_address(ring, uint64(b_start + col))
-        if hidden:  # each lane asks itself, which the compiler cannot know
+        if hidden:  # each lane shuffles from itself: a no-op the compiler cannot see through
             lane = int32(thread % 32)
             factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane))
             factors_b = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_b), lane))
-        return ThreadPlace(row, col, TileAddresses(factors_a, factors_b), copied, a_row, a_col, b_row, b_col)
-    return place_in_ring
+        return ThreadWork(row, col, TileAddresses(factors_a, factors_b), copied, a_row, a_col, b_row, b_col)
+    return work_of
 
 
 @cache
@@ -90,14 +92,14 @@ def thread_sources(
         m, n, k,     # sizes of the matrices
         row0, col0,  # where the tile of C begins
         k0,          # the first column of A, the first row of B
-        place,       # `ThreadPlace`
+        work,        # `ThreadWork`
     ):
-        from_a = global_address(a, uint64((row0 + place.a_row) * k + k0 + place.a_col))
-        from_b = global_address(b, uint64((k0 + place.b_row) * n + col0 + place.b_col))
+        from_a = global_address(a, uint64((row0 + work.a_row) * k + k0 + work.a_col))
+        from_b = global_address(b, uint64((k0 + work.b_row) * n + col0 + work.b_col))
         return (SourceAddress(a, from_a, uint64(4 * pass_a * k), uint64(k_tile_bytes),
-                              m - row0 - place.a_row, k - k0 - place.a_col),
+                              m - row0 - work.a_row, k - k0 - work.a_col),
                 SourceAddress(b, from_b, uint64(4 * pass_b * n), uint64(k_tile_bytes * n),
-                              k - k0 - place.b_row, n - col0 - place.b_col))
+                              k - k0 - work.b_row, n - col0 - work.b_col))
     return sources
 
 

@@ -1,4 +1,5 @@
 """Blocks that run together should need few rows of A and few columns of B."""
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -40,13 +41,18 @@ class WorkGrid(NamedTuple):
     work: int     # work tiles
     split_k: int  # parts of each sum
 
+class Scheduler(NamedTuple):
+    "Device functions that tell a persistent block what to do."
+    work_grid: Callable    # sizes → `WorkGrid`
+    work_tile: Callable    # its number → tile of C, part, its first k tile, and the one behind its last
+    tile_origin: Callable  # number of a tile of C → its first row and column
+
 @cache
 def persistent_scheduler(
     tile: WgmmaTile,
     is_split: bool,  # are sums cut into parts?
-) -> tuple:
-    """Device functions: sizes → `WorkGrid`; number of a work tile → tile of C, part, its first k tile,
-    and the one behind its last; number of a tile of C → its first row and column."""
+) -> Scheduler:
+    "The order of work tiles, see `rasterize`."
     bm, bn, bk, group_m = tile.bm, tile.bn, tile.bk, tile.group_m
 
     @cuda.jit(device=True)
@@ -71,4 +77,4 @@ def persistent_scheduler(
     def tile_origin(number, grid):
         row, col = rasterize(number, grid.rows, grid.cols, uint32(group_m))
         return uint32(row * uint32(bm)), uint32(col * uint32(bn))
-    return work_grid, work_tile, tile_origin
+    return Scheduler(work_grid, work_tile, tile_origin)

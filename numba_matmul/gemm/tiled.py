@@ -13,14 +13,13 @@ from .tiles import check_tile
 
 def check_options(
     factory: Callable,  # of a kernel
-    own: tuple,         # a tile that it takes
+    default_tile: tuple,  # its default tile
     options: dict,      # for it, as the caller gave them
     **choices,          # name → the texts that an option may be
 ):
-    """`TypeError` for an option that the factory hasn't, `ValueError` for a value of another kind than it
-    takes."""
+    "`TypeError` for an option the factory does not have, `ValueError` for a value of the wrong type."
     defaults = {name: option.default for name, option in signature(factory).parameters.items()
-                if name != "tile" and not hasattr(own, name)}
+                if name != "tile" and not hasattr(default_tile, name)}
     for option, value in options.items():
         if option not in defaults:
             raise TypeError(f"there is no option {option}; there are {', '.join(defaults)}")
@@ -33,19 +32,21 @@ def check_options(
                 raise ValueError(f"{option} is {value!r}; expected True or False")
         elif isinstance(default, int): need_whole(option, value, 0)
         elif default is None: value is None or need_whole(option, value, 1)
-        elif getattr(value, "_fields", ()) != default._fields:  # a child may have made the class anew
+        # not by the class: a child process may have its own copy of the class
+        elif getattr(value, "_fields", ()) != default._fields:
             raise ValueError(f"{option} is {value!r}; expected a {type(default).__name__}")
 
 
 def chosen_options(
-    follow: dict,   # options of a factory that follow from a call
+    follow: dict,   # options of a factory that the call implies
     options: dict,  # those that the caller chose
 ) -> dict:
-    "All of them. `ValueError` for a choice that would make the result wrong."
+    """All options: the caller's, plus those the call implies. `ValueError` for a choice that would make the
+    result wrong."""
     for name in follow.keys() & options.keys():
         needed, chosen = follow[name], options[name]
-        # a narrower access is right, too, and so is a predicate or a read of C that isn't needed
-        right = needed % chosen == 0 if name == "width" and chosen else chosen >= needed and name != "width"
+        if name == "width": right = chosen > 0 and needed % chosen == 0  # a narrower access is right, too
+        else: right = chosen >= needed  # and so is a predicate or a read of C that isn't needed
         if not right:
             raise ValueError(f"{name} is {chosen!r}; expected {needed!r} for these matrices, alpha and beta")
     return follow | options
@@ -53,16 +54,17 @@ def chosen_options(
 
 def launch_options(
     factory: Callable,  # of a kernel
-    own: tuple,         # a tile that it takes
+    default_tile: tuple,  # its default tile; a given tile must be of the same class
     g: Gemm,
     tile: tuple,        # as the caller gave it
     options: dict,      # as the caller gave them
-    width: int = None,  # numbers of an access, as many as are aligned if None; 0: there is no such option
+    # elements per access; None: as many as alignment allows; 0: the kernel has no such option
+    width: int = None,
 ) -> dict:
-    """The options of a factory: the caller's, and those that follow. `TypeError` or `ValueError` if they
-    can't be."""
-    check_tile(tile, {}, type(own))
-    check_options(factory, own, options)
+    """All options: the caller's, plus those the call implies. Raises `TypeError` or `ValueError` if they
+    conflict."""
+    check_tile(tile, {}, type(default_tile))
+    check_options(factory, default_tile, options)
     if width is None: width = 16 // g.a.dtype.itemsize if g.aligned else 1
     follow = dict(predicated=not tile.fits(g), read_c=bool(g.beta != 0))
     if width: follow["width"] = width
@@ -74,7 +76,7 @@ def row_strips(
     rows: int,  # of C for each block in y
 ) -> list:
     """(A, C) in strips of rows that a grid can cover; none where C is empty. A grid has at most 65,535 blocks
-    in y, and where rows of C run along y, a very high C takes a launch per strip."""
+    in y, and where rows of C run along y, a very tall C takes one launch per strip."""
     strip = MAX_GRID_Y * rows
     if g.m == 0 or g.n == 0: return []
     if g.m <= strip: return [(g.a, g.c)]
@@ -99,22 +101,23 @@ def tile_launches(
 
 def tiled(
     factory: Callable,  # a tile or its sizes, and options → kernel (a, b, c, k, alpha, beta)
-    own: tuple,         # the tile to take if none is given
+    default_tile: tuple,  # to take if none is given and there is no `choose`
     doc: str,           # of the host function
-    choose: Callable = None,  # function (m, n) → a better tile to take if none is given
+    choose: Callable = None,  # function (m, n) → the tile to take if none is given
     needs: tuple = None,      # compute capability, and what needs it
     width: int = None,  # see `launch_options`
     flat: bool = True,  # see `tile_launches`
 ) -> Callable:          # the host function
     "A host function, whose `plan` launches a kernel with a block for each tile of C."
-    sizes = [name for name in signature(factory).parameters if hasattr(own, name)]  # where it takes no tile
+    sizes = [name for name in signature(factory).parameters if hasattr(default_tile, name)]
 
     def plan(g, tile, **options):
         if needs: need_capability(*needs)
-        if tile is None: tile = choose(g.m, g.n)
-        options = launch_options(factory, own, g, tile, options, width)
-        given = [getattr(tile, name) for name in sizes] or [tile]
-        return Plan(tile_launches(factory(*given, **options), g, tile, tile.threads, flat))
+        if tile is None: tile = choose(g.m, g.n) if choose else default_tile
+        options = launch_options(factory, default_tile, g, tile, options, width)
+        if sizes: kernel = factory(*(getattr(tile, name) for name in sizes), **options)
+        else: kernel = factory(tile, **options)
+        return Plan(tile_launches(kernel, g, tile, tile.threads, flat))
 
     def host(
         a,          # (m, k) float32 device array, row-major
@@ -122,8 +125,8 @@ def tiled(
         c=None,     # (m, n) float32 device array, row-major; a new one like `a` if None
         alpha=1.0,  # factor of A·B
         beta=0.0,   # factor of C
-        tile=None,  # as the factory takes it; a good one for this GPU and these sizes if None
-        **options,  # of the factory, where they should not follow from the matrices
+        tile=None,  # of the default tile's class; a good one for this GPU and these sizes if None
+        **options,  # factory options that override what the matrices imply
     ):              # `c`
         return run(plan, a, b, c, alpha, beta, tile, **options)
 
@@ -135,5 +138,4 @@ def tiled(
     C is a new one like `a` if None. Raises {errors}."""
     host.plan, host.__module__ = plan, factory.__module__
     host.__name__ = host.__qualname__ = factory.__name__.removesuffix("_kernel")
-    if choose is None: host.__defaults__ = (None, 1.0, 0.0, own)
     return host

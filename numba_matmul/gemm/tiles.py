@@ -119,9 +119,9 @@ class WarpTile(NamedTuple):
     tm: int         # rows of a group
     tn: int         # its columns
     pad_a: int = 0   # unused words after each row of A's tile
-    unroll: int = 1  # steps of the sum that are unrolled
+    unroll: int = 1  # steps of the sum that are unrolled; lessons 13 and 14 unroll all
     zigzag: int = 0  # 1: lanes go in zig-zag over two rows; 0: row by row
-    stages: int = 1  # tiles of A and B in shared memory at a time, for lessons 11 and 12
+    stages: int = 1  # tiles of A and B in shared memory at a time, from lesson 11 on
 
     @property
     def wmiter(self):

@@ -144,6 +144,7 @@ def sgemm_2d_blocktiling_kernel(
     return sgemm_2d_blocktiling_kernel
 
 # %% ../../nbs/05_2d_blocktiling.ipynb #fd810858
+# the host function; its body stands in `tiled`, in gemm/tiled.py
 sgemm_2d_blocktiling = tiled(
     sgemm_2d_blocktiling_kernel, TILE,
     "C ← alpha·A·B + beta·C, each thread with tm × tn results. After kernel 5 of Simon Boehm's article.",

@@ -20,7 +20,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
 from ..gemm.ring import (
-    SourceAddress, TileAddresses, group_writer, thread_place_in_ring, thread_sources)
+    SourceAddress, TileAddresses, group_writer, thread_sources, thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
@@ -132,7 +132,7 @@ def short_planned_loop(a, b, c):
 class MainloopSchedule(NamedTuple):
     "The order of things while a k tile is multiplied."
     barrier_step: int = 2  # the step before which the block waits for the next k tile
-    copy_groups: int = 3   # steps, from that one on, that share the copies
+    copy_steps: int = 3    # steps, from that one on, that share the copies
     serpentine: int = 1    # 1: outer products with every other row backwards; 0: row by row
     carried: int = 3       # quarters of the last outer product that are left for the next k tile
     hidden: int = 1        # 1: addresses of factors that the compiler cannot compute anew
@@ -145,8 +145,8 @@ def check_schedule(
 ):
     "`ValueError` if the schedule does not fit the tile."
     steps = range(tile.bk - 1)  # the last one is different: it reads from the next k tile
-    last = schedule.barrier_step + schedule.copy_groups - 1
-    if schedule.barrier_step not in steps or schedule.copy_groups < 1 or last not in steps:
+    last = schedule.barrier_step + schedule.copy_steps - 1
+    if schedule.barrier_step not in steps or schedule.copy_steps < 1 or last not in steps:
         raise ValueError(f"{schedule}: the barrier and all copies must come before step {tile.bk - 1}")
     if schedule.carried not in range(4): raise ValueError(f"{schedule}: carried must be 0, 1, 2 or 3")
     if not {schedule.serpentine, schedule.hidden} <= {0, 1}:
@@ -181,19 +181,20 @@ def tile_copier(
     def copy(
         ring,  # the array in shared memory
         to,    # `TileAddresses` of the first element
-        a, b,  # a `SourceAddress` each
+        source_a, source_b,  # a `SourceAddress` each
     ):
         for i in static(passes_a):
             if first <= i < end:
-                inside = 1 if not predicated or (pass_a * i < a.rows and a.cols > 0) else 0
-                start = a.address + uint64(i) * a.pass_stride_bytes
-                cp_async_at(ring, to.a, 4 * pass_a * i, a.array, start, 1, inside)
+                inside = 1 if not predicated or (pass_a * i < source_a.rows and source_a.cols > 0) else 0
+                start = source_a.address + uint64(i) * source_a.pass_stride_bytes
+                cp_async_at(ring, to.a, 4 * pass_a * i, source_a.array, start, 1, inside)
         for i in static(passes_b):
             for col in static(0, 4, width):
                 if first <= passes_a + i * across + col // width < end:
-                    inside = width if not predicated or (pass_b * i < b.rows and col < b.cols) else 0
-                    start = b.address + uint64(i) * b.pass_stride_bytes + uint64(4 * col)
-                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + col), b.array, start, width, inside)
+                    inside = width if not predicated or (
+                        pass_b * i < source_b.rows and col < source_b.cols) else 0
+                    start = source_b.address + uint64(i) * source_b.pass_stride_bytes + uint64(4 * col)
+                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + col), source_b.array, start, width, inside)
     return copy
 
 # %% ../../nbs/13_planned_loop.ipynb #13000025
@@ -204,12 +205,13 @@ def scheduled_steps(
     row_stride_bytes,  # `TileAddresses`: from a row of a stage to the next
     copies,    # see `tile_copier`: one for each step from the barrier on; none for the last k tiles
 ):
-    "A device function: the outer products of a k tile but the last one, and what the schedule puts between."
+    """A device function: all outer products of a k tile except the last, with the copies and the barrier
+    scheduled between them."""
     barrier = schedule.barrier_step  # before this step
     end = barrier + len(copies)
-    commit = barrier + schedule.copy_groups - 1
+    commit = barrier + schedule.copy_steps - 1
     serpentine = schedule.serpentine
-    pending = tile.stages - 3  # groups of copies that may be under way: the next k tile has to be there
+    open_groups = tile.stages - 3  # of copies that may be under way: the next k tile has to be there
     rows, cols = tile.shape
     stride_m_bytes, stride_n_bytes = (4 * step for step in tile.step)  # from one group of four to the next
     bk, results = tile.bk, tile.results
@@ -222,13 +224,15 @@ def scheduled_steps(
         factors,  # `TileAddresses` of the thread's factors
         ring,     # the array in shared memory
         to,       # `TileAddresses` that takes the thread's copies
-        a, b,     # a `SourceAddress` each
+        source_a, source_b,  # a `SourceAddress` each
     ):
         for step in static(bk - 1):
+            # In the tail, without copies, too: the next k tile must have landed for all threads, and since
+            # the wait counts groups, an empty one is committed.
             if step == barrier:
-                cp_async_wait_group(pending)
+                cp_async_wait_group(open_groups)
                 cuda.syncthreads()
-            if barrier <= step < end: copies[step - barrier](ring, to, a, b)
+            if barrier <= step < end: copies[step - barrier](ring, to, source_a, source_b)
             if step == commit: cp_async_commit_group()
             # read the factors of the next step, and multiply those of this one
             next_x = load_fours_at(ring, factors.a, (step + 1) * row_stride_bytes.a, stride_m_bytes, rows)
@@ -254,85 +258,89 @@ def planned_main_loop(
     zeros = (np.float32(0),) * results
     no_x, no_y = zeros[:rows], zeros[:cols]
     tiles_ahead = stages - 1
-    pending = stages - 2  # groups of copies that may be under way before the loop
+    open_groups = stages - 2  # of copies that may be under way before the loop
     stage_bytes = tile.shared_bytes // stages
     ring_bytes = stages * stage_bytes
     row_stride_bytes = TileAddresses(4 * (tile.bm + tile.pad_a), 4 * tile.bn)
     stride_m_bytes, stride_n_bytes = (4 * step for step in tile.step)  # from one group of four to the next
     sources = thread_sources(tile)
     copy_tile = tile_copier(tile, predicated, width)
-    parts = schedule.copy_groups
+    parts = schedule.copy_steps
     copies = tuple(tile_copier(tile, predicated, width, part, parts) for part in range(parts))
     steps = scheduled_steps(schedule, tile, row_stride_bytes, copies)
     last_steps = scheduled_steps(schedule, tile, row_stride_bytes, ())
 
     @cuda.jit(device=True)
-    def in_stage(at, start): return TileAddresses(uint32(at.a + start), uint32(at.b + start))
+    def in_stage(first, stage_at): return TileAddresses(uint32(first.a + stage_at),
+                                                        uint32(first.b + stage_at))
 
     @cuda.jit(device=True)
     def first_factors(ring, at): return (load_fours_at(ring, at.a, 0, stride_m_bytes, rows),
                                          load_fours_at(ring, at.b, 0, stride_n_bytes, cols))
 
     @cuda.jit(device=True)
-    def next_stage(now):
-        now = uint32(now + uint32(stage_bytes))
-        return uint32(0) if now == uint32(ring_bytes) else now
+    def next_stage(stage_at):
+        stage_at = uint32(stage_at + uint32(stage_bytes))
+        return uint32(0) if stage_at == uint32(ring_bytes) else stage_at
 
     @cuda.jit(device=True)
-    def next_tiles(a, b): return (
-        SourceAddress(a.array, a.address + a.k_tile_stride_bytes, a.pass_stride_bytes, a.k_tile_stride_bytes,
-                      a.rows, a.cols - bk),
-        SourceAddress(b.array, b.address + b.k_tile_stride_bytes, b.pass_stride_bytes, b.k_tile_stride_bytes,
-                      b.rows - bk, b.cols))
+    def next_tiles(source_a, source_b): return (
+        SourceAddress(source_a.array, source_a.address + source_a.k_tile_stride_bytes,
+                      source_a.pass_stride_bytes, source_a.k_tile_stride_bytes,
+                      source_a.rows, source_a.cols - bk),
+        SourceAddress(source_b.array, source_b.address + source_b.k_tile_stride_bytes,
+                      source_b.pass_stride_bytes, source_b.k_tile_stride_bytes,
+                      source_b.rows - bk, source_b.cols))
 
     @cuda.jit(device=True, inline="always")
     def main_loop(
         ring,        # the array in shared memory
-        place,       # `ThreadPlace`
+        work,        # `ThreadWork`
         a, b,        # flat
         m, n, k,     # sizes of the matrices
         row0, col0,  # where the tile of C begins
         k0,          # the first column of A
         k_tiles,     # how many, from there on: uint32
     ):
-        of_a, of_b = sources(a, b, m, n, k, row0, col0, k0, place)
+        source_a, source_b = sources(a, b, m, n, k, row0, col0, k0, work)
 
         # prologue: start the copies of the first k tiles, a group each
-        free, k_tile = uint32(0), uint32(0)  # free: the stage that takes the next k tile
+        free_at, k_tile = uint32(0), uint32(0)  # bytes to the stage that takes the next k tile
         while k_tile < uint32(tiles_ahead):
-            if k_tile < k_tiles: copy_tile(ring, in_stage(place.copied, free), of_a, of_b)
+            if k_tile < k_tiles: copy_tile(ring, in_stage(work.copied, free_at), source_a, source_b)
             cp_async_commit_group()
-            of_a, of_b = next_tiles(of_a, of_b)
-            free = uint32(free + uint32(stage_bytes))
+            source_a, source_b = next_tiles(source_a, source_b)
+            free_at = uint32(free_at + uint32(stage_bytes))
             k_tile = uint32(k_tile + uint32(1))
-        cp_async_wait_group(pending)
+        cp_async_wait_group(open_groups)
         cuda.syncthreads()
 
-        # the first factors; those of a last step that never was are zeros
-        acc, now, at, k_tile = zeros, uint32(0), place.factors, uint32(0)
+        # load the first factors; there is no previous step to finish, so its factors are zero
+        acc, stage_at, factors_at, k_tile = zeros, uint32(0), work.factors, uint32(0)
         x, y = no_x, no_y
-        if k_tiles > uint32(0): next_x, next_y = first_factors(ring, at)
+        if k_tiles > uint32(0): next_x, next_y = first_factors(ring, factors_at)
         else: next_x, next_y = no_x, no_y
 
-        # main loop: finish the last step of the k tile before, do the others of this one, begin its last
+        # main loop: finish the previous tile's last step, do all but the last of this one, start its last
         while uint32(k_tile + uint32(tiles_ahead)) < k_tiles:
             acc = add_part(acc, x, y, carried_from, results, serpentine)
-            acc, x, y = steps(acc, next_x, next_y, at, ring, in_stage(place.copied, free), of_a, of_b)
-            of_a, of_b = next_tiles(of_a, of_b)
-            free, now = now, next_stage(now)
-            at = in_stage(place.factors, now)
-            next_x, next_y = first_factors(ring, at)
+            acc, x, y = steps(acc, next_x, next_y, factors_at, ring, in_stage(work.copied, free_at),
+                              source_a, source_b)
+            source_a, source_b = next_tiles(source_a, source_b)
+            free_at, stage_at = stage_at, next_stage(stage_at)
+            factors_at = in_stage(work.factors, stage_at)
+            next_x, next_y = first_factors(ring, factors_at)
             acc = add_part(acc, x, y, 0, carried_from, serpentine)
             k_tile = uint32(k_tile + uint32(1))
 
-        # tail: the same, with nothing left to copy
+        # tail: the same, with nothing left to copy; the first factors loaded last are thrown away
         while k_tile < k_tiles:
             acc = add_part(acc, x, y, carried_from, results, serpentine)
-            acc, x, y = last_steps(acc, next_x, next_y, at, ring, place.copied, of_a, of_b)
+            acc, x, y = last_steps(acc, next_x, next_y, factors_at, ring, work.copied, source_a, source_b)
             k_tile = uint32(k_tile + uint32(1))
-            if k_tile < k_tiles: now = next_stage(now)
-            at = in_stage(place.factors, now)
-            next_x, next_y = first_factors(ring, at)
+            if k_tile < k_tiles: stage_at = next_stage(stage_at)
+            factors_at = in_stage(work.factors, stage_at)
+            next_x, next_y = first_factors(ring, factors_at)
             acc = add_part(acc, x, y, 0, carried_from, serpentine)
         return add_part(acc, x, y, carried_from, results, serpentine)
     return main_loop
@@ -359,7 +367,7 @@ def sgemm_planned_loop_kernel(
     check_schedule(schedule, tile)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     ring_floats = tile.shared_bytes // 4
-    place_in_ring = thread_place_in_ring(tile, thread_place(tile), schedule.hidden)
+    work_of = thread_work(tile, thread_place(tile), schedule.hidden)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
     write_tile = group_writer(tile, four_writer(predicated, width, read_c))
 
@@ -370,10 +378,10 @@ def sgemm_planned_loop_kernel(
         # the block's tile of C begins here
         row0 = int64(uint32(cuda.blockIdx.y)) * bm
         col0 = int64(uint32(cuda.blockIdx.x)) * bn
-        place = place_in_ring(ring, uint32(cuda.threadIdx.x))
+        work = work_of(ring, uint32(cuda.threadIdx.x))
         k_tiles = uint32((k + bk - 1) // bk)
-        acc = main_loop(ring, place, a, b, m, n, k, row0, col0, int64(0), k_tiles)
-        write_tile(c, acc, row0 + place.row, col0 + place.col, alpha, beta)
+        acc = main_loop(ring, work, a, b, m, n, k, row0, col0, int64(0), k_tiles)
+        write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
     return sgemm_planned_loop_kernel
 
 # %% ../../nbs/13_planned_loop.ipynb #13000032

@@ -16,7 +16,7 @@ from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.ring import group_writer, thread_place_in_ring
+from ..gemm.ring import group_writer, thread_work
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
 from ..ptx.core import add_fours, store_fours, store_relaxed
@@ -93,7 +93,7 @@ def sgemm_stream_k_kernel(
     need_whole("shift", shift, 0, tile.results - 1)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     ring_floats = tile.shared_bytes // 4
-    place_in_ring = thread_place_in_ring(tile, thread_place(tile), schedule.hidden)
+    work_of = thread_work(tile, thread_place(tile), schedule.hidden)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
     write_tile = group_writer(tile, four_writer(predicated, width, read_c))
     part = tile.results * tile.threads  # numbers of a block in the workspace
@@ -105,7 +105,7 @@ def sgemm_stream_k_kernel(
         ring = cuda.shared.array(ring_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        place = place_in_ring(ring, thread)
+        work = work_of(ring, thread)
 
         # this block's share: a part of the k tiles of the first tiles of C, and whole tiles
         blocks = int64(cuda.gridDim.x)
@@ -134,7 +134,7 @@ def sgemm_stream_k_kernel(
 
             # multiply
             row0, col0 = number // across * bm, number % across * bn
-            acc = main_loop(ring, place, a, b, m, n, k, row0, col0, begin * bk, todo)
+            acc = main_loop(ring, work, a, b, m, n, k, row0, col0, begin * bk, todo)
 
             if begin > 0:  # the tile belongs to the block that has its beginning
                 own_part = uint64(block * part + 4 * int64(thread))
@@ -155,7 +155,7 @@ def sgemm_stream_k_kernel(
                         sums = add_fours(acc[shift:] + acc[:shift], workspace, at_other, part_stride)
                         acc = sums[shift_back:] + sums[:shift_back]
                     done, other = min(k_tiles, until), other + 1
-                write_tile(c, acc, row0 + place.row, col0 + place.col, alpha, beta)
+                write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
             cuda.syncthreads()  # nobody needs the ring any more
     return sgemm_stream_k_kernel
 
@@ -198,7 +198,7 @@ def plan_stream_k(
     g: Gemm,
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
-    **options,    # of the factory: `schedule`, `shift`, and what should not follow from the matrices
+    **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks, with a workspace for parts of sums and their flags."
     need_capability(KERNEL.capability, "cp.async")
@@ -231,7 +231,7 @@ def sgemm_stream_k(
     beta=0.0,     # factor of C
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
-    **options,    # of the factory: `schedule`, `shift`, and what should not follow from the matrices
+    **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by a planned loop in persistent blocks that share the last tiles
     (stream-K, arXiv 2301.03598). Each launch has a workspace of its own, in a CUDA graph too. The

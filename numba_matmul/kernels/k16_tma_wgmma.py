@@ -277,11 +277,12 @@ def bf16_gemm_tma_wgmma_kernel(
 # %% ../../nbs/16_tma_wgmma.ipynb #7ad1e259
 def plan_tma_wgmma(
     g: Gemm,
-    tile=TILE,  # a `WgmmaTile` that keeps `RULES`
-    **options,  # of the factory, where they should not follow from the matrices
+    tile=None,  # a `WgmmaTile` that keeps `RULES`; `TILE` if None
+    **options,  # factory options that override what the matrices imply
 ) -> Plan:
     "A block for each tile of C, where the TMA can copy A and B; else kernel 15's."
     need_capability(KERNEL.capability, "wgmma")
+    if tile is None: tile = TILE
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     factory = KERNEL.factory
     check_options(factory, TILE, options)
@@ -298,8 +299,8 @@ def bf16_gemm_tma_wgmma(
     c=None,     # (m, n) bfloat16 device array, row-major; a new one like `a` if None
     alpha=1.0,  # factor of A·B
     beta=0.0,   # factor of C
-    tile=TILE,  # a `WgmmaTile` that keeps `RULES`
-    **options,  # of the factory, where they should not follow from the matrices
+    tile=None,  # a `WgmmaTile` that keeps `RULES`; `TILE` if None
+    **options,  # factory options that override what the matrices imply
 ):              # `c`
     """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows are not
     multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores` does it. Raises `TypeError`,

@@ -39,14 +39,14 @@ from numba import cuda, uint16, uint32
 def first_k_tiles(
     count,   # k tiles, the prologue of the main loop
     tile,    # a `WgmmaTile`
-    stores,  # is a box of the tile before stored after each?
+    stores,  # is a box of the previous tile stored after each?
 ):
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
     advance = pipeline_advance(tile.stages)
     first_mma = wgmma_multiplier(tile, accumulate=False)
     mma = wgmma_multiplier(tile)
-    boxes = count if stores else 0
-    store_box = [boxes_storer(box, box + 1) for box in range(boxes)]
+    stored = count if stores else 0
+    store_box = [boxes_storer(box, box + 1) for box in range(stored)]
 
     @cuda.jit(device=True)
     @unrolled
@@ -54,13 +54,13 @@ def first_k_tiles(
         acc,        # accumulators, a tuple
         storage,    # `SharedStorage`
         state,      # `PipelineState`
-        previous,   # stage of the k tile before
+        previous,   # stage of the previous k tile
         k_tiles,    # that the tile of C has
         warpgroup,  # number of the consumer
         pending, store,
-    ):  # the accumulators, the next state, the stage of the last k tile
+    ):  # the accumulators, the next state, the stage of the k tile multiplied last
         for k_tile in static(count):
-            if k_tile == 0:  # the last tile of C has released its stages
+            if k_tile == 0:  # the previous tile's tail has already released its stages
                 consumer_wait(storage, state)
                 acc = first_mma(acc, storage, state.stage, warpgroup)
                 state, previous = advance(state), state.stage
@@ -69,33 +69,34 @@ def first_k_tiles(
                 acc = mma(acc, storage, state.stage, warpgroup)
                 consumer_release(storage, previous, store.releases)
                 state, previous = advance(state), state.stage
-            if k_tile < boxes: store_box[k_tile](pending, store)
+            if k_tile < stored: store_box[k_tile](pending, store)
         return acc, state, previous
     return multiply_and_store
 
 @cuda.jit(device=True)
-def mma_tail(acc, storage, previous, elected):
+def mma_tail(acc, storage, previous, releases):
     "Wait for the outstanding products, then release their stage."
     acc = wgmma_wait_group(acc)
-    consumer_release(storage, previous, elected)
+    consumer_release(storage, previous, releases)
     return acc
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
-    """How many k tiles before its end the second consumer waits for the first. More would be a deadlock: it
-    holds the stages of the k tiles to come, and that of the last one, which it has not released."""
+    """How many k tiles before its end the second consumer waits for the first. More would deadlock: it would
+    hold the stages of all k tiles still to come and of the previous one, not yet released."""
     return stages - 1
 
 @cache
 def order_barrier(
     distance,  # see `stagger_distance`; 0: nobody waits
 ):
-    """Device functions that stagger two consumers on a block's last tile of C, so that the first one stores
+    """Device functions that stagger two consumers on a block's final tile of C, so that the first one stores
     its results while the second multiplies: where it waits, the wait, and the first one's arrival."""
     @cuda.jit(device=True)
-    def pause_at(k_tiles, last, warpgroup):
-        "The k tile before which a consumer waits; one past the last if it does not."
-        waits = last and warpgroup == 1 and k_tiles > uint32(distance)
+    def pause_at(k_tiles, is_last_tile, warpgroup):
+        """The k tile before which a consumer waits; `k_tiles` if it does not. Only the main loop waits: where
+        sums are so short that this k tile is one of the prologue's, nobody does."""
+        waits = is_last_tile and warpgroup == 1 and k_tiles > uint32(distance)
         return uint32(k_tiles - uint32(distance)) if waits else k_tiles
 
     @cuda.jit(device=True)
@@ -103,14 +104,16 @@ def order_barrier(
         if distance and k_tile == pause: mbarrier_wait(storage.order, uint32(0))
 
     @cuda.jit(device=True)
-    def order_arrive(storage, last, thread):
-        if distance and last and thread == 128: mbarrier_arrive(storage.order)
+    def order_arrive(storage, is_last_tile, thread):
+        # thread 128: the first one of the first consumer
+        if distance and is_last_tile and thread == 128: mbarrier_arrive(storage.order)
     return pause_at, order_wait, order_arrive
 
 # %% ../../nbs/17_warp_specialized.ipynb #e14bf48e
 RULES = RING_RULES | {
-    "bm must be 64 or 128": lambda t: t.bm <= 128,
+    "bm must be 64 or 128": lambda t: t.bm <= 128,  # and a multiple of 64, a rule of lesson 16
     "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,
+    # a consumer's last results leave by a box in each stage, see `drain_box`
     "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64,
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}
@@ -141,7 +144,7 @@ def barrier_init(
             mbarrier_init(storage.order, uint32(1))
             for stage in range(stages):
                 mbarrier_init(full_barrier(storage, stage), uint32(1))
-                mbarrier_init(empty_barrier(storage, stage), uint32(4 * consumers))
+                mbarrier_init(empty_barrier(storage, stage), uint32(4 * consumers))  # a warp arrives once
             fence_mbarrier_init()
     return init
 
@@ -152,7 +155,8 @@ def producer_loop(
     is_split,  # are sums cut into parts?
 ):
     "A device function, for one thread: load the k tiles of a block's work tiles, as stages become empty."
-    _, work_tile, tile_origin = persistent_scheduler(tile, is_split)
+    scheduler = persistent_scheduler(tile, is_split)
+    work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     load_k_tile = k_tile_loader(tile)
     advance = pipeline_advance(tile.stages)
 
@@ -183,12 +187,13 @@ def consumer_loop(
     distance,  # see `stagger_distance`; 0: nobody waits
 ):
     "A device function, for a warpgroup: multiply 64 rows of a block's work tiles, and store the results."
-    _, work_tile, tile_origin = persistent_scheduler(tile, is_split)
-    boxes, finish, drain = epilogue
+    scheduler = persistent_scheduler(tile, is_split)
+    work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
+    boxes_left, finish, drain = epilogue
     advance = pipeline_advance(tile.stages)
     mma = wgmma_multiplier(tile)
-    k_prologue = max(1, boxes)  # k tiles before the main loop
-    mma_prologue = first_k_tiles(k_prologue, tile, boxes > 0)
+    k_prologue = max(1, boxes_left)  # k tiles before the main loop
+    mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0)
     pause_at, order_wait, order_arrive = order_barrier(distance)
     zeros = (np.float32(0),) * tile.results
     nothing = (np.uint32(0),) * (tile.results // 2)
@@ -205,16 +210,17 @@ def consumer_loop(
         store = tma_store_of(thread, storage, map_c)
         pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results that have not left yet
         state = PipelineState(uint32(0), uint32(0))
-        previous = uint32(0)  # the stage of the k tile before
+        previous = uint32(0)  # the stage of the previous k tile
         while work < grid.work:
             number, part, k_begin, k_end = work_tile(work, grid)
             k_tiles = uint32(k_end - k_begin)
-            last = uint32(work + step) >= grid.work
+            is_last_tile = uint32(work + step) >= grid.work
             # the first k tiles; boxes of pending results leave meanwhile
             acc, state, previous = mma_prologue(zeros, storage, state, previous, k_tiles, warpgroup, pending,
                                                 store)
-            row, col = tile_origin(number, grid)  # not before: products in flight hide its divisions
-            pause = pause_at(k_tiles, last, warpgroup)
+            # here, not earlier: the wgmmas in flight hide its integer divisions
+            row, col = tile_origin(number, grid)
+            pause = pause_at(k_tiles, is_last_tile, warpgroup)
             # the main loop
             k_tile = uint32(k_prologue)
             while k_tile < k_tiles:
@@ -224,7 +230,7 @@ def consumer_loop(
                 consumer_release(storage, previous, store.releases)
                 previous, state = state.stage, advance(state)
                 k_tile = uint32(k_tile + uint32(1))
-            order_arrive(storage, last, thread)
+            order_arrive(storage, is_last_tile, thread)
             acc = mma_tail(acc, storage, previous, store.releases)
             # the epilogue
             row = uint32(row + warpgroup * uint32(64))
@@ -254,7 +260,7 @@ def bf16_gemm_warp_specialized_kernel(
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
     shared_storage = storage_layout(tile, c_bytes(tile))
     init = barrier_init(tile.stages, consumers)
-    work_grid, _, _ = persistent_scheduler(tile, is_split)
+    work_grid = persistent_scheduler(tile, is_split).work_grid
     produce = producer_loop(tile, is_split)
     consume = consumer_loop(tile, is_split, EPILOGUES[epilogue](tile, predicated, read_c, scaled), distance)
     producer_registers = PRODUCER_REGISTERS
@@ -317,7 +323,7 @@ def plan_warp_specialized(
     g: Gemm,
     tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
     blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
-    **options,    # of the factory: `epilogue`, and what should not follow from the matrices
+    **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks, where the TMA can copy A, B and C; else kernel 15's."
     need_capability(KERNEL.capability, "wgmma")
@@ -341,7 +347,7 @@ def bf16_gemm_warp_specialized(
     beta=0.0,     # factor of C
     tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
     blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
-    **options,    # of the factory: `epilogue`, and what should not follow from the matrices
+    **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
     float32. Where rows are not multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores`

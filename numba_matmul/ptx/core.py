@@ -167,8 +167,6 @@ def store4(a, i, x, y, z, w):
     a.store(i, (x, y, z, w), sys._getframe(1))
 
 
-# Does it work?
-#
 # Addresses
 
 GLOBAL, SHARED = 1, 3  # LLVM's numbers of the GPU's memories
