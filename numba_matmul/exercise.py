@@ -65,9 +65,9 @@ class Prediction:
         return Markdown("| | you said | it is | |\n|---|--:|--:|---|\n" + "\n".join(rows))
 
 def ask(
-    question,   # text
-    *answer,    # one number; dots until the reader puts it there
-    **answers,  # or several, by quantity
+    question: str,
+    *answer: float,    # one number; dots until the reader puts it there
+    **answers: float,  # or several, by quantity
 ) -> Prediction:
     "A question to answer before the result is shown."
     if bool(answer) == bool(answers) or len(answer) > 1:
@@ -158,12 +158,12 @@ _PRELUDE = "import numpy as np\nfrom numba import cuda, float32, int32, int64, u
 
 
 def matmul_case(
-    m,      # rows of A
-    n,      # columns of B
-    k,      # columns of A, rows of B
-    block,  # threads
-    grid,   # blocks: enough to cover C whether its rows run along x or along y
-    constants=None,  # see `Case`
+    m: int,  # rows of A
+    n: int,  # columns of B
+    k: int,  # columns of A, rows of B
+    block: int | tuple,  # threads
+    grid: int | tuple,   # blocks: enough to cover C whether its rows run along x or along y
+    constants: dict = None,  # see `Case`
 ) -> Case:
     "A launch (a, b, c) with random A and B, and NaN in C."
     def make(random):
@@ -217,7 +217,7 @@ class Scoreboard:
                 for line in repr(self).splitlines()]
         return "\n".join([f'<div style="{style}">', *rows, "</div>"])
 
-def exercises():
+def exercises() -> dict:
     "All exercises by key."
     names = (module.name for module in pkgutil.iter_modules(folder.__path__))
     modules = sorted(name for name in names if re.fullmatch(r"e\d+", name))
@@ -226,7 +226,7 @@ def exercises():
 
 
 def exercise_of(
-    key,  # "02", or 2
+    key: str | int,  # "02", or 2
 ) -> Exercise:
     "The exercise of a key. `ValueError` if there is none."
     known, number = exercises(), re.fullmatch(r"(\d+)([a-z]?)", str(key))
@@ -252,8 +252,8 @@ def _beside(exercise, view):
     return f"Your kernel, {case.name}:\n{view!r}\n\nThe reference solution:\n{reference!r}"
 
 def grade(
-    key,      # of the exercise, the lesson's number: "02", or 2
-    subject,  # what you wrote
+    key: str | int,     # of the exercise, the lesson's number: "02", or 2
+    subject: Callable,  # what you wrote
 ) -> Scoreboard:
     "Judge what you wrote, without a GPU; on a GPU, once all is right, time it as well."
     exercise = exercise_of(key)
@@ -274,21 +274,21 @@ def grade(
 # Who judges the judge?
 
 def outcome(
-    exercise,  # an `Exercise`
-    variant,   # the name of a solution, or a `Mutant`
-) -> tuple:    # (did it come out as it should, what was found)
+    exercise: Exercise,
+    variant: str | Mutant,  # the name of a solution, or a mistake
+) -> tuple:                 # (did it come out as it should, what was found)
     "Judge a variant: a correct solution must pass, a mutant fail by its own verdict."
     *_, last = verdicts(exercise, exercise.build(variant))
     expected = None if isinstance(variant, str) else variant.verdict
     if last.failed: return last.name == expected, f"{last.name}: {last.found}"
     return expected is None, "passes" if expected is None else "passes, and must not"
 
-def variants(exercise):
+def variants(exercise: Exercise) -> list:
     "The correct solutions by name, and the mutants."
     return [*exercise.solutions, *exercise.mutants]
 
 def table(
-    exercise,  # an `Exercise`
+    exercise: Exercise,
 ) -> Markdown:
     "The mistakes that an exercise catches, and the verdict on each."
     rows = [f"| {mutant.name.replace('|', chr(92) + '|')} | {mutant.verdict} |"
@@ -296,7 +296,7 @@ def table(
     return Markdown("| mistake | verdict |\n|---|---|\n" + "\n".join(rows))
 
 def solutions(
-    key,  # of the exercise: "02", or 2
+    key: str | int,  # of the exercise: "02", or 2
 ) -> Markdown:
     "The goals of an exercise, correct solutions, and the mistakes that it catches. They give it away."
     exercise = exercise_of(key)

@@ -148,9 +148,9 @@ class Counts:
     barriers: int  # that a thread of a block passed, at most
 
 def verdict_and_text(
-    error,                  # raised by a launch
-    verdict_of=VERDICT_OF,  # kind of a `SimulatorError` → verdict
-):
+    error: Exception,  # raised by a launch
+    verdict_of: dict = VERDICT_OF,  # kind of a `SimulatorError` → verdict
+) -> tuple:
     "By which verdict an error is told, and its first mistake."
     text = first_of(str(error))
     if not isinstance(error, SimulatorError): return "compiles", f"{type(error).__name__}: {text}"
@@ -231,7 +231,7 @@ def _amount(value, unit):
 
 def reached(
     goal,   # a `Goal`
-    value,  # what was counted: a number, or a `Site`, or a number and the line that it is of
+    value: float | Site | tuple,  # what was counted: a number, or a `Site`, or a number and its line
 ) -> Verdict:
     "Is a goal reached?"
     where = ""
