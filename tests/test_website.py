@@ -123,7 +123,8 @@ def test_a_folded_cell_is_folded_in_jupyterlab_and_on_the_website():
 
 
 def test_the_reference_tells_parameters_and_what_comes_back(pages):
-    page = plain(article(pages["reference/arrays-draw-source-cards-process-static.html"]))
+    lowest = next(name for name in pages if name.startswith("reference/arrays-"))
+    page = plain(article(pages[lowest]))
     assert ("array_like(x, shape=None, dtype=None)" in page
             and "shape – shape of the new array; that of x if not given" in page)
     assert "Returns: uint16 array of the same shape" in page
