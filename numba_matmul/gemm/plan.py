@@ -329,8 +329,7 @@ def run(
         return g.result
 
     # on a GPU: has there been a call like this one?
-    if not _TENSORS and is_torch(a):
-        torch = sys.modules["torch"]
+    if not _TENSORS and (torch := sys.modules.get("torch")):
         _TENSORS.update((torch.Tensor, torch.nn.Parameter))
     is_tensor = type(a) in _TENSORS
     key = packed = None
