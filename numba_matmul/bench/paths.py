@@ -20,7 +20,7 @@ class Path(NamedTuple):
     beta: float = 0.0   # factor of C; where it is 0, C is full of NaN
     options: dict = {}  # of the host function
     skips: tuple = (0, 0, 0)  # numbers in memory before A, B and C, which rows are then not aligned to
-    constants: dict = {}  # of the kernel's module, and of `gemm.tiled`: what they are meanwhile
+    constants: dict = {}  # of the kernel's module, `gemm.tiled` and `gemm.split`: what they are meanwhile
     returned: bool = False  # does the host function make C?
 
 def _rest(size, width):

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 
 from ..arrays import dtype_of, rounded, to_d, to_h
-from ..gemm import tiled
+from ..gemm import split, tiled
 from ..gemm.kernel import Kernel
 from ..sim import kernel as simulated
 from ..sim.scheduler import SimulatorError
@@ -49,7 +49,7 @@ def _meanwhile(
     "Let constants have other values. A grid of the simulator is then no higher than they say."
     own = sys.modules[kernel.fn.__module__]
     changes = {module: {name: value for name, value in constants.items() if hasattr(module, name)}
-               for module in (tiled, own)}
+               for module in (split, tiled, own)}
     height = constants.get("MAX_GRID_Y", simulated.MAX_GRID[1])
     changes[simulated] = dict(MAX_GRID=(simulated.MAX_GRID[0], height, simulated.MAX_GRID[2]))
     with ExitStack() as stack:

@@ -22,12 +22,19 @@ def capable(
     return tuple(capability) == needs[:2] if len(needs) > 2 else tuple(capability) >= needs
 
 
+def has_capability(
+    needs: tuple,  # see `capable`
+) -> bool:
+    "Does this GPU have what is needed? In the simulator, always."
+    return bool(config.ENABLE_CUDASIM) or capable(current_gpu().compute_capability, needs)
+
+
 def need_capability(
     needs: tuple,  # see `capable`
     what: str,     # what needs it
 ):
     "`RuntimeError` on a GPU that lacks this compute capability."
-    if not config.ENABLE_CUDASIM and not capable(current_gpu().compute_capability, needs):
+    if not has_capability(needs):
         higher = " or higher" if len(needs) == 2 else ""
         raise RuntimeError(f"{what} needs a GPU of compute capability {needs[0]}.{needs[1]}{higher}")
 

@@ -230,6 +230,7 @@ class WgmmaTile(NamedTuple):
     group_m: int = 16  # rows of tiles that blocks go through together, see `rasterize`
     k_major_b: int = 0  # 1: B comes transposed, (n, k), so that neighbours in a row of its tile lie along k
     m_major_a: int = 0  # 1: A comes transposed, (k, m), so that neighbours in a row of its tile lie along m
+    parts: int = 1      # matrices of 16 bits that A and B consist of each, see lesson 19
 
     bk = BK
 
@@ -248,7 +249,7 @@ class WgmmaTile(NamedTuple):
     @property
     def stage_bytes(self):
         "Bytes of both tiles."
-        return self.bytes_a + self.bn * ROW
+        return self.parts * (self.bytes_a + self.bn * ROW)
 
     @property
     def shared_bytes(self):

@@ -86,6 +86,7 @@ def sgemm_stream_k_kernel(
     read_c=True,       # may beta be other than 0?
     stream_k=True,     # may blocks share a tile?
     shift=1,           # places by which results are shifted in the workspace
+    guarded=False,     # does it return at once where `wanted` is 0?
 ):
     "Kernel 14 for a tile and a schedule. Raises `ValueError` for one that cannot work."
     check_tile(tile, RULES)
@@ -101,7 +102,8 @@ def sgemm_stream_k_kernel(
     shift_back = (tile.results - shift) % tile.results
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
-    def sgemm_stream_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch):
+    def sgemm_stream_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch, wanted):
+        if guarded and wanted[0] == 0: return
         ring = cuda.shared.array(ring_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
@@ -198,6 +200,7 @@ def plan_stream_k(
     g: Gemm,
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
+    wanted=None,  # (1,) int32 device array: 0 where nothing is to be done
     **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks, with a workspace for parts of sums and their flags."
@@ -210,7 +213,8 @@ def plan_stream_k(
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
     tile = chosen.tile
     if blocks is None: blocks = chosen.blocks
-    kernel = sgemm_stream_k_kernel(tile, **launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options))
+    follow = launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options)
+    kernel = sgemm_stream_k_kernel(tile, **follow, guarded=wanted is not None)
     cooperative = bool(options.get("stream_k", True))
     if cooperative:
         most = sm_count() * tile.launch_bounds[1]
@@ -219,7 +223,7 @@ def plan_stream_k(
     shares = k and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks  # tiles that blocks share
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
     flags = g.workspace(blocks if shares else 1, kind="int64")
-    args = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags, launch_number
+    args = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags, launch_number, flags if wanted is None else wanted
     return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=cooperative)], [sums, flags])
 
 # %% ../../nbs/14_stream_k.ipynb #4f90e226

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'first_k_tiles', 'mma_tail', 'stagger_distance', 'order_barrier', 'with_producer', 'c_bytes',
-           'shared_bytes', 'barrier_init', 'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel',
-           'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
+           'KERNEL', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance', 'order_barrier', 'with_producer',
+           'c_bytes', 'shared_bytes', 'barrier_init', 'producer_loop', 'consumer_loop',
+           'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv
@@ -35,16 +36,28 @@ from .k16_tma_wgmma import ROW_MAJOR, RULES as RING_RULES, k_tile_loader, wgmma_
 from numba import cuda, uint16, uint32
 
 # %% ../../nbs/17_warp_specialized.ipynb #f24ff2fc
+class Mainloop(NamedTuple):
+    "How a consumer multiplies k tiles."
+    zeros: tuple       # its accumulators
+    first_mma: object  # device function (acc, storage, stage, warpgroup) → acc: the first k tile of a sum
+    mma: object        # the same for the others; on return the products of the call before are complete
+    wait: object       # device function acc → acc: all products are complete
+
+@cache
+def bf16_mainloop(tile):
+    "One product for each k tile."
+    return Mainloop((np.float32(0),) * tile.results, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+
 @cache
 def first_k_tiles(
     count,   # k tiles, the prologue of the main loop
     tile,    # a `WgmmaTile`
-    stores,  # is a box of the previous tile stored after each?
+    stores,    # is a box of the previous tile stored after each?
+    mainloop,  # `Mainloop`
 ):
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
     advance = pipeline_advance(tile.stages)
-    first_mma = wgmma_multiplier(tile, accumulate=False)
-    mma = wgmma_multiplier(tile)
+    first_mma, mma = mainloop.first_mma, mainloop.mma
     stored = count if stores else 0
     store_box = [boxes_storer(box, box + 1) for box in range(stored)]
 
@@ -73,12 +86,6 @@ def first_k_tiles(
         return acc, state, previous
     return multiply_and_store
 
-@cuda.jit(device=True)
-def mma_tail(acc, storage, previous, releases):
-    "Wait for the outstanding products, then release their stage."
-    acc = wgmma_wait_group(acc)
-    consumer_release(storage, previous, releases)
-    return acc
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
@@ -153,11 +160,11 @@ def barrier_init(
 def producer_loop(
     tile,      # a `WgmmaTile`
     is_split,  # are sums cut into parts?
+    load_k_tile,  # see `k_tile_loader`
 ):
     "A device function, for one thread: load the k tiles of a block's work tiles, as stages become empty."
     scheduler = persistent_scheduler(tile, is_split)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
-    load_k_tile = k_tile_loader(tile)
     advance = pipeline_advance(tile.stages)
 
     @cuda.jit(device=True)
@@ -185,17 +192,17 @@ def consumer_loop(
     tile, is_split,
     epilogue,  # an `Epilogue`
     distance,  # see `stagger_distance`; 0: nobody waits
+    mainloop,  # `Mainloop`
 ):
     "A device function, for a warpgroup: multiply 64 rows of a block's work tiles, and store the results."
     scheduler = persistent_scheduler(tile, is_split)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
     advance = pipeline_advance(tile.stages)
-    mma = wgmma_multiplier(tile)
+    zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
-    mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0)
+    mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
-    zeros = (np.float32(0),) * tile.results
     nothing = (np.uint32(0),) * (tile.results // 2)
 
     @cuda.jit(device=True)
@@ -231,7 +238,8 @@ def consumer_loop(
                 previous, state = state.stage, advance(state)
                 k_tile = uint32(k_tile + uint32(1))
             order_arrive(storage, is_last_tile, thread)
-            acc = mma_tail(acc, storage, previous, store.releases)
+            acc = wait(acc)
+            consumer_release(storage, previous, store.releases)
             # the epilogue
             row = uint32(row + warpgroup * uint32(64))
             pending = finish(acc, pending, target, part, row, col, thread, store)
@@ -261,8 +269,9 @@ def bf16_gemm_warp_specialized_kernel(
     shared_storage = storage_layout(tile, c_bytes(tile))
     init = barrier_init(tile.stages, consumers)
     work_grid = persistent_scheduler(tile, is_split).work_grid
-    produce = producer_loop(tile, is_split)
-    consume = consumer_loop(tile, is_split, EPILOGUES[epilogue](tile, predicated, read_c, scaled), distance)
+    produce = producer_loop(tile, is_split, k_tile_loader(tile))
+    finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
+    consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
     producer_registers = PRODUCER_REGISTERS
     consumer_registers = CONSUMER_REGISTERS[consumers]
 

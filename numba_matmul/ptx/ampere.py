@@ -103,6 +103,31 @@ def unpack_bf16(
     return tuple(from_bf16(np.array([bits], np.uint32).view(np.uint16)))
 
 
+def _emit_cvt_f16x2(context, builder, kinds, args):
+    from llvmlite import ir
+    return _assembly(builder, "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,f,f", args, [ir.IntType(32)], True)[0]
+
+@bind(_emit_cvt_f16x2, "ff", types.uint32)
+def cvt_rn_f16x2_f32(
+    low, high,  # float32
+) -> int:       # uint32
+    "Two numbers, rounded to float16 (to nearest, ties to even; infinity from 65520 on). PTX ISA, cvt."
+    with np.errstate(over="ignore"): bits = np.array((low, high), np.float32).astype(np.float16).view(np.uint16).tolist()
+    return np.uint32(bits[1] << 16 | bits[0])
+
+def _emit_unpack_f16x2(context, builder, kinds, args):
+    from llvmlite import ir
+    text = "{ .reg .b16 low, high; mov.b32 {low, high}, $2; cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }"
+    return _assembly(builder, text, "=f,=f,r", args, [ir.FloatType()] * 2, True)
+
+@bind(_emit_unpack_f16x2, "r", types.UniTuple(types.float32, 2))
+def unpack_f16x2(
+    bits,  # uint32: two float16
+) -> tuple:
+    "Two float32: the low half and the high half. PTX ISA, cvt."
+    return tuple(np.array([bits], np.uint32).view(np.float16).astype(np.float32))
+
+
 def _emit_approximate(text):
     "What emits an instruction with one operand and one result, float32."
     def emit(context, builder, kinds, args):
@@ -231,6 +256,24 @@ def store_pair(
 ):
     "Write two neighbours in one access."
     array.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), sys._getframe(1))
+
+def _emit_store_pairs(context, builder, kinds, args):
+    from llvmlite import ir
+    pair = ir.IntType(32)
+    pointer = builder.bitcast(element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1]), ir.VectorType(pair, 2).as_pointer())
+    both = ir.VectorType(pair, 2)(ir.Undefined)
+    for i, bits in enumerate(args[2:]): both = builder.insert_element(both, bits, pair(i))
+    builder.store(both, pointer).align = 8
+
+@bind(_emit_store_pairs, "--rr")
+def store_pairs(
+    array,          # of uint16
+    index,          # of the first, unsigned: a multiple of four
+    first, second,  # uint32: two numbers each
+):
+    "Store four numbers of 16 bits in one access of 8 bytes."
+    values = np.array((first, second), np.uint32).view(np.uint16)
+    array.store(index, tuple(values), sys._getframe(1))
 
 def _emit_move_eight(context, builder, kinds, args):
     from llvmlite import ir

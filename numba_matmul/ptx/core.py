@@ -336,3 +336,39 @@ def store_relaxed(
     """Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA,
     st.relaxed."""
     array.store_relaxed(index, value, sys._getframe(1))
+
+
+# Numbers as bits, and tuples of numbers
+
+def _emit_bits(context, builder, kinds, args):
+    from llvmlite import ir
+    return builder.bitcast(args[0], ir.IntType(32))
+
+@bind(_emit_bits, "f", types.uint32)
+def float_as_uint(
+    x,      # float32
+) -> int:   # uint32
+    "The bits of a number. CUDA: __float_as_uint."
+    return np.float32(x).view(np.uint32)
+
+def _emit_float(context, builder, kinds, args):
+    from llvmlite import ir
+    return builder.bitcast(args[0], ir.FloatType())
+
+@bind(_emit_float, "r", types.float32)
+def uint_as_float(
+    bits,     # uint32
+) -> float:   # float32
+    "The number with these bits. CUDA: __uint_as_float."
+    return np.uint32(bits).view(np.float32)
+
+def _emit_add_tuples(context, builder, kinds, args):
+    from numba.core import cgutils
+    return [builder.fadd(*pair) for pair in zip(*(cgutils.unpack_tuple(builder, x) for x in args))]
+
+@bind(_emit_add_tuples, "--", lambda x, y: x)
+def add_tuples(
+    x, y,  # tuples of as many float32
+) -> tuple:
+    "Their sums, one by one."
+    return tuple(np.float32(p) + np.float32(q) for p, q in zip(x, y))

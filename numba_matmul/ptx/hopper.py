@@ -1,9 +1,10 @@
 """One thread orders the copy of a whole tile, four warps together start a product: TMA and `wgmma`."""
 import sys
+from functools import partial
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import to_bf16
+from ..arrays import from_bf16, to_bf16
 from ..sim import hopper, scheduler
 from .ampere import _round_pair
 from .core import _assembly, bind
@@ -102,7 +103,7 @@ def _with_sums(builder, text, sums, others=()):
     letters = ["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others)
     return _assembly(builder, text, ",".join(letters), [*sums, *others], [ir.FloatType()] * count)
 
-def _emit_wgmma(context, builder, kinds, args):
+def _emit_wgmma(kind, context, builder, kinds, args):
     from llvmlite import ir
     from numba.core import cgutils
     acc, a, b, step_a, step_b, steps, transpose, pending, scale_d = args
@@ -112,7 +113,7 @@ def _emit_wgmma(context, builder, kinds, args):
     for step in range(steps):
         lines += [f"add.s64 a, ${2 * count}, {step * step_a};",
                   f"add.s64 b, ${2 * count + 1}, {step * step_b};",
-                  f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.bf16.bf16 "
+                  f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind} "
                   f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1, {transpose >> 1}, {transpose & 1};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
@@ -120,7 +121,7 @@ def _emit_wgmma(context, builder, kinds, args):
     if not scale_d: sums = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
     return _with_sums(builder, " ".join(lines), sums, [a, b])
 
-@bind(_emit_wgmma, "-llnnnnnn", lambda acc, *others: acc)
+@bind(partial(_emit_wgmma, "bf16"), "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async(
     acc,             # sums, a tuple of n/2 float32
     a, b,            # descriptors of 64×16 and 16×n, uint64
@@ -134,9 +135,19 @@ def wgmma_mma_async(
     `wgmma_wait_group`. One block of assembly, with the fence before and the group behind it, since
     the sums must stay in their registers. PTX ISA, Asynchronous Warpgroup Level Matrix
     Instructions: wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group."""
-    how = step_a, step_b, steps, transpose, 2 * len(acc)
+    return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bf16)
+
+def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bits):
+    how = step_a, step_b, steps, transpose, 2 * len(acc), from_bits
     if not scale_d: acc = (np.float32(0),) * len(acc)
-    return hopper.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(1))
+    return hopper.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(2))
+
+@bind(partial(_emit_wgmma, "f16"), "-llnnnnnn", lambda acc, *others: acc)
+def wgmma_mma_async_f16(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d) -> tuple:
+    "`wgmma_mma_async` with factors in float16."
+    return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_f16)
+
+def from_f16(bits): return bits.view(np.float16)
 
 def _emit_wait_group(context, builder, kinds, args):
     from numba.core import cgutils
@@ -147,8 +158,20 @@ def wgmma_wait_group(
     acc,  # what `wgmma_mma_async` returned
 ) -> tuple:
     "Wait for all products. PTX ISA, wgmma.wait_group."
-    hopper.finish_products(0, sys._getframe(1))
-    return tuple(getattr(acc, "values", acc))
+    return hopper.finished_sums(acc, 0, sys._getframe(1))
+
+def _emit_wait_prior(context, builder, kinds, args):
+    from numba.core import cgutils
+    acc, pending = args
+    return _with_sums(builder, f"wgmma.wait_group.sync.aligned {pending};", cgutils.unpack_tuple(builder, acc))
+
+@bind(_emit_wait_prior, "-n", lambda acc, pending: acc)
+def wgmma_wait_prior(
+    acc,      # what an earlier `wgmma_mma_async` returned
+    pending,  # how many later calls may still be at work, a literal
+) -> tuple:
+    "Wait for all products but those of the latest `pending` calls, which aren't added to `acc`. PTX ISA, wgmma.wait_group."
+    return hopper.finished_sums(acc, pending, sys._getframe(1))
 
 
 def _emit_pack_scaled(context, builder, kinds, args):

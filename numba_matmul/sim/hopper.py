@@ -14,7 +14,6 @@ from functools import cached_property
 
 import numpy as np
 from greenlet import getcurrent
-from ..arrays import from_bf16
 from .races import Access
 from .scheduler import SimulatorError, joined
 
@@ -189,10 +188,11 @@ def load_box(target, map_address, barrier_address, column, row):
 
 class Products:
     "Products of a warpgroup's factors in shared memory, which are read as late as possible."
-    def __init__(self, a, b, step_a, step_b, steps, transpose, columns):
+    def __init__(self, a, b, step_a, step_b, steps, transpose, columns, from_bits):
         self.memory = getcurrent().block.memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
+        self.from_bits = from_bits  # numbers of 16 bits → what they mean
         # number of each factor
         self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))
         self.written = self._written("multiplied")
@@ -254,7 +254,7 @@ class Products:
                                  "stored, and that may not be seen yet: fence_proxy_async, and then a "
                                  "barrier",
                                  "fence", of="product")
-        return from_bf16(factors).astype(float)
+        return self.from_bits(factors).astype(float)
 
 
 class Unfinished(tuple):
@@ -288,6 +288,13 @@ def finish_products(pending, frame):
         acc, products = thread.products.pop(0)
         acc.values += products.sums[thread.linear % 128].astype(np.float32)
         products.note_read(frame)
+
+
+def finished_sums(acc, pending, frame):
+    "A thread's sums once all products but the latest `pending` are added; NaN if some of those are theirs."
+    finish_products(pending, frame)
+    late = any(acc is other for other, _ in getcurrent().products)
+    return acc if late else tuple(getattr(acc, "values", acc))
 
 
 # Results leave in the same way. What threads have written must be fenced, and then pass a barrier, before a
