@@ -220,6 +220,7 @@ def my_three_products(tensor_maps, c, inverse, m, n, k):
 HI_HI = "            main = wgmma_mma_async_f16(ZEROS, a_hi, b_hi, NEXT_A, NEXT_B, 4, 1, 3, 0)\n"
 LO_HI = "            cross = wgmma_mma_async_f16(cross, a_lo, b_hi, NEXT_A, NEXT_B, 4, 1, 3, 1)\n"
 HI_LO = "            cross = wgmma_mma_async_f16(cross, a_hi, b_lo, NEXT_A, NEXT_B, 4, 1, 3, 1)\n"
+CROSS = LO_HI + HI_LO
 WAIT = "            main = wgmma_wait_prior(main, 2)\n"
 PROMOTE = "            sums = add_tuples(sums, main)\n"
 RELEASE = "            if k_tile > 0: consumer_release(storage, previous, releases)\n"
@@ -229,7 +230,7 @@ ADD = "        sums = add_outer(sums, (float32(1 / 2048),), cross)\n"
 TAIL = """        row, col = tile_origin(block, grid)
         store_results(c, inverse, n, sums, uint32(row + 64 * warpgroup), col, thread)
 """
-BODY = HI_HI + LO_HI + HI_LO + WAIT + PROMOTE + RELEASE
+BODY = HI_HI + CROSS + WAIT + PROMOTE + RELEASE
 REFERENCE = HEAD + BODY + ON + LAST + ADD + TAIL
 
 
@@ -243,7 +244,7 @@ SOLUTIONS = {
     "a k tile in a function, and an outer product to promote it": """@cuda.jit(device=True)
 def multiply_parts(sums, cross, storage, stage, warpgroup):
     a_hi, a_lo, b_hi, b_lo = descriptors(storage, stage, warpgroup)
-""" + (HI_HI + LO_HI + HI_LO).replace("            ", "    ") + """
+""" + (HI_HI + CROSS).replace("            ", "    ") + """
     return add_outer(sums, wgmma_wait_prior(main, 2), (float32(1),)), cross
 
 """ + HEAD[:HEAD.index("            a_hi")] + """
@@ -262,7 +263,7 @@ def multiply_parts(sums, cross, storage, stage, warpgroup):
             consumer_wait(storage, state)
             a_hi, a_lo, b_hi, b_lo = descriptors(storage, state.stage, warpgroup)
 """ + BODY.replace("if k_tile > 0: ", "") + ON + LAST + ADD + TAIL,
-    "arrivals by hand, and the last stage is released, too": HEAD + HI_HI + LO_HI + HI_LO + WAIT + PROMOTE + """
+    "arrivals by hand, and the last stage is released, too": HEAD + HI_HI + CROSS + WAIT + PROMOTE + """
             if releases and k_tile != 0: mbarrier_arrive(empty_barrier(storage, previous))
 """ + ON + """        sums = add_outer(sums, wgmma_wait_group(cross), (float32(0.5**11),))
         consumer_release(storage, previous, releases)
@@ -272,13 +273,12 @@ def multiply_parts(sums, cross, storage, stage, warpgroup):
 def mutant(name, old, new, verdict): return Mutant(name, BODY, replaced(BODY, (old, new)), verdict)
 def with_more(name, calls, pending, factor):
     "The reference with a fourth set of sums."
-    return (replaced(HEAD, ("sums, cross", f"sums, {name}, cross"), ("ZEROS, ZEROS", "ZEROS, ZEROS, ZEROS"))
-            + replaced(BODY, (HI_LO, calls), ("2)", pending)) + ON + LAST
+    head = replaced(HEAD, ("sums, cross", f"sums, {name}, cross"), ("ZEROS, ZEROS", "ZEROS, ZEROS, ZEROS"))
+    return (head + replaced(BODY, (HI_LO, calls), ("2)", pending)) + ON + LAST
             + LAST.replace("cross", name) + ADD
             + ADD.replace("cross", name).replace("float32(1 / 2048)", factor) + TAIL)
 
 STORE = "        store_results(c, inverse, n, sums, uint32(row + 64 * warpgroup), col, thread)\n"
-CROSS = LO_HI + HI_LO
 MUTANTS = (
     Mutant("not written", BODY, "            ...\n", "written"),
     Mutant("the library's products", REFERENCE,
@@ -289,7 +289,7 @@ MUTANTS = (
            + LAST + ADD + TAIL, "your own"),
     # which products
     mutant("hi·hi alone", CROSS + WAIT, WAIT.replace("2)", "0)"), "correct"),
-    mutant("no lo·hi", LO_HI + HI_LO + WAIT, HI_LO + WAIT.replace("2)", "1)"), "correct"),
+    mutant("no lo·hi", CROSS + WAIT, HI_LO + WAIT.replace("2)", "1)"), "correct"),
     mutant("no hi·lo", HI_LO + WAIT, WAIT.replace("2)", "1)"), "correct"),
     mutant("lo·hi twice", "a_hi, b_lo", "a_lo, b_hi", "correct"),
     mutant("lo·lo instead of hi·lo", "a_hi, b_lo", "a_lo, b_lo", "correct"),
@@ -333,7 +333,7 @@ MUTANTS = (
     mutant("the last call waits for all", HI_LO, HI_LO.replace("3, 1)", "0, 1)"), "products at work"),
     mutant("the cross products first", HI_HI + CROSS + WAIT, CROSS + HI_HI + WAIT.replace("2)", "0)"),
            "products at work"),
-    mutant("lo·hi first", HI_HI + LO_HI + HI_LO + WAIT, LO_HI + HI_HI + HI_LO + WAIT.replace("2)", "1)"),
+    mutant("lo·hi first", HI_HI + CROSS + WAIT, LO_HI + HI_HI + HI_LO + WAIT.replace("2)", "1)"),
            "products at work"),
     # stages
     mutant("this stage is released", RELEASE,
@@ -386,10 +386,10 @@ EXERCISES = (Exercise(
             "product has to be complete: wgmma_wait_prior(main, calls that came after it). And `cross` is "
             "complete only after wgmma_wait_group(cross), behind the loop"),
         "correct: lo·lo": "no product of lo and lo belongs in `cross`, where it would count 2048 times",
+        "correct: in C 0.0": "only `cross` is divided by 2048, and only once",
         "correct: 2,048 times": (
             "each lo is 2048 times as large as what it stands for, and so is `cross`: sums + cross / 2048"),
         "correct: in C 4,19": "lo is 2048 times too large already, so `cross` is to be divided by that",
-        "correct: in C 0.0": "only `cross` is divided by 2048, and only once",
         "correct: k tile by k tile": (
             "what starts at zero, and what goes on? hi·hi starts at zero in each k tile and is added to "
             "`sums`, once; the cross products go on from k tile to k tile (scale_d = 1, and `cross` passed "
