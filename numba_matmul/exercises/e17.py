@@ -84,8 +84,8 @@ def multiply(kernel, m, n, k, tile):
     exact, found = from_bf16(a).astype(float) @ from_bf16(b).astype(float), from_bf16(to_h(c)).astype(float)
     return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
 
-def recorded(*args):
-    "In a child: the error of `multiply`, or the verdict and the text of its mistake; and what happened."
+def recorded(multiply, *args):
+    "In a child: what `multiply` returns, or the verdict and the text of its mistake; and what happened."
     found = []
     def run():
         try: found.append(multiply(*args))
@@ -120,7 +120,8 @@ def judge(exercise, kernel):
     runs = []
     for m, n, k, tile in CASES:
         name, mine = f"{m}×{n}×{k}, {tile.stages} stages", with_constants(kernel, ring_of(tile))
-        try: found, events = in_child(recorded, mine, m, n, k, tile, simulator=True, timeout=30, keep=True)
+        try: found, events = in_child(recorded, multiply, mine, m, n, k, tile, simulator=True, timeout=30,
+                                       keep=True)
         except ChildError as e: found, events = ("ends", first_of(str(e))), []
         if isinstance(found, tuple):
             verdict, text = found

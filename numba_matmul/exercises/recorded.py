@@ -97,6 +97,8 @@ def recorded_run(
         note("sent", getcurrent().sends[-1][-1][0][0].size)
     def start_products(acc, factors, how, pending, frame):
         note("product", how[2])
+        for name, factor in zip(("of A", "of B"), factors): note(name, (factor & 0x3FFF) << 4)
+        note("from zero", not any(acc))
         return start(acc, factors, how, pending, frame)
     def finish_products(pending, frame):
         finish(pending, frame)
