@@ -28,14 +28,15 @@ from ..gemm.tiles import BK, BOX, ROW, WgmmaTile
 from ..judge import Verdict, first_of, judge_code, reached, unfit
 from ..kernels import k19_float32_on_tensor_cores as page
 from ..kernels.k16_tma_wgmma import OF_A, OF_B
-from ..kernels.k17_warp_specialized import barrier_init, producer_loop, with_producer
+from ..kernels.k17_warp_specialized import barrier_init, with_producer
 from ..process import ChildError, in_child
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from ..source import replaced, with_constants
+from ..static import static, unrolled
 from .e16 import NO_FENCES
 from .e17 import recorded
 from .recorded import K_TILE, ended_too_often
-from numba import cuda, float32, uint32, uint64
+from numba import cuda, uint32, uint64
 
 
 # What the skeleton has been given
@@ -52,25 +53,26 @@ def descriptors_of(tile):
                 OF_B | uint64(b >> uint32(4)), OF_B | uint64(uint32(b + uint32(bytes_b)) >> uint32(4)))
     return descriptors
 
-def results_storer(tile):
-    "A device function: undo the scales, and store a thread's results."
-    zeros = (np.float32(0),) * tile.results
-    finish = page.float32_epilogue(tile, False, 2, False, False).finish
+def writer_of(tile):
+    "A device function: undo the scales, and write a thread's results."
+    cols = tile.bn // 8
 
     @cuda.jit(device=True)
-    def store_results(c, inverse, n, sums, row, col, thread):
-        to = page.ScaledTarget(c, uint32(0), n, float32(1), float32(0), inverse)
-        finish((zeros, sums), 0, to, 0, row, col, thread, 0)
-    return store_results
+    @unrolled
+    def write(c, row, col, warpgroup, thread, sums, undo):
+        row += 64 * warpgroup + thread % 128 // 32 * 16 + thread % 32 // 4
+        col += thread % 4 * 2
+        for j in static(cols):
+            for i in static(4): c[row + i // 2 * 8, col + 8 * j + i % 2] = undo * sums[4 * j + i]
+    return write
 
-def given(tile):
+def names_of(tile):
     "What the skeleton's names stand for, with a tile."
     work_grid, _, tile_origin = persistent_scheduler(tile, False)
-    return dict(ZEROS=(np.float32(0),) * tile.results, shared_storage=storage_layout(tile),
-                init=barrier_init(tile.stages, tile.warpgroups), work_grid=work_grid, tile_origin=tile_origin,
-                produce=producer_loop(tile, False, page.part_loader(tile)),
+    return dict(shared_storage=storage_layout(tile), init=barrier_init(tile.stages, tile.warpgroups),
+                work_grid=work_grid, tile_origin=tile_origin, load_k_tile=page.part_loader(tile),
                 advance=pipeline_advance(tile.stages), descriptors=descriptors_of(tile),
-                store_results=results_storer(tile))
+                write=writer_of(tile), ZEROS=(np.float32(0),) * tile.results)
 
 ONE = WgmmaTile(64, 64, 2, parts=2)  # consumer
 TWO = WgmmaTile(128, 64, 3, parts=2)
@@ -80,29 +82,24 @@ CASES = (64, 64, 4 * BK + 24, ONE), (128, 128, 4 * BK, TWO)  # m, n, k, tile
 # A run
 
 def split(x):
-    "hi and lo of a matrix, of which each row has its own scale, and what undoes that."
-    scale = 2.0 ** (14 - np.floor(np.log2(abs(x).max(axis=1, keepdims=True))))
+    "hi and lo of a matrix, in float16, and what undoes its scale."
+    scale = 2.0 ** (14 - np.floor(np.log2(abs(x).max())))
     hi = (x * scale).astype(np.float16)
-    return hi, ((x * scale - hi) * 2048).astype(np.float16), 1 / scale
+    return (hi, ((x * scale - hi) * 2048).astype(np.float16)), 1 / scale
 
 def multiply(kernel, m, n, k, tile):
     "In a child: launch a kernel; the verdict that fails and its text, or `None`."
-    # A's rows differ in size, and B has one scale
     random = np.random.default_rng()
-    sizes = 2.0 ** random.integers(-9, 10, (m, 1))
-    *a, undo_a = split(np.float32(random.standard_normal((m, k)) * sizes).astype(float))
-    *b, undo_b = split(np.float32(random.standard_normal((1, k * n))).astype(float))
-    b = [part.reshape(k, n) for part in b]
-    undo = (undo_a * undo_b).astype(np.float32)
-    # the launch
+    (a, undo_a), (b, undo_b) = (split(random.standard_normal(shape).astype(np.float32).astype(float))
+                                for shape in ((m, k), (k, n)))
+    undo, c = np.float32(undo_a * undo_b), to_d(np.full((m, n), np.nan, np.float32))
     launch = with_shared_memory(kernel, m // tile.bm * (n // tile.bn), with_producer(tile), 0,
                                 page.shared_bytes(tile))
-    a_bits, b_bits = ([cuda.to_device(part.view(np.uint16)) for part in parts] for parts in (a, b))
-    maps = TensorMapWords(*((x, tile.bm) for x in a_bits), *((x, BK) for x in b_bits))
-    c = to_d(np.full((m, n), np.nan, np.float32))
-    launch(maps.words, c.ravel(), to_d(undo.ravel()), np.int64(m), np.int64(n), np.int64(k))
-    if wrong := taken_apart(to_h(c) / undo, *([part.astype(float) for part in parts] for parts in (a, b))):
-        return "correct", wrong
+    boxes = [(cuda.to_device(part.view(np.uint16)), rows) for parts, rows in ((a, tile.bm), (b, BK))
+             for part in parts]
+    launch(TensorMapWords(*boxes).words, c, undo, np.int64(m), np.int64(n), np.int64(k))
+    parts = ([part.astype(float) for part in parts] for parts in (a, b))
+    if wrong := taken_apart(to_h(c) / undo, *parts): return "correct", wrong
     stores = launch.grid.stores[kernel.py_func.__code__.co_varnames[1]]
     if stores != m * n: return "one store each", f"{stores:,} stores to C, which has {m * n:,} elements"
 
@@ -176,7 +173,7 @@ def judge(exercise, kernel):
     if verdict := unfit(kernel, (0,) * 6): yield verdict
     runs = []
     for m, n, k, tile in CASES:
-        mine = with_constants(kernel, given(tile))
+        mine = with_constants(kernel, names_of(tile))
         try: found, events = in_child(recorded, multiply, mine, m, n, k, tile, simulator=True, timeout=30,
                                        keep=True)
         except ChildError as e: found, events = ("ends", first_of(str(e))), []
@@ -192,27 +189,34 @@ def judge(exercise, kernel):
     for goal in exercise.goals:
         if goal.counted == "events": yield reached(goal, goal.measure(runs[0]))
     code = [goal for goal in exercise.goals if goal.counted == "code"]
-    signature = (f"void(UniTuple(uint64, {WORDS_BEFORE + 4 * MAP_WORDS}), float32[::1], float32[::1], "
-                 "int64, int64, int64)")
+    signature = (f"void(UniTuple(uint64, {WORDS_BEFORE + 4 * MAP_WORDS}), float32[:, ::1], float32, int64, "
+                 "int64, int64)")
     yield from judge_code(code, with_constants(kernel, exercise.constants), signature)
 
 
 HEAD = """@cuda.jit(launch_bounds=(384, 1))
-def my_three_products(tensor_maps, c, inverse, m, n, k):
-    storage, thread = shared_storage(cuda.shared.array(0, uint16, alignment=16)), uint32(cuda.threadIdx.x)
-    maps = PartMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1),
-                    tensor_map_address(tensor_maps, 2), tensor_map_address(tensor_maps, 3))
+def my_three_products(tensor_maps, c, undo, m, n, k):
+    thread = uint32(cuda.threadIdx.x)
+    storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
+    maps = PartMaps(
+        tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1),
+        tensor_map_address(tensor_maps, 2), tensor_map_address(tensor_maps, 3))
     init(storage, thread)
     cuda.syncthreads()
-    grid, block = work_grid(m, n, k, uint32(1)), uint32(cuda.blockIdx.x)
+    grid = work_grid(m, n, k, uint32(1))
+    k_tile, (row, col) = uint32(0), tile_origin(uint32(cuda.blockIdx.x), grid)
     if thread < 128:
         setmaxnreg_dec(40)
-        if thread == 0: produce(storage, maps, grid, block, grid.tiles)
+        state = PipelineState(uint32(0), uint32(1))
+        while thread == 0 and k_tile < grid.k_tiles:
+            producer_acquire(storage, state)
+            load_k_tile(storage, state.stage, maps, row, col, k_tile)
+            state, k_tile = advance(state), uint32(k_tile + 1)
     else:
         setmaxnreg_inc(232)
-        warpgroup, releases = uint32(thread // 128 - 1), thread % 32 == 0
-        sums, cross, previous = ZEROS, ZEROS, uint32(0)
-        state, k_tile = PipelineState(uint32(0), uint32(0)), uint32(0)
+        state, previous = PipelineState(uint32(0), uint32(0)), uint32(0)
+        warpgroup, sums, cross = uint32(thread // 128 - 1), ZEROS, ZEROS
+        releases = thread % 32 == 0
         while k_tile < grid.k_tiles:
             consumer_wait(storage, state)
             a_hi, a_lo, b_hi, b_lo = descriptors(storage, state.stage, warpgroup)
@@ -227,14 +231,12 @@ RELEASE = "            if k_tile > 0: consumer_release(storage, previous, releas
 ON = "            previous, state, k_tile = state.stage, advance(state), uint32(k_tile + 1)\n"
 LAST = "        cross = wgmma_wait_group(cross)\n"
 ADD = "        sums = add_outer(sums, (float32(1 / 2048),), cross)\n"
-TAIL = """        row, col = tile_origin(block, grid)
-        store_results(c, inverse, n, sums, uint32(row + 64 * warpgroup), col, thread)
-"""
+WRITE = "        write(c, row, col, warpgroup, thread, sums, undo)\n"
 BODY = HI_HI + CROSS + WAIT + PROMOTE + RELEASE
-REFERENCE = HEAD + BODY + ON + LAST + ADD + TAIL
+REFERENCE = HEAD + BODY + ON + LAST + ADD + WRITE
 
 
-def body(*pairs): return HEAD + replaced(BODY, *pairs) + ON + LAST + ADD + TAIL
+def body(*pairs): return HEAD + replaced(BODY, *pairs) + ON + LAST + ADD + WRITE
 SOLUTIONS = {
     "reference": REFERENCE,
     "released before hi·hi is promoted": body((RELEASE, ""), (WAIT, RELEASE + WAIT)),
@@ -249,12 +251,12 @@ def multiply_parts(sums, cross, storage, stage, warpgroup):
 
 """ + HEAD[:HEAD.index("            a_hi")] + """
             sums, cross = multiply_parts(sums, cross, storage, state.stage, warpgroup)
-""" + RELEASE + ON + LAST + ADD + TAIL,
+""" + RELEASE + ON + LAST + ADD + WRITE,
     "hi·hi in two calls": body((HI_HI, """
             main = wgmma_mma_async_f16(ZEROS, a_hi, b_hi, NEXT_A, NEXT_B, 2, 1, 3, 0)
             main = wgmma_mma_async_f16(main, a_hi + 2 * NEXT_A, b_hi + 2 * NEXT_B, NEXT_A, NEXT_B, 2, 1, 4, 1)
 """)),
-    "the first k tile before the loop": HEAD[:HEAD.index("        while")] + """
+    "the first k tile before the loop": HEAD[:HEAD.rindex("        while")] + """
         consumer_wait(storage, state)
         a_hi, a_lo, b_hi, b_lo = descriptors(storage, uint32(0), warpgroup)
 """ + (HI_HI + LO_HI.replace("3, 1)", "3, 0)").replace("(cross", "(ZEROS") + HI_LO + WAIT
@@ -262,23 +264,22 @@ def multiply_parts(sums, cross, storage, stage, warpgroup):
         while k_tile < grid.k_tiles:
             consumer_wait(storage, state)
             a_hi, a_lo, b_hi, b_lo = descriptors(storage, state.stage, warpgroup)
-""" + BODY.replace("if k_tile > 0: ", "") + ON + LAST + ADD + TAIL,
+""" + BODY.replace("if k_tile > 0: ", "") + ON + LAST + ADD + WRITE,
     "arrivals by hand, and the last stage is released, too": HEAD + HI_HI + CROSS + WAIT + PROMOTE + """
             if releases and k_tile != 0: mbarrier_arrive(empty_barrier(storage, previous))
 """ + ON + """        sums = add_outer(sums, wgmma_wait_group(cross), (float32(0.5**11),))
         consumer_release(storage, previous, releases)
-""" + TAIL}
+""" + WRITE}
 
 
 def mutant(name, old, new, verdict): return Mutant(name, BODY, replaced(BODY, (old, new)), verdict)
 def with_more(name, calls, pending, factor):
     "The reference with a fourth set of sums."
-    head = replaced(HEAD, ("sums, cross", f"sums, {name}, cross"), ("ZEROS, ZEROS", "ZEROS, ZEROS, ZEROS"))
+    head = replaced(HEAD, ("sums, cross =", f"sums, {name}, cross ="), ("ZEROS, ZEROS", "ZEROS, " * 2 + "ZEROS"))
     return (head + replaced(BODY, (HI_LO, calls), ("2)", pending)) + ON + LAST
             + LAST.replace("cross", name) + ADD
-            + ADD.replace("cross", name).replace("float32(1 / 2048)", factor) + TAIL)
+            + ADD.replace("cross", name).replace("float32(1 / 2048)", factor) + WRITE)
 
-STORE = "        store_results(c, inverse, n, sums, uint32(row + 64 * warpgroup), col, thread)\n"
 MUTANTS = (
     Mutant("not written", BODY, "            ...\n", "written"),
     Mutant("the library's products", REFERENCE,
@@ -286,7 +287,7 @@ MUTANTS = (
            "from numba_matmul.kernels.k19_float32_on_tensor_cores import part_multiplier\n"
            "mma = part_multiplier(WgmmaTile(64, 64, 2, parts=2), True)\n" + HEAD
            + "            cross, sums = mma((cross, sums), storage, state.stage, warpgroup)\n" + RELEASE + ON
-           + LAST + ADD + TAIL, "your own"),
+           + LAST + ADD + WRITE, "your own"),
     # which products
     mutant("hi·hi alone", CROSS + WAIT, WAIT.replace("2)", "0)"), "correct"),
     mutant("no lo·hi", CROSS + WAIT, HI_LO + WAIT.replace("2)", "1)"), "correct"),
@@ -359,9 +360,9 @@ MUTANTS = (
     Mutant("divided by 2048 twice", "float32(1 / 2048)", "float32(1 / 2048**2)", "correct"),
     Mutant("hi·hi divided instead", "add_outer(sums, (float32(1 / 2048),), cross)",
            "add_outer(cross, (float32(1 / 2048),), sums)", "correct"),
-    Mutant("stored twice", STORE, STORE + STORE, "one store each"))
+    Mutant("written twice", WRITE, WRITE + WRITE, "one store each"))
 EXERCISES = (Exercise(
-    "19b", "my_three_products", page=page, judge=judge, constants=given(page.LARGE),
+    "19b", "my_three_products", page=page, judge=judge, constants=names_of(page.LARGE),
     goals=(
         Goal("products", partial(products, 5), most=3, unit="per k tile", counted="events",
              hint="lo·lo is 2⁻²² of hi·hi at most: leave it out"),
@@ -416,7 +417,7 @@ EXERCISES = (Exercise(
         "compiles": "the message names what is missing or has the wrong type"},
     preamble="""from numba import uint16
 from numba_matmul.gemm.pipeline import (
-    PipelineState, consumer_release, consumer_wait, empty_barrier, full_barrier)
+    PipelineState, consumer_release, consumer_wait, empty_barrier, full_barrier, producer_acquire)
 from numba_matmul.kernels.k16_tma_wgmma import NEXT_A, NEXT_B
 from numba_matmul.kernels.k19_float32_on_tensor_cores import PartMaps
 from numba_matmul.ptx.core import add_outer, add_tuples
