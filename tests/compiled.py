@@ -20,7 +20,8 @@ def cases():
         shape = kernel.fitted(*shape)
         return (f"{kernel.name} {'×'.join(map(str, shape))} {options or ''}".strip(), kernel,
                 partial(kernel.fn, **options), shape)
-    def own(kernel): return dict(tile=kernel.tiles.tile) if kernel.number == 19 else {}  # else kernel 14 does it
+    def own(kernel):  # where kernel 14 would do it
+        return dict(tile=kernel.tiles.tile) if kernel.number == 19 else {}
     for kernel in KERNELS.values():
         yield from (case(kernel, shape, **own(kernel)) for shape in SHAPES)
     for kernel in [kernel for kernel in KERNELS.values() if kernel.tiles]:
