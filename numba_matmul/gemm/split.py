@@ -156,7 +156,7 @@ def store_parts(
 def split_rows_kernel(
     read4: Callable,  # see `balanced_reader`
     balanced: bool,   # see `balanced_reader`
-    kept: int = 4,    # fours that a thread keeps in registers from its first pass over the row to the second
+    kept: int,        # see `KEPT`
 ):
     "A kernel, one block per row: find the row's largest element, scale the row, and split it."
     read = balanced_reader(read4, balanced)
@@ -239,6 +239,7 @@ def parts_of(
     return Parts(hi, lo, allocate(rows, kind="float32"))
 
 SPLIT_THREADS = 1024  # of a block, at most
+KEPT = 4              # fours that a thread keeps in registers from its first pass over a row to the second
 
 
 def split_launch(
@@ -252,7 +253,7 @@ def split_launch(
     rows, cols = x.shape
     pitch = parts.hi.shape[1]
     threads = min(SPLIT_THREADS, cdiv(pitch, 16 * 32) * 32)
-    kept = min(4, cdiv(pitch, 4 * threads))
+    kept = min(KEPT, cdiv(pitch, 4 * threads))
     least, small = np.float32(2.0**-12 / k), np.float32(2.0**-13 / k**0.5)
     args = (x.ravel(), np.uint32(cols), (other or parts).inverse, parts.hi.ravel(), parts.lo.ravel(),
             np.uint32(pitch), parts.inverse, least, small)

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'SMALL_ROWS', 'START', 'K_TILE', 'SPLIT_MB', 'C_MB', 'ODD_C_MB', 'REDUCE', 'REDUCE_MB', 'CYCLES',
-           'SMALL_TILES', 'TURNS', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps', 'part_loader', 'part_multiplier',
-           'wait_for_parts', 'part_mainloop', 'ScaledTarget', 'float32_pair_writer', 'float32_epilogue', 'shared_bytes',
-           'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'fours_of', 'product_launches', 'estimate',
-           'select_config', 'by_stream_k', 'plan_tensor_cores', 'split', 'sgemm_tensor_cores']
+           'SMALL_TILES', 'TURNS', 'LONG_ROWS', 'TINY', 'SMALL', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps',
+           'part_loader', 'part_multiplier', 'wait_for_parts', 'part_mainloop', 'ScaledTarget', 'float32_pair_writer',
+           'float32_epilogue', 'shared_bytes', 'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'fours_of',
+           'product_launches', 'estimate', 'select_config', 'by_stream_k', 'plan_tensor_cores', 'split',
+           'sgemm_tensor_cores']
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #73648848
 import warnings
@@ -455,20 +456,34 @@ sgemm_tensor_cores.plan = plan_tensor_cores
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2), parts=(2,))
 TURNS = [dict(tile=WgmmaTile(*tile, parts=2)) | variant for tile, variant in (
     ((64, 64, 2, 1), {}), ((64, 128, 3, 2), {}), ((64, 64, 2, 2), dict(blocks=1)), ((128, 64, 2, 1), dict(blocks=2)))]
-PATHS = (edge_paths(TURNS[0], strips=False) + (
+LONG_ROWS = dict(SPLIT_THREADS=32, KEPT=1)  # a row of more than 128 numbers doesn't stay in registers
+TINY, SMALL = 2.0**-60, 2.0**-31  # beside 1: too small for parts; too small if the other matrix has one, too
+PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=False) + (
     Path("its own tile", (37, 48, 24), 0.5, -1.5, dict(tile=LARGE)),
     Path("by kernel 14", (37, 48, 24), 0.5, -1.5),
-    Path("whole tiles", (64, 128, 320), -0.75, 0.0, TURNS[2]),
-    Path("whole tiles, beta", (64, 128, 192), 0.5, -1.5, TURNS[0]),
-    Path("two consumers", (128, 64, 320), 0.5, -1.5, TURNS[3]),
-    Path("rests of all, odd", (71, 83, 331), 0.5, -1.5, TURNS[0]),
-    Path("rests of all, even", (70, 130, 134), -0.75, 0.0, TURNS[1]),
-    Path("A not aligned", (66, 64, 68), 0.5, -1.5, TURNS[0], skips=(1, 0, 0)),
-    Path("B and C not aligned", (66, 64, 68), 0.5, -1.5, TURNS[0], skips=(0, 1, 1)),
-    Path("parts of sums", (130, 72, 264), 0.5, -1.5, TURNS[0] | dict(split_k=2, blocks=3)),
-    Path("parts of sums, C not read", (64, 66, 200), options=TURNS[0] | dict(split_k=3)),
-    Path("trusted", (70, 67, 130), 0.5, -1.5, TURNS[0] | dict(range="trust")),
-    Path("a row longer than a block keeps", (3, 5, 700), options=TURNS[0], constants=dict(SPLIT_THREADS=32))))
+    Path("whole tiles", (64, 128, 128), -0.75, 0.0, TURNS[2]),
+    Path("whole tiles, beta", (64, 64, 64), 0.5, -1.5, TURNS[0]),
+    Path("two consumers", (72, 20, 136), 0.5, -1.5, TURNS[3]),
+    Path("rests of all, odd", (9, 67, 139), 0.5, -1.5, TURNS[0]),
+    Path("rests of all, even", (10, 130, 70), -0.75, 0.0, TURNS[1]),
+    Path("A not aligned", (34, 20, 36), 0.5, -1.5, TURNS[0], skips=(1, 0, 0)),
+    Path("B and C not aligned", (34, 20, 36), 0.5, -1.5, TURNS[0], skips=(0, 1, 1)),
+    Path("parts of sums", (66, 20, 136), 0.5, -1.5, TURNS[0] | dict(split_k=2, blocks=3)),
+    Path("parts of sums, C not read", (10, 34, 136), options=TURNS[0] | dict(split_k=3)),
+    Path("trusted", (20, 35, 70), 0.5, -1.5, TURNS[0] | dict(range="trust")),
+    Path("or refused", (20, 35, 70), 0.5, -1.5, TURNS[0] | dict(range="refuse")),
+    Path("rows longer than a block keeps", (2, 129, 132), options=TURNS[0], constants=LONG_ROWS),
+    Path("B out of range", (5, 8, 20), 0.5, -1.5, TURNS[0], numbers=(("b", (1, 2), TINY),)),
+    Path("B out of range, parts of sums", (5, 8, 70), 0.5, -1.5, TURNS[0] | dict(split_k=2),
+         numbers=(("b", (1, 2), TINY),)),
+    Path("small numbers in both", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("a", (0, 0), SMALL), ("b", (1, 2), SMALL))),
+    Path("small numbers in B, a row of zeros", (5, 8, 20), 0.5, -1.5, TURNS[0] | dict(range="refuse"),
+         numbers=(("b", (1, 2), SMALL), ("a", 3, 0.0))),
+    Path("A too small once it is balanced", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("b", 1, 2.0**-100), ("a", (0, 1), 2.0**-20))),
+    Path("A too large once it is balanced", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("b", 1, 2.0**120), ("a", (0, 1), 2.0**30)))))
 COMPILED = (dict(tile=LARGE, split_k=2), dict(tile=LARGE, range="trust"), dict(tile=SMALL_ROWS, read_c=True))
 KERNEL = Kernel(19, "sgemm_tensor_cores", "Float32 on the tensor cores", "float32", sgemm_tensor_cores,
                 sgemm_tensor_cores_kernel, capability=(9, 0, "a"), uses_tma=True, fallback=k14_stream_k.KERNEL,

@@ -112,8 +112,10 @@ def cvt_rn_f16x2_f32(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to float16 (to nearest, ties to even; infinity from 65520 on). PTX ISA, cvt."
-    both = np.array((low, high), np.float32)
-    with np.errstate(over="ignore"): return both.astype(np.float16).view(np.uint32)[0]
+    with np.errstate(over="ignore"): both = np.array((low, high), np.float32).astype(np.float16)
+    bits = both.view(np.uint16)
+    if low != low or high != high: bits = np.where(np.isnan(both), np.uint16(0x7FFF), bits)
+    return bits.view(np.uint32)[0]
 
 def _emit_unpack_f16x2(context, builder, kinds, args):
     from llvmlite import ir
