@@ -41,7 +41,7 @@ from contextlib import suppress
 from functools import _lru_cache_wrapper, cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 import cloudpickle
 import numba_matmul  # first: it chooses between the GPU and the simulator
@@ -74,6 +74,7 @@ def kernel_parts(kernel):
         grid = kernel.grid_dim
         configuration = grid and (grid, kernel.block_dim, 0, kernel.dynshared_size)
         return kernel.fn, getattr(kernel, "options", {"device": kernel._device}), configuration
+    if isinstance(kernel, ModuleType): return None  # the simulator's cuda takes long to say what it lacks
     configuration, launch = None, getattr(kernel, "dispatcher", None)
     if launch is not None and hasattr(kernel, "griddim"):
         size = OptIn(kernel.sharedmem) if kernel.pre_launch_callbacks else kernel.sharedmem

@@ -69,6 +69,8 @@ SPECIAL = np.array([
     0x7FC00000, 0xFFC12345, 0x7F800001,              # NaN, one of them signaling
     0x00000001, 0x807FFFFF, 0x00800000,              # subnormal, and the smallest that is not
     0x3F808000, 0x3F818000, 0xBF808001, 0x00008000,  # halfway between two bfloat16, and next to that
+    0x3F801000, 0x3F803000, 0xBF801001, 0x33000000,  # the same of float16, and of its subnormal ones
+    0x33000001, 0x387FE000, 0x477FEFFF, 0xC77FF000,  # next to that; where its infinity begins
     0x7F7FFFFF, 0xFF7F7FFF, 0x7F7F8000],
     np.uint32)  # the largest; large ones that round to the largest, or to infinity
 
@@ -114,6 +116,20 @@ def bfloat16(x):
         rounded = np.rint(exact / unit) * unit
         bits = np.where(np.isfinite(exact), rounded, exact).astype(np.float32).view(np.uint32) >> 16
     return np.where(np.isnan(x), 0x7FFF, bits).astype(np.uint16)
+
+
+def float16(x):
+    "The 16 bits of float32, rounded to nearest, ties to even, by arithmetic on the numbers themselves."
+    exact = np.asarray(x, np.float32).astype(float)
+    with np.errstate(all="ignore"):
+        _, exponent = np.frexp(exact)
+        unit = np.ldexp(1.0, np.maximum(exponent - 11, -24))  # of 11 bits, and of the subnormal ones
+        size = np.abs(np.rint(exact / unit) * unit)
+        number, exponent = np.frexp(size)
+        normal = np.ldexp(number, 11) - 1024 + 1024 * (exponent + 14)
+        bits = np.where(size < 2.0**-14, size * 2**24, normal)
+    bits = np.where(size < 65536, np.nan_to_num(bits), 0x7C00).astype(np.uint16)
+    return np.where(np.isnan(x), 0x7FFF, bits | np.signbit(exact) * np.uint16(0x8000)).astype(np.uint16)
 
 
 def from_bits(bits): return (bits.astype(np.uint32) << 16).view(np.float32).astype(float)

@@ -7,21 +7,22 @@ import numpy as np
 from numba import cuda, float32, uint16, uint32, uint64
 
 from numba_matmul.ptx.ampere import (
-    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ex2_approx_ftz_f32,
-    ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, unpack_bf16)
+    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
+    ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
+    unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, global_address, load2, load4, load_fours_at, shared_address, store2,
-    store4, store_fours, store_relaxed, to_array)
+    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2, load4, load_fours_at,
+    shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init,
     fence_proxy_async, fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive,
     mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
-    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_wait_group)
+    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 from instruction_cases import (
-    AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, floats, from_bits, halves, moderate,
-    neighbours, places, words)
+    AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits, halves,
+    moderate, neighbours, places, words)
 
 # Wide accesses
 
@@ -157,6 +158,26 @@ def store_pair_kernel(pairs, place, a, out):
     store_pair(memory, uint32(place[t]), pairs[t])
     cuda.syncthreads()
     for i in range(4): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+
+
+@cuda.jit
+def store_pairs_kernel(pairs, place, a, out):
+    memory = cuda.shared.array(256, uint16, alignment=16)
+    t = uint32(cuda.threadIdx.x)
+    for i in range(8): memory[t + uint32(32 * i)] = uint16(0)
+    cuda.syncthreads()
+    store_pairs(a, uint64(place[t]), pairs[t, 0], pairs[t, 1])
+    store_pairs(memory, uint32(place[t]), pairs[t, 0], pairs[t, 1])
+    cuda.syncthreads()
+    for i in range(8): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+
+
+@case("store_pairs")
+def pairs_store(rng):
+    pairs, at = words(rng, 32, 2), places(rng, 32, 4, 256)
+    a, zeros = Out(256, np.uint16).array, np.zeros(256, np.uint16)
+    for x in a, zeros: x[at[:, None] + np.arange(4)] = pairs.view(np.uint16)
+    return store_pairs_kernel, 32, (pairs, at, Out(256, np.uint16), Out(256, np.uint16)), [a, zeros]
 
 
 @case("store_pair")
@@ -312,6 +333,49 @@ def unpacked(rng):
     pairs = bfloat16(floats(rng, 64, 2)).view(np.uint32)[:, 0]
     return (unpack_kernel, 64, (pairs, Out((64, 2), np.float32)),
             [np.stack([pairs << 16, pairs & 0xFFFF0000], 1).astype(np.uint32).view(np.float32)])
+
+
+@cuda.jit
+def cvt_f16_kernel(x, out):
+    t = uint32(cuda.threadIdx.x)
+    out[t] = cvt_rn_f16x2_f32(x[t, 0], x[t, 1])
+
+
+@case("cvt_rn_f16x2_f32", needs=AMPERE)
+def rounded_pairs_of_float16(rng):
+    x = np.where(rng.random((128, 2)) < 0.5, floats(rng, 128, 2), moderate(rng, 128, 2))
+    return cvt_f16_kernel, 128, (x, Out(128, np.uint32)), [float16(x).view(np.uint32)[:, 0]]
+
+
+@cuda.jit
+def unpack_f16_kernel(pairs, out):
+    t = uint32(cuda.threadIdx.x)
+    low, high = unpack_f16x2(pairs[t])
+    out[t, 0], out[t, 1] = low, high
+
+
+@case("unpack_f16x2")
+def unpacked_float16(rng):
+    pairs = words(rng, 64)
+    bits = halves(pairs).astype(int)
+    exponent, fraction = bits >> 10 & 31, bits & 1023
+    size = np.where(exponent, np.ldexp(1024.0 + fraction, exponent - 25), np.ldexp(1.0 * fraction, -24))
+    size = np.where(exponent < 31, size, np.where(fraction, np.nan, np.inf))
+    wanted = np.where(bits >> 15, -size, size).astype(np.float32)
+    return unpack_f16_kernel, 64, (pairs, Out((64, 2), np.float32)), [Near(wanted)]
+
+
+@cuda.jit
+def bits_kernel(x, bits, out, numbers):
+    t = uint32(cuda.threadIdx.x)
+    out[t], numbers[t] = float_as_uint(x[t]), uint_as_float(bits[t])
+
+
+@case("float_as_uint", "uint_as_float")
+def numbers_and_bits(rng):
+    x, bits = floats(rng, 64), floats(rng, 64).view(np.uint32)
+    return (bits_kernel, 64, (x, bits, Out(64, np.uint32), Out(64, np.float32)),
+            [x.view(np.uint32), bits.view(np.float32)])
 
 
 @cuda.jit
@@ -733,3 +797,43 @@ def warpgroup_product(rng, n, transpose):
     row, col = 16 * (t // 32) + t % 32 // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (t % 4) + i % 2
     return (wgmma_kernel(n, transpose), 128, (numbers, Out((128, n // 2), np.float32)),
             [Near((a @ b)[row, col].astype(np.float32), 8 * relative * (np.abs(a) @ np.abs(b))[row, col])])
+
+
+OF_A, OF_B = np.uint64(1 << 16 | 64 << 32 | 1 << 62), np.uint64(512 << 16 | 64 << 32 | 1 << 62)  # as above
+N = 64
+UNSET = (np.float32(np.nan),) * (N // 2)
+
+
+@cuda.jit
+def promoted_kernel(numbers, out, sums):
+    memory = cuda.shared.array(16384, uint16, alignment=1024)
+    t = uint32(cuda.threadIdx.x)
+    for i in range(128): memory[t + uint32(128 * i)] = numbers[t + uint32(128 * i)]
+    fence_proxy_async()
+    cuda.syncthreads()
+    start = uint32(shared_address(memory, uint64(0)))
+    a, b = OF_A | uint64(start >> uint32(4)), OF_B | uint64(uint32(start + uint32(16384)) >> uint32(4))
+    first = wgmma_mma_async_f16(UNSET, a, b, 2, 128, 4, 1, 2, 0)
+    a, b = uint64(a + uint64(512)), uint64(b + uint64(512))  # the next tiles, 8192 bytes behind
+    second = wgmma_mma_async_f16(UNSET, a, b, 2, 128, 4, 1, 2, 0)
+    first = wgmma_wait_prior(first, 1)
+    for i in range(N // 2): out[t, i] = first[i]
+    second = wgmma_wait_group(second)
+    both = add_tuples(first, second)
+    for i in range(N // 2): sums[t, i] = both[i]
+
+
+@case("wgmma_mma_async_f16", "wgmma_wait_prior", "wgmma_wait_group", "add_tuples", needs=HOPPER)
+def promoted_product(rng):
+    "Two products; the sums of the first are read while the second may still run. Then both are added."
+    exact = rng.random() < 0.5
+    a, b = (float16(rng.integers(-8, 9, (2, 64, 64)) if exact else rng.standard_normal((2, 64, 64)))
+            for _ in "ab")
+    numbers = np.concatenate([swizzled(tile) for tile in (*a, *b)])
+    a, b = (x.view(np.float16).astype(float) for x in (a, b))
+    i, t = np.arange(N // 2), np.arange(128)[:, None]
+    row, col = 16 * (t // 32) + t % 32 // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (t % 4) + i % 2
+    products = [(x @ y)[row, col] for x, y in zip(a, b)]
+    bound = 0.0 if exact else 2.0**-19 * (np.abs(a) @ np.abs(b)).sum(0)[row, col]
+    return (promoted_kernel, 128, (numbers, *(Out((128, N // 2), np.float32) for _ in range(2))),
+            [Near(x.astype(np.float32), bound) for x in (products[0], sum(products))])

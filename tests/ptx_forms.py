@@ -5,17 +5,18 @@ from inspect import signature
 from numba import cuda, float32, uint16, uint32, uint64
 
 from numba_matmul.ptx.ampere import (
-    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, ex2_approx_ftz_f32,
-    ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, unpack_bf16)
+    cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
+    ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
+    unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, global_address, load2, load4, load_fours_at, shared_address, store2,
-    store4, store_fours, store_relaxed, to_array)
+    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2, load4, load_fours_at,
+    shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init,
     fence_proxy_async, fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive,
     mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
-    stmatrix, wgmma_mma_async, wgmma_wait_group)
+    stmatrix, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
@@ -98,6 +99,11 @@ def two_products(a, b):
     return wgmma_mma_async(acc, b, a, 2, 128, 1, 0, 0, 1)
 
 
+def product_of_float16(a, b):
+    zeros = (float32(0), float32(0), float32(0), float32(0))
+    return wgmma_mma_async_f16(zeros, a, b, 2, 128, 1, 1, 1, 0)
+
+
 def outs(*values, size=32):
     return [f"st.global.b{size} [out+{size // 8 * i}], {x}" for i, x in enumerate(values)]
 
@@ -168,6 +174,9 @@ FORMS = {
     "cvt_rn_bf16x2_f32": Form(  # the first source becomes the upper half
         lambda low, high: cvt_rn_bf16x2_f32(low, high), "sm_80", MOVE + "cvt",
         ["cvt.rn.bf16x2.f32 out[0], high, low"], "float32, float32, uint32[::1]", 1, volatile=False),
+    "cvt_rn_f16x2_f32": Form(
+        lambda low, high: cvt_rn_f16x2_f32(low, high), "sm_80", MOVE + "cvt",
+        ["cvt.rn.f16x2.f32 out[0], high, low"], "float32, float32, uint32[::1]", 1, volatile=False),
     "ex2_approx_ftz_f32": Form(
         lambda x: ex2_approx_ftz_f32(x), "sm_75", "Floating Point: ex2", ["ex2.approx.ftz.f32 out[0], x"],
         "float32, float32[::1]", 1, volatile=False),
@@ -223,6 +232,10 @@ FORMS = {
         ["ld.global.v4.b32 {v0, v1, v2, v3}, [array+16]", "ld.global.v4.b32 {v4, v5, v6, v7}, [array+80]",
          *(f"add.f32 out[{i}], {'abcddcba'[i]}, v{i}" for i in range(8))],
         "float32, " * 4 + "float32[::1], float32[::1]", 8, volatile=False),
+    "add_tuples": Form(
+        lambda a, b, c, d: add_tuples((a, b), (c, d)), "sm_75", "Floating-Point: add",
+        ["add.f32 out[0], a, c", "add.f32 out[1], b, d"], "float32, " * 4 + "float32[::1]", 2,
+        volatile=False),
     "to_array": Form(
         tuple_to_array, "sm_75", MOVE + "st", outs("b", "a", "c"), "float32, float32, float32, float32[::1]",
         3,
@@ -241,6 +254,15 @@ FORMS = {
     "unpack_bf16": Form(
         lambda bits: unpack_bf16(bits), "sm_75", "Logic and Shift: shl, and", outs("bits<<16", "bits&-65536"),
         "uint32, float32[::1]", 2, volatile=False),
+    "unpack_f16x2": Form(
+        lambda bits: unpack_f16x2(bits), "sm_75", MOVE + "cvt",
+        ["cvt.f32.f16 out[0], low", "cvt.f32.f16 out[1], high"], "uint32, float32[::1]", 2, volatile=False),
+    "float_as_uint": Form(
+        lambda x: float_as_uint(x), "sm_75", MOVE + "mov", outs("x"), "float32, uint32[::1]", 1,
+        volatile=False),
+    "uint_as_float": Form(
+        lambda bits: uint_as_float(bits), "sm_75", MOVE + "mov", outs("bits"), "uint32, float32[::1]", 1,
+        volatile=False),
     "pack_scaled": Form(
         lambda x, y, z, w, alpha: pack_scaled((x, y, z, w), alpha), "sm_80", MOVE + "cvt",
         ["cvt.rn.bf16x2.f32 out[0], y*alpha, x*alpha", "cvt.rn.bf16x2.f32 out[1], w*alpha, z*alpha"],
@@ -263,6 +285,9 @@ FORMS = {
     "store_pair": Form(
         lambda array, pair: store_pair(array, uint64(4), pair), "sm_75", MOVE + "st",
         ["st.global.b32 [array+8], pair"], "uint16[::1], uint32", volatile=False),
+    "store_pairs": Form(
+        lambda array, first, second: store_pairs(array, uint64(4), first, second), "sm_75", MOVE + "st",
+        ["st.global.v2.b32 [array+8], {first, second}"], "uint16[::1], uint32, uint32", volatile=False),
     "move_eight": Form(
         lambda target, source: move_eight(target, uint64(16), source, uint64(8)), "sm_75", MOVE + "ld, st",
         ["ld.global.v4.b32 {v0, v1, v2, v3}, [source+16]", "st.global.v4.b32 [target+32], {v0, v1, v2, v3}"],
@@ -284,6 +309,18 @@ FORMS = {
     "wgmma_wait_group": Form(
         lambda a, b: wgmma_wait_group((a, b)), "sm_90a", WARPGROUP + "wgmma.wait_group",
         ["wgmma.wait_group.sync.aligned 0", *outs("a", "b")], "float32, float32, float32[::1]", 2,
+        convergent=True),
+    "wgmma_mma_async_f16": Form(
+        product_of_float16, "sm_90a",
+        WARPGROUP + "wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group",
+        ["wgmma.fence.sync.aligned",
+         "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {out[0], out[1], out[2], out[3]}, "
+         "a+0, b+0, 0, 1, 1, 0, 1",
+         "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned 1"],
+        "uint64, uint64, float32[::1]", 4, convergent=True),
+    "wgmma_wait_prior": Form(
+        lambda a, b: wgmma_wait_prior((a, b), 2), "sm_90a", WARPGROUP + "wgmma.wait_group",
+        ["wgmma.wait_group.sync.aligned 2", *outs("a", "b")], "float32, float32, float32[::1]", 2,
         convergent=True),
     "stmatrix": Form(
         lambda address, swizzle, a, b, c, d: stmatrix(address, swizzle, (d, a, b, c, d, d, c, b, a), 1, 2),

@@ -25,9 +25,10 @@ ONE_WAY = {
     ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
     ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of test_torch_ops_layers.py",
 }
-# What no path takes: a lesson's kernel for sizes that fit, and the layers of test_torch_ops_layers.py.
+# What no path takes: a lesson's kernel for sizes that fit, the layers of test_torch_ops_layers.py, and what
+# test_split.py asks for.
 ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher",
-             "finished_pairs", "fused_epilogue")
+             "finished_pairs", "fused_epilogue", "nobody_looked_kernel")
 # those of bfloat16 share more than others
 BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]
 GROUPS = [[number] for number in KERNELS if number not in BF16] + [BF16]
@@ -159,6 +160,7 @@ def test_paths(numbers):
     for number, paths in found.items(): what_was_launched(KERNELS[number], paths)
     own = {KERNELS[number].fn.__module__.removeprefix("numba_matmul.") for number in numbers}
     if 13 in numbers: own.add("gemm.ring")
+    if 19 in numbers: own.add("gemm.split")
     if 16 in numbers: own |= {"gemm.epilogue", "gemm.pipeline", "gemm.schedule"}
     missing = []
     for key in keys:

@@ -38,6 +38,21 @@ class Kernel:
         return SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: function))
 
 
+def without_a_gpu(gemm_plan, note):
+    "In a child: calls are checked, and launches noted, with no GPU."
+    def checked(a, b, c, alpha, beta, dtype, others):
+        if c is None: c = Matrix(C, a.shape[0], b.shape[1])
+        (m, k), n, others = a.shape, b.shape[1], others or {}
+        return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c, others=others,
+                               spans=[gemm_plan.span(x) for x in (a, b, c)])
+
+    gemm_plan._launch, gemm_plan.gemm_args = note, checked
+    gemm_plan.current_gpu = lambda: SimpleNamespace(id=0)
+    gemm_plan.allow_shared_memory = gemm_plan.need_shared_memory = lambda *_: None
+    gemm_plan.array_like = lambda x, shape: Matrix(5 << 20, *shape)
+    gemm_plan.workspace_of = lambda stream, size: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
+
+
 def planned_calls():
     """In a child, with the compiler's side of Numba: calls of a host function, and what the driver got of
     each (grid, block, shared bytes, stream, number of attributes, the arguments' fields); and for which
@@ -53,17 +68,7 @@ def planned_calls():
         launches.append((tuple(config[:3]), tuple(config[3:6]), config[6], stream, config[12], arguments))
         return 0
 
-    def checked(a, b, c, alpha, beta, dtype):
-        if c is None: c = Matrix(C, a.shape[0], b.shape[1])
-        (m, k), n = a.shape, b.shape[1]
-        return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c,
-                               spans=[gemm_plan.span(x) for x in (a, b, c)])
-
-    gemm_plan._launch, gemm_plan.gemm_args = note, checked
-    gemm_plan.current_gpu = lambda: SimpleNamespace(id=0)
-    gemm_plan.allow_shared_memory = gemm_plan.need_shared_memory = lambda *_: None
-    gemm_plan.array_like = lambda x, shape: Matrix(5 << 20, *shape)
-    gemm_plan.workspace_of = lambda stream, size: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
+    without_a_gpu(gemm_plan, note)
 
     def plan(g, tile=None):
         planned.append((g.m, g.n, g.k, g.alpha, g.beta, tile))
@@ -137,6 +142,39 @@ def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(fou
         assert got[5][:-1] == fields(a, b, c)
     # attributes: only blocks that wait for each other have one
     assert [got[4] for got in launches] == [0, 0, 0, 1]
+
+
+def calls_with_further_arrays():
+    "In a child: the addresses that launches get, for which of them a plan was made, and what is refused."
+    import numba_matmul.gemm.plan as gemm_plan
+    launches, planned, refused = [], [], []
+
+    def note(config, function, pointers, _):
+        fields = ctypes.cast(pointers, ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64)))
+        launches.append([fields[9 * i + 4][0] for i in range(2)])
+        return 0
+
+    def plan(g):
+        planned.append(dict(g.others))
+        return gemm_plan.Plan([gemm_plan.Launch(Kernel(77), 1, 1, (g.a, g.others["x"]))])
+
+    without_a_gpu(gemm_plan, note)
+    a, b, c, X = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2), 7 << 20
+    def call(x, c=c): gemm_plan.run(plan, a, b, c, 1.0, 0.0, others=dict(x=x))
+    for at, rows in (X, 2), (X + 64, 2), (X + 4, 2), (X, 4), (X, 2): call(Matrix(at, rows, 2))
+    for _ in range(2): call(Matrix(X, 2, 2), None)
+    for at in A, B + 16, C:
+        try: call(Matrix(at, 2, 2))
+        except ValueError as error: refused.append(str(error))
+    return launches, len(planned), refused
+
+
+def test_further_arrays_of_a_call_are_operands_of_its_plan():
+    launches, planned, refused = in_child(calls_with_further_arrays, simulator=False)
+    X = 7 << 20
+    # new: the first, another alignment, another shape, no C
+    assert launches == [[A, x] for x in (X, X + 64, X + 4, X, X, X, X)] and planned == 4
+    assert refused == [f"x overlaps {name} in memory: pass another array" for name in "abc"]
 
 
 def maps_of_calls():
@@ -223,10 +261,13 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
 
 
 def test_every_host_function_runs_a_plan():
-    "Its body, or that of `tiled`, runs at each call: one line."
+    """Its body, or that of `tiled`, runs at each call: one line; or four, where a call may have further
+    arrays and refuse what the GPU finds."""
     for kernel in KERNELS.values():
         body = ast.parse(textwrap.dedent(inspect.getsource(kernel.fn))).body[0].body
-        assert ast.unparse(body[-1]).startswith("return run(plan") and len(body) <= 2, kernel.name
+        lines = [ast.unparse(line) for line in body if not isinstance(line, ast.Expr)]
+        if kernel.number == 19: assert len(lines) == 4 and lines[1].startswith("c = run(plan")
+        else: assert len(lines) == 1 and lines[0].startswith("return run(plan"), kernel.name
 
 
 def name_of(module): return module.__name__

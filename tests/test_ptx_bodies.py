@@ -21,15 +21,15 @@ from numba import cuda, float32, float64, uint32, uint64
 from numba_matmul.compiler import CompileError, machine_code
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import (
-    cp_async, cp_async_at, cp_async_wait_group, cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, move_eight,
-    rcp_approx_ftz_f32, store_pair, unpack_bf16)
+    cp_async, cp_async_at, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32, ldmatrix, mma_m16n8k16,
+    move_eight, rcp_approx_ftz_f32, store_pair, store_pairs, unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, global_address, load2, load4, load_fours_at, shared_address, store2,
-    store4, store_fours, store_relaxed, to_array)
+    add_fours, add_outer, add_part, add_tuples, global_address, load2, load4, load_fours_at, shared_address,
+    store2, store4, store_fours, store_relaxed, to_array)
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
-    stmatrix, tensor_map_address, wgmma_mma_async)
+    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -90,9 +90,16 @@ WRONG = {  # binding, and what is wrong with it where there are several → its 
     "cp_async_wait_group": lambda pending: cp_async_wait_group(pending + 1),
     "cvt_rn_bf16x2_f32, cut off": cut_off,
     "cvt_rn_bf16x2_f32, halves": lambda low, high: cvt_rn_bf16x2_f32(high, low),
+    "cvt_rn_f16x2_f32, NaN": lambda low, high:
+        np.array([low, high], np.float32).astype(np.float16).view(np.uint32)[0],
+    "cvt_rn_f16x2_f32, halves": lambda low, high: cvt_rn_f16x2_f32(high, low),
     "ex2_approx_ftz_f32": lambda x: np.exp(x),  # not np.exp itself: it would be an instruction from then on
     "rcp_approx_ftz_f32": lambda x: -rcp_approx_ftz_f32(x),
     "unpack_bf16": lambda bits: unpack_bf16(bits)[::-1],
+    "unpack_f16x2": lambda bits: unpack_f16x2(bits)[::-1],
+    "float_as_uint": lambda x: np.uint32(abs(x)),
+    "uint_as_float": lambda bits: np.float32(bits),
+    "add_tuples": lambda x, y: add_tuples(x, x),
     "pack_scaled": lambda acc, alpha: pack_scaled(acc, 1),
     "ldmatrix, transpose": lambda *args: ldmatrix(*args[:-1], 1 - args[-1]),
     "ldmatrix, flip": lambda array, address, offset, step, flip, *others:
@@ -100,6 +107,7 @@ WRONG = {  # binding, and what is wrong with it where there are several → its 
     "mma_m16n8k16, factor": lambda acc, x, y: mma_m16n8k16(acc, (x[0], x[2], x[1], *x[3:]), y),
     "mma_m16n8k16, sums": lambda acc, x, y: mma_m16n8k16((acc[1], acc[0], *acc[2:]), x, y),
     "store_pair": lambda array, index, pair: store_pair(array, index, int(pair) >> 16),
+    "store_pairs": lambda array, index, first, second: store_pairs(array, index, second, first),
     "move_eight": lambda to, at, source, start: move_eight(to, at, source, int(start) ^ 8),
     "mbarrier_init": lambda barrier, count: mbarrier_init(barrier, count - 1),
     "fence_mbarrier_init": nothing,
@@ -115,6 +123,9 @@ WRONG = {  # binding, and what is wrong with it where there are several → its 
         wgmma_mma_async(acc, a, b, step_b, step_b, *others),
     "wgmma_mma_async, transpose b": lambda *args: wgmma_mma_async(*args[:6], args[6] ^ 1, *args[7:]),
     "wgmma_mma_async, transpose a": lambda *args: wgmma_mma_async(*args[:6], args[6] ^ 2, *args[7:]),
+    "wgmma_mma_async_f16, scale": lambda *args: wgmma_mma_async_f16(*args[:-1], 1),
+    "wgmma_mma_async_f16, type": wgmma_mma_async,
+    "wgmma_wait_prior": lambda acc, pending: acc,
     "wgmma_wait_group": lambda acc: acc,
     "stmatrix, swizzle": lambda address, swizzle, *others: stmatrix(address, 0, *others),
     "stmatrix, order": lambda address, swizzle, packed, first, count:

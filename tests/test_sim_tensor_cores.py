@@ -20,8 +20,7 @@ from numba_matmul.kernels.k17_warp_specialized import RULES
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
 from numba_matmul.ptx.core import bind, shared_address, to_array
-from numba_matmul.ptx.hopper import (
-    bar_sync, fence_proxy_async, mbarrier_arrive, wgmma_mma_async, wgmma_wait_group)
+from numba_matmul.ptx.hopper import bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group
 from numba_matmul.registry import KERNELS
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -162,12 +161,6 @@ def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d):
     return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, scale_d)
 
 
-@cuda.jit(device=True)
-def released_too_early(acc, storage, previous, elected):
-    if elected: mbarrier_arrive(uint32(storage.empty + uint32(8) * previous))
-    return wgmma_wait_group(acc)
-
-
 MET = Counter()
 
 
@@ -207,8 +200,9 @@ MISTAKES = {  # kernel, module, what is changed in it, and what the simulator sa
                                                "its stores may still read shared memory"),
     "warp_specialized, fence_mbarrier_init": (17, K17, dict(fence_mbarrier_init=nothing),
                                               "fence_mbarrier_init"),
-    # What it does wrong: a stage is released while its k tile is multiplied
-    "warp_specialized, stage": (17, K17, dict(mma_tail=released_too_early), f"{OVERWRITTEN}|is multiplied"),
+    # What it does wrong: the last stage is released while its k tile is multiplied
+    "warp_specialized, stage": (17, K17, dict(wgmma_wait_group=lambda acc: acc),
+                                f"{OVERWRITTEN}|is multiplied"),
     "warp_specialized, box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
     "warp_specialized, odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
     "warp_specialized, number": (17, EPILOGUE,

@@ -22,6 +22,7 @@ class Path(NamedTuple):
     skips: tuple = (0, 0, 0)  # numbers in memory before A, B and C, which rows are then not aligned to
     constants: dict = {}  # of the kernel's module, `gemm.tiled` and `gemm.split`: what they are meanwhile
     returned: bool = False  # does the host function make C?
+    numbers: tuple = ()  # (matrix, place, value): those that aren't random
 
 def _rest(size, width):
     "What is left over of a tile: an odd number of vectors of this width, about two thirds of the tile."

@@ -63,6 +63,7 @@ def _take(kernel, path):
     a, b, c = given = matrix(m, k), matrix(k, n), matrix(m, n)
     unread = [a, b] * (path.alpha == 0) + [c] * (path.beta == 0)
     for x in unread: x[...] = rounded(np.full(x.shape, np.nan), dtype)
+    for name, place, value in path.numbers: dict(zip("abc", given))[name][place] = rounded(value, dtype)
     flat = [to_d(np.concatenate([matrix(1, skip).ravel(), x.ravel()])) for skip, x in zip(path.skips, given)]
     # (on a GPU an array without elements has no address to begin at)
     views = [x[skip:].reshape(y.shape) if y.size else to_d(y) for x, skip, y in zip(flat, path.skips, given)]

@@ -255,8 +255,10 @@ MUTANTS = (
             "k_tile < min(grid.k_tiles, uint32(2))", "ends"),
     Mutant("the library's kernel", HEAD + PRODUCE + CONSUMER + CONSUME + END,
            """from numba_matmul.gemm.tiles import WgmmaTile
+from numba_matmul.kernels.k16_tma_wgmma import k_tile_loader
 from numba_matmul.kernels.k17_warp_specialized import producer_loop
-produce = producer_loop(WgmmaTile(128, 128, 2), False)
+TILE = WgmmaTile(128, 128, 2)
+produce = producer_loop(TILE, False, k_tile_loader(TILE))
 """ + HEAD + """    x, blocks = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
     if thread == 0: produce(storage, maps, grid, x, blocks)
 """ + CONSUMER + CONSUME + END, "your own"),

@@ -8,7 +8,7 @@ anything is launched: a GPU would not complain, it would compute nonsense.
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from numbers import Real
 
@@ -33,12 +33,30 @@ class Gemm:
     alignments: dict  # name → the largest power of two, up to 16, that divides every row's address
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
     workspace: Callable  # function (*shape, kind): allocates scratch memory for this call
+    others: dict = field(default_factory=dict)  # name → further device array of this call, see `run`
 
     @property
     def alignment(self) -> int: return min(self.alignments.values())
 
     @property
     def aligned(self) -> bool: return self.alignment == 16
+
+
+def need_on_device(
+    name: str,  # of the array, for errors
+    x,
+):
+    "`TypeError` for what isn't an array on the device, `ValueError` for one on another GPU."
+    if is_torch(x):
+        if not x.is_cuda:
+            raise TypeError(f"{name} is a torch tensor on {x.device}; expected an array on the device: "
+                            f"pass to_d({name}) or {name}.cuda()")
+        gpu = 0 if config.ENABLE_CUDASIM else current_gpu().id
+        if x.device.index != gpu:
+            raise ValueError(f"{name} is on {x.device}; expected an array on the current GPU, cuda:{gpu}")
+    elif not getattr(x, "__cuda_ndarray__", False):
+        raise TypeError(f"{name} is a host object ({describe(x)}); expected an array on the device: "
+                        f"pass to_d({name})")
 
 
 def device_matrix(
@@ -48,16 +66,8 @@ def device_matrix(
 ):               # Numba device array
     "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
     def refuse(kind, given, needed): raise kind(f"{name} is {given}; expected {needed}")
+    need_on_device(name, x)
     is_tensor = is_torch(x)
-    if is_tensor and not x.is_cuda:
-        refuse(TypeError, f"a torch tensor on {x.device}",
-               f"an array on the device: pass to_d({name}) or {name}.cuda()")
-    gpu = 0 if config.ENABLE_CUDASIM or not is_tensor else current_gpu().id
-    if is_tensor and x.device.index != gpu:
-        refuse(ValueError, f"on {x.device}", f"an array on the current GPU, cuda:{gpu}")
-    if not is_tensor and not getattr(x, "__cuda_ndarray__", False):
-        refuse(TypeError, f"a host object ({describe(x)})",
-               f"an array on the device: pass to_d({name})")
     if len(x.shape) != 2:
         refuse(ValueError, f"an array of shape {tuple(x.shape)}", "a matrix, two dimensions")
     given, kept = str(x.dtype).replace("torch.", ""), KEPT_AS.get(dtype, dtype)
@@ -71,8 +81,7 @@ def device_matrix(
         else: how = f"to_d({name}), which copies row by row, with {name} still on the host"
         refuse(ValueError, "not row-major contiguous (a transposed or strided view?)",
                f"a row-major array: pass {how}")
-    if not is_tensor: return x
-    return _view(x.data_ptr(), tuple(x.shape), np.dtype(kept).str, x.device.index)
+    return numba_array(x)
 
 class _Memory:
     "The minimal object that `cuda.as_cuda_array` accepts."
@@ -83,6 +92,14 @@ class _Memory:
 def _view(address, shape, typestr, device):
     "A Numba array for memory that the caller owns. Making one takes longer than a launch."
     return cuda.as_cuda_array(_Memory(data=(address, False), shape=shape, typestr=typestr), sync=False)
+
+def numba_array(
+    x,  # Numba device array, or torch tensor on the GPU, contiguous
+):
+    "`x` as a Numba device array that shares its memory; bfloat16 as its bits."
+    if not is_torch(x): return x
+    kind = str(x.dtype).removeprefix("torch.")
+    return _view(x.data_ptr(), tuple(x.shape), np.dtype(KEPT_AS.get(kind, kind)).str, x.device.index)
 
 @lru_cache(1000)
 def _external(handle): return cuda.external_stream(handle)
@@ -135,6 +152,17 @@ def refuse_overlap(
                              "while it is read: pass another c")
 
 
+def refuse_others_overlap(
+    names: list,  # of A, B, C and the call's further arrays
+    spans: list,  # of them, see `span`
+):
+    "`ValueError` if a further array shares memory with any other array of the call."
+    for number in range(3, len(spans)):
+        first, end = spans[number]
+        for name, (other_first, other_end) in zip(names[:number], spans):
+            if max(first, other_first) < min(end, other_end):
+                raise ValueError(f"{names[number]} overlaps {name} in memory: pass another array")
+
 LARGEST = float(np.finfo(np.float32).max)
 
 def gemm_args(
@@ -144,6 +172,7 @@ def gemm_args(
     alpha: float = 1.0,      # factor of A·B; 0 never reads A or B
     beta: float = 0.0,       # factor of C; 0 never reads C
     dtype: str = "float32",  # what all three must be, or "bfloat16": torch tensors, or bits in uint16
+    others: dict = None,     # see `Gemm`
 ) -> Gemm:
     "Check the arguments of C ← alpha·A·B + beta·C, make `c` if None; `TypeError` or `ValueError`."
     # the matrices, and C where there is none
@@ -152,7 +181,8 @@ def gemm_args(
     m, n, k = product_shape(a, b)
     if c is None and beta != 0:
         raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
-    has_tensor = any(map(is_torch, (a, b, c)))
+    others = others or {}
+    has_tensor = any(map(is_torch, (a, b, c, *others.values())))
     kept = []
     def workspace(*shape, kind=dtype):
         memory, array = _workspace(a, shape, kind, has_tensor)
@@ -166,6 +196,9 @@ def gemm_args(
 
     spans = span(a_d), span(b_d), span(c_d)
     refuse_overlap(*spans)
+    for name, x in others.items(): need_on_device(name, x)
+    others = {name: numba_array(x) for name, x in others.items()}
+    refuse_others_overlap(["a", "b", "c", *others], [*spans, *map(span, others.values())])
 
     # the factors
     for name, factor in ("alpha", alpha), ("beta", beta):
@@ -177,4 +210,4 @@ def gemm_args(
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}
     return Gemm(int(m), int(n), int(k), a_d, b_d, c_d, np.float32(alpha), np.float32(beta),
-                launch_stream(has_tensor), spans, alignments, result, workspace)
+                launch_stream(has_tensor), spans, alignments, result, workspace, others)

@@ -20,7 +20,7 @@ from numba import config
 
 from ..arrays import OptIn, array_like, cdiv, current_gpu, is_torch
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
-from .args import gemm_args, refuse_overlap, span
+from .args import gemm_args, refuse_others_overlap, refuse_overlap, span
 from .limits import LAUNCH_NUMBERS, allow_shared_memory, launch_number, need_shared_memory
 from .tensor_maps import TensorMapWords, ask_driver
 from .watched import see_constants, when_a_constant_changes
@@ -218,7 +218,7 @@ def workspace_of(
     """Scratch that one call's launches share. Cached per stream, since work on a stream runs in order; a CUDA
     graph or a large request gets its own, which torch reclaims in stream order."""
     import torch
-    capturing = torch.cuda.is_current_stream_capturing()
+    capturing = is_captured()
     key = torch.cuda.current_device(), stream
     found = None if capturing else _WORKSPACES.get(key)
     if found is None or found.nbytes < size:
@@ -234,7 +234,7 @@ class PackedPlan:
     def __init__(
         self,
         plan: Plan,
-        operands: Sequence,      # the arrays whose addresses a call gives: A, B and C
+        operands: Sequence,      # the arrays whose addresses a call gives: A, B, C and others
         order: Sequence = None,  # see `PackedLaunch`
     ):
         self.offsets, self.size = [], 0  # of the arrays in the workspace; bytes of it
@@ -244,7 +244,7 @@ class PackedPlan:
         buffers = [span(x) for x in (*operands, *plan.workspace)]
         self.launches = [PackedLaunch(launch, buffers, order) for launch in plan.launches]
         self.sizes = [x.nbytes for x in operands]
-        self.shape = operands[-1].shape
+        self.shape = operands[2].shape  # C's
         self.delegate = plan.delegate
         self.lock = _WORKSPACE_LOCK if self.size else Lock()
 
@@ -306,6 +306,13 @@ def stream_of(device: int) -> int:
     return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 
 
+def is_captured() -> bool:
+    "Does torch's current stream record a CUDA graph, instead of running what is launched?"
+    if config.ENABLE_CUDASIM: return False
+    import torch
+    return torch.cuda.is_current_stream_capturing()
+
+
 # A call
 
 def run(
@@ -313,6 +320,8 @@ def run(
     a, b, c, alpha, beta,  # as `gemm_args` takes them
     *given,                # to `make_plan`
     dtype: str = "float32",  # see `gemm_args`
+    # name → a further contiguous device array, whose address may be new at each call; see `Gemm`
+    others: dict = None,
     **options,             # of `make_plan`
 ):                         # C
     """C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises
@@ -321,7 +330,7 @@ def run(
 
     # in the simulator each call is planned
     if config.ENABLE_CUDASIM:
-        g = gemm_args(a, b, c, alpha, beta, dtype)
+        g = gemm_args(a, b, c, alpha, beta, dtype, others)
         plan = make_plan(g, *given, **options)
         if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
         _warn_of_minutes(g)
@@ -358,10 +367,14 @@ def run(
         # memory, it finds A for both, so the plan fits only calls where they are the same again.
         key += (make_plan, given, device, alpha, beta, type(alpha), type(beta), at_a == at_b,
                 low & 15 and (at_a & 15, at_b & 15, at_c & 15))
+        at_others = ()
+        if others:
+            at_others, layouts = _others_of(others, is_tensor)
+            key += layouts
         if options: key += tuple(options.items())
         packed = _PLANS.get(key)
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be kept
-    if packed is None: return _first_call(key, make_plan, a, b, c, alpha, beta, dtype, given, options)
+    if packed is None: return _first_call(key, make_plan, a, b, c, alpha, beta, dtype, others, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
 
     # there has: only addresses are new
@@ -369,19 +382,37 @@ def run(
         c = array_like(a, packed.shape)
         at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
     else:
-        size_a, size_b, size_c = packed.sizes
+        size_a, size_b, size_c, *_ = packed.sizes
         end_a, end_b, end_c = at_a + size_a, at_b + size_b, at_c + size_c
         if at_c < end_a and at_a < end_c or at_c < end_b and at_b < end_c:
             refuse_overlap((at_a, end_a), (at_b, end_b), (at_c, end_c))
-    packed((at_a, at_b, at_c), stream_of(device) if is_tensor else 0)
+    operands = at_a, at_b, at_c, *at_others
+    if others:
+        spans = [(first, first + size) for first, size in zip(operands, packed.sizes)]
+        refuse_others_overlap(["a", "b", "c", *others], spans)
+    packed(operands, stream_of(device) if is_tensor else 0)
     return c
 
 
-def _first_call(key, make_plan, a, b, c, alpha, beta, dtype, given, options):
+def _others_of(others, is_tensor):
+    "Addresses of a call's further arrays, and what else of them its plan follows from."
+    addresses, layouts = [], []
+    for name, x in others.items():
+        if is_tensor:
+            address = x.data_ptr()
+            layout = x.is_contiguous(), x.get_device()
+        else: address, layout = x.device_ctypes_pointer.value, x.strides
+        addresses.append(address)
+        layouts += name, x.shape, x.dtype, layout, address & 15
+    return tuple(addresses), tuple(layouts)
+
+
+def _first_call(key, make_plan, a, b, c, alpha, beta, dtype, others, given, options):
     "Make a plan, carry it out, and keep it for the next call like this one."
-    g = gemm_args(a, b, c, alpha, beta, dtype)
+    g = gemm_args(a, b, c, alpha, beta, dtype, others)
     plan = make_plan(g, *given, **options)
-    packed = PackedPlan(plan, (g.a, g.b, g.c))
+    operands = g.a, g.b, g.c, *g.others.values()
+    packed = PackedPlan(plan, operands)
     # Where A and B overlap in part, an address doesn't tell which of them an argument lies in: not kept.
     (first_a, end_a), (first_b, end_b), _ = g.spans
     same_or_apart = g.spans[0] == g.spans[1] or max(first_a, first_b) >= min(end_a, end_b)
@@ -390,6 +421,7 @@ def _first_call(key, make_plan, a, b, c, alpha, beta, dtype, given, options):
     # too, gets the stream's from `workspace_of`.
     g.workspace = None
     if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
-    tensors = [x for x in (a, b, c) if is_torch(x)]  # one is enough for the launch to go to torch's stream
-    packed([first for first, _ in g.spans], stream_of(tensors[0].get_device()) if tensors else 0)
+    # one tensor is enough for the launch to go to torch's stream
+    tensors = [x for x in (a, b, c, *(others or {}).values()) if is_torch(x)]
+    packed([span(x)[0] for x in operands], stream_of(tensors[0].get_device()) if tensors else 0)
     return g.result

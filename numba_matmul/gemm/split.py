@@ -3,7 +3,7 @@
 Each row has its own power of two, which brings its largest element just below float16's infinity. A power
 of two changes no bit of a significand, so nothing is lost. B is split first. What scales a row of B must be
 undone in a column of A: so A's columns are multiplied by B's factors (they are *balanced*), and then A's
-rows are scaled. What is left to undo is a factor for each row of C, and every matrix is read only once.
+rows are scaled. What is left to undo is one factor per row of C, and every matrix is read only once.
 
 What can float16 parts not carry? hi has 11 bits, and lo has 11 more if it isn't too small: below 2^-14
 float16 loses bits. A scaled number x loses at most 2^-36, or 2^-23 of itself if that is more. That is less
@@ -13,19 +13,24 @@ And the product lo·lo, which nobody computes, counts where numbers of both matr
 by itself.
 """
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
-from numba import cuda, float32, int32, int64, uint32, uint64
+from numba import config, cuda, float32, int32, int64, uint32, uint64
 
-from ..arrays import cdiv
+from ..arrays import KEPT_AS, array_like, cdiv, current_gpu, is_torch, to_h
 from ..ptx.ampere import cvt_rn_f16x2_f32, store_pairs, unpack_f16x2
 from ..ptx.core import float_as_uint, uint_as_float
 from ..static import static, unrolled
-from .args import Gemm
-from .plan import Launch
+from .args import Gemm, device_matrix, numba_array, span
+from .plan import Launch, Plan, is_captured, kept_plan, simulate_plan, stream_of
+from .tensor_maps import LONGEST
 
+
+# A number in two parts
 
 LO = np.float32(2**11)  # lo is stored this much larger
 
@@ -39,13 +44,17 @@ def split_pair(
     x_hi, y_hi = unpack_f16x2(hi)
     return hi, cvt_rn_f16x2_f32((x - x_hi) * LO, (y - y_hi) * LO)
 
+
+# The power of two of a row
+
 TOP = 15  # exponent of a row's largest element after scaling: the last one below float16's infinity
 
 
 @cuda.jit(device=True)
-def power_of_two(exponent):
-    "2 to that power, for -126 to 127."
-    return uint_as_float(uint32(uint32(exponent + int32(127)) << uint32(23)))
+def larger_magnitude(largest, four):
+    "Bits of the largest magnitude: they are in the order of the numbers, with NaN above infinity."
+    for i in range(4): largest = max(largest, int32(float_as_uint(four[i]) & uint32(0x7FFFFFFF)))
+    return largest
 
 
 @cuda.jit(device=True)
@@ -56,10 +65,36 @@ def scale_exponent(
     exponent = int32(int32(largest + int32(0x1000)) >> int32(23)) - int32(127)
     return min(int32(TOP) - exponent, int32(126)) if largest > 0 else int32(0)
 
+
+@cuda.jit(device=True)
+def power_of_two(exponent):
+    "2 to that power, for -126 to 127."
+    return uint_as_float(uint32(uint32(exponent + int32(127)) << uint32(23)))
+
+
+# What parts can't carry
+
 NORMAL = np.float32(2**-126)    # the smallest float32 with all 24 bits
+INFINITE = np.float32(65520)    # from here on float16 rounds to infinity
 NO_PARTS = np.float32(np.nan)   # the factor of a row that float16 parts can't carry
 OUT, SMALL, SMALL_FACTOR = 1, 2, 4  # a number out of range; a small one; a factor whose row has a small one
 
+
+@cuda.jit(device=True)
+def range_marks(
+    marks,   # what was noticed so far
+    x,
+    scaled,  # x times the power of two; 0 where that is too small for a float32
+    least, small,  # see `split_rows_kernel`
+) -> int:
+    "What is to be noticed of a number."
+    size = abs(scaled)
+    if x != float32(0) and not (size >= small and size < INFINITE):
+        marks |= SMALL if size >= least and size < small else OUT
+    return marks
+
+
+# Four neighbors at a time: read, perhaps balanced; scaled, split and stored
 
 @cache
 def balanced_reader(
@@ -94,22 +129,6 @@ def balanced_reader(
 
 
 @cuda.jit(device=True)
-def larger_magnitude(largest, four):
-    "Bits of the largest magnitude: they are in the order of the numbers, with NaN above infinity."
-    for i in range(4): largest = max(largest, int32(float_as_uint(four[i]) & uint32(0x7FFFFFFF)))
-    return largest
-
-
-@cuda.jit(device=True)
-def range_marks(marks, x, least, small):
-    "What is to be noticed of a scaled number."
-    size = abs(x)
-    if size != float32(0) and not (size >= small and size < float32(65520)):
-        marks |= SMALL if size >= least and size < small else OUT
-    return marks
-
-
-@cuda.jit(device=True)
 def store_parts(
     hi, lo,  # the parts, flat
     at,      # index of the first of four neighbors
@@ -125,15 +144,19 @@ def store_parts(
     second_hi, second_lo = split_pair(z, w)
     store_pairs(hi, at, first_hi, second_hi)
     store_pairs(lo, at, first_lo, second_lo)
-    marks = range_marks(range_marks(marks, x, least, small), y, least, small)
-    return range_marks(range_marks(marks, z, least, small), w, least, small)
+    marks = range_marks(marks, four[0], x, least, small)
+    marks = range_marks(marks, four[1], y, least, small)
+    marks = range_marks(marks, four[2], z, least, small)
+    return range_marks(marks, four[3], w, least, small)
 
+
+# A block for each row
 
 @cache
 def split_rows_kernel(
     read4: Callable,  # see `balanced_reader`
     balanced: bool,   # see `balanced_reader`
-    kept: int = 4,    # fours that a thread keeps in registers from its first pass over the row to the second
+    kept: int,        # see `KEPT`
 ):
     "A kernel, one block per row: find the row's largest element, scale the row, and split it."
     read = balanced_reader(read4, balanced)
@@ -178,8 +201,8 @@ def split_rows_kernel(
         exponent = scale_exponent(shared[0])
         scale = power_of_two(exponent)
         for i in static(kept):
-            col = uint32(first + uint32(i) * step)
-            if col < pitch: marks = store_parts(hi, lo, uint64(to + col), fours[i], scale, least, small, marks)
+            col, four = uint32(first + uint32(i) * step), fours[i]
+            if col < pitch: marks = store_parts(hi, lo, uint64(to + col), four, scale, least, small, marks)
         col = uint32(first + uint32(kept) * step)
         while col < pitch:
             four, marks = read(x, start, col, cols, factors, marks)
@@ -197,31 +220,138 @@ def split_rows_kernel(
     return split_rows_kernel
 
 
+# A matrix and its parts
+
 class Parts(NamedTuple):
     "A matrix in two parts: x times a power of two = hi + lo / 2048."
     hi: object       # (rows, pitch) bits of float16, filled up with zeros
     lo: object
     inverse: object  # (rows,) float32: what undoes the scale of a row, see `split_rows_kernel`
 
+
+def parts_of(
+    rows: int, cols: int,  # of a matrix
+    allocate: Callable,    # function (*shape, kind) → array, see `Gemm`
+) -> Parts:
+    "Room for its parts: rows of whole boxes of the TMA."
+    pitch = cdiv(cols, 64) * 64
+    hi, lo = (allocate(rows, pitch, kind="bfloat16") for _ in range(2))  # any type of 16 bits
+    return Parts(hi, lo, allocate(rows, kind="float32"))
+
 SPLIT_THREADS = 1024  # of a block, at most
+KEPT = 4              # fours that a thread keeps in registers from its first pass over a row to the second
 
 
 def split_launch(
-    g: Gemm,          # for the workspace, and k
-    name: str,        # "a" or "b"
+    x,                # (rows, cols) float32 device array, row-major
+    k: int,           # products of each sum
     read4: Callable,  # see `balanced_reader`
+    parts: Parts,     # see `parts_of`
     other: Parts = None,  # B's, for A
-) -> tuple:
-    "The launch that splits a matrix, and its `Parts` in the workspace."
-    x = getattr(g, name)
+) -> Launch:
+    "The launch that splits a matrix."
     rows, cols = x.shape
-    pitch = cdiv(cols, 64) * 64
-    hi, lo = (g.workspace(rows, pitch, kind="bfloat16") for _ in range(2))  # any type of 16 bits
-    parts = Parts(hi, lo, g.workspace(rows, kind="float32"))
+    pitch = parts.hi.shape[1]
     threads = min(SPLIT_THREADS, cdiv(pitch, 16 * 32) * 32)
-    kept = min(4, cdiv(pitch, 4 * threads))
-    kernel = split_rows_kernel(read4, other is not None, kept)
-    least, small = np.float32(2.0**-12 / g.k), np.float32(2.0**-13 / g.k**0.5)
-    args = (x.ravel(), np.uint32(cols), (other or parts).inverse, hi.ravel(), lo.ravel(), np.uint32(pitch),
-            parts.inverse, least, small)
-    return Launch(kernel, rows, threads, args), parts
+    kept = min(KEPT, cdiv(pitch, 4 * threads))
+    least, small = np.float32(2.0**-12 / k), np.float32(2.0**-13 / k**0.5)
+    args = (x.ravel(), np.uint32(cols), (other or parts).inverse, parts.hi.ravel(), parts.lo.ravel(),
+            np.uint32(pitch), parts.inverse, least, small)
+    return Launch(split_rows_kernel(read4, other is not None, kept), rows, threads, args)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SplitMatrix:
+    "A matrix and its parts, which are freed with it."
+    matrix: object  # (k, n) float32 device array; if it changes, split it again
+    parts: Parts    # arrays of the same kind
+
+
+def split_matrix(
+    b,                   # (k, n) float32 device array, row-major
+    fours_of: Callable,  # function (alignment of rows in bytes) → see `balanced_reader`
+) -> SplitMatrix:
+    "Split B, as the factor of several products."
+    x = device_matrix("b", b, "float32")
+    k, n = map(int, x.shape)
+    if max(k, n) > LONGEST: raise ValueError(f"b is {k}×{n}; expected at most {LONGEST:,} rows and columns")
+    def allocate(*shape, kind): return array_like(b, shape, kind if is_torch(b) else KEPT_AS.get(kind, kind))
+    parts = parts_of(k, n, allocate)
+    arrays = x, *map(numba_array, parts)
+    alignment = gcd(16, span(x)[0], 4 * n)
+    def plan(): return Plan([split_launch(x, k, fours_of(alignment), Parts(*arrays[1:]))]), arrays
+    if not (k and n): pass
+    elif config.ENABLE_CUDASIM: simulate_plan(plan()[0])
+    else:
+        packed = kept_plan((split_matrix, fours_of, current_gpu().id, k, n, alignment), plan)
+        packed([span(array)[0] for array in arrays], stream_of(b.get_device()) if is_torch(b) else 0)
+    return SplitMatrix(b, parts)
+
+
+# A call: what it may be given besides A, B and C
+
+def need_range(
+    range: str,  # see `sgemm_tensor_cores` in lesson 19
+):
+    "`ValueError` unless it is one of the three."
+    if not (isinstance(range, str) and range in ("check", "trust", "refuse")):
+        raise ValueError(f"range is {range!r}; expected 'check', 'trust' or 'refuse'")
+
+
+def further_arrays(
+    a, b,      # device arrays; b may be a `SplitMatrix`
+    range: str,
+    declined,  # (1,) int32 device array for the decision, or None
+) -> tuple:
+    "B's matrix, and the further arrays of the call: B's parts, and where the decision goes."
+    others = {}
+    if isinstance(b, SplitMatrix):
+        others = {f"b's {name}": part for name, part in b.parts._asdict().items()}
+        b = b.matrix
+    if isinstance(range, str) and range == "refuse":
+        if is_captured():
+            raise RuntimeError("range is 'refuse' while a CUDA graph is captured, where the host can't wait "
+                               "for the decision: take 'check', and pass an array as declined")
+        if declined is None: declined = array_like(a, (1,), "int32")
+    if declined is not None: others["declined"] = declined
+    return b, others
+
+
+def parts_ahead(
+    g: Gemm,
+) -> Parts:  # None: B isn't split
+    "B's parts, if the call was given a `SplitMatrix`."
+    found = [g.others.get(f"b's {name}") for name in Parts._fields]
+    return None if found[0] is None else Parts(*found)
+
+
+def declined_array(
+    g: Gemm,
+):  # None: there is none
+    "The caller's array for the decision. `TypeError` or `ValueError` if it can't hold it."
+    declined = g.others.get("declined")
+    if declined is None: return None
+    if declined.dtype != np.int32: raise TypeError(f"declined is {declined.dtype}; expected int32")
+    if tuple(declined.shape) != (1,):
+        raise ValueError(f"declined has shape {tuple(declined.shape)}; expected (1,), one number")
+    return declined
+
+
+@cuda.jit
+def nobody_looked_kernel(declined):
+    if cuda.grid(1) == 0: declined[0] = -1
+
+
+def nobody_looked(
+    g: Gemm,
+) -> list:  # of launches
+    "What tells the caller that nobody has looked at the numbers."
+    declined = g.others.get("declined")
+    return [] if declined is None else [Launch(nobody_looked_kernel, 1, 32, (declined,))]
+
+
+def refuse_declined(declined):
+    "`ValueError` if parts can't carry the numbers; waits for the GPU."
+    if to_h(declined)[0] == 1:
+        raise ValueError("two float16 can't carry a or b: there is an infinity, NaN, or a number that is too "
+                         "small beside the largest of its row; with range='check' sgemm_stream_k multiplies")

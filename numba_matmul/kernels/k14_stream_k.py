@@ -214,7 +214,7 @@ def plan_stream_k(
     tile = chosen.tile
     if blocks is None: blocks = chosen.blocks
     follow = launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options)
-    kernel = sgemm_stream_k_kernel(tile, **follow, guarded=wanted is not None)
+    kernel = sgemm_stream_k_kernel(tile, **follow | dict(guarded=wanted is not None))
     cooperative = bool(options.get("stream_k", True))
     if cooperative:
         most = sm_count() * tile.launch_bounds[1]
@@ -223,7 +223,8 @@ def plan_stream_k(
     shares = k and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks  # tiles that blocks share
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
     flags = g.workspace(blocks if shares else 1, kind="int64")
-    args = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags, launch_number, flags if wanted is None else wanted
+    if wanted is None: wanted = flags  # not read then
+    args = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags, launch_number, wanted
     return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=cooperative)], [sums, flags])
 
 # %% ../../nbs/14_stream_k.ipynb #4f90e226

@@ -133,6 +133,7 @@ RULES = {
     "the accumulators and 40 more registers per thread must fit into 65,536 registers":
         lambda t: t.threads * (t.results + 40) <= 65536,
     "stages must be at least 2": lambda t: t.stages >= 2,
+    "parts must be 1": lambda t: t.parts == 1,
     "k_major_b and m_major_a are 0 or 1": lambda t: t.k_major_b <= 1 and t.m_major_a <= 1,
     "the ring must fit into 227 KB": lambda t: t.shared_bytes <= 227 * 1024,
 }

@@ -50,8 +50,8 @@ def bf16_mainloop(tile):
 
 @cache
 def first_k_tiles(
-    count,   # k tiles, the prologue of the main loop
-    tile,    # a `WgmmaTile`
+    count,     # k tiles, the prologue of the main loop
+    tile,      # a `WgmmaTile`
     stores,    # is a box of the previous tile stored after each?
     mainloop,  # `Mainloop`
 ):
@@ -158,8 +158,8 @@ def barrier_init(
 # %% ../../nbs/17_warp_specialized.ipynb #5f0ebe2f
 @cache
 def producer_loop(
-    tile,      # a `WgmmaTile`
-    is_split,  # are sums cut into parts?
+    tile,         # a `WgmmaTile`
+    is_split,     # are sums cut into parts?
     load_k_tile,  # see `k_tile_loader`
 ):
     "A device function, for one thread: load the k tiles of a block's work tiles, as stages become empty."

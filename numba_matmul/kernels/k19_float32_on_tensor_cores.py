@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'SMALL_ROWS', 'START', 'K_TILE', 'SPLIT_MB', 'C_MB', 'ODD_C_MB', 'REDUCE', 'REDUCE_MB', 'CYCLES',
-           'SMALL_TILES', 'TURNS', 'PATHS', 'KERNEL', 'PartMaps', 'part_loader', 'part_multiplier', 'wait_for_parts',
-           'part_mainloop', 'ScaledTarget', 'float32_pair_writer', 'float32_epilogue', 'shared_bytes',
-           'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'estimate', 'select_config', 'plan_tensor_cores',
+           'SMALL_TILES', 'TURNS', 'LONG_ROWS', 'TINY', 'SMALL', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps',
+           'part_loader', 'part_multiplier', 'wait_for_parts', 'part_mainloop', 'ScaledTarget', 'float32_pair_writer',
+           'float32_epilogue', 'shared_bytes', 'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'fours_of',
+           'product_launches', 'estimate', 'select_config', 'by_stream_k', 'plan_tensor_cores', 'split',
            'sgemm_tensor_cores']
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #73648848
+import warnings
 from functools import cache
 from typing import NamedTuple
 
@@ -22,10 +24,12 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, has_capability, need_whole, sm_count
 from ..gemm.pipeline import full_barrier, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.split import LO, split_launch
 from ..gemm.schedule import persistent_scheduler
-from ..gemm.tensor_maps import LONGEST, TensorMapWords
-from ..gemm.tiled import check_options
+from ..gemm.split import (
+    LO, Parts, SplitMatrix, declined_array, further_arrays, need_range, nobody_looked, parts_ahead, parts_of,
+    refuse_declined, split_launch, split_matrix)
+from ..gemm.tensor_maps import TensorMapWords, tma_counts
+from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from ..ptx.core import add_tuples, store2
 from ..ptx.hopper import (
@@ -34,7 +38,7 @@ from ..ptx.hopper import (
 from ..static import static, unrolled
 from . import k14_stream_k
 from .k06_vectorized import four_reader
-from .k16_tma_wgmma import NEXT_A, NEXT_B, OF_A, OF_B
+from .k16_tma_wgmma import NEXT_A, NEXT_B, OF_A, OF_B, ROW_MAJOR
 from numba_matmul.kernels.k17_warp_specialized import (
     CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, producer_loop,
     stagger_distance, with_producer)
@@ -186,8 +190,8 @@ def float32_epilogue(
     return Epilogue(0, finish, drain_nothing)
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #6ea8dd58
-RULES = {
-    "parts must be 2, a and b row-major": lambda t: t.parts == 2 and t.k_major_b == t.m_major_a == 0,
+RULES = ROW_MAJOR | {
+    "parts must be 2": lambda t: t.parts == 2,
     "bm must be 64 or 128": lambda t: t.bm in (64, 128),
     "bn must be a multiple of 64, 128 at most": lambda t: t.bn % 64 == 0 and t.bn <= 128,
     "stages must be at least 2": lambda t: t.stages >= 2,
@@ -280,6 +284,37 @@ def reduce_scaled_kernel(
         if beta != 0: value += beta * c[i]
         c[i] = value
 
+def fours_of(
+    alignment,  # of every row, in bytes
+):
+    "What reads four neighbors of a row."
+    return four_reader(True, 4 if alignment == 16 else 1)
+
+def product_launches(
+    g: Gemm,
+    a: Parts, b: Parts,
+    declined,  # (1,) int32 device array, see `sgemm_tensor_cores`
+    checked,   # may numbers be out of range?
+    tile, blocks, split_k,
+    options,   # of the factory, as the caller gave them
+) -> tuple:    # of launches and of arrays in the workspace
+    "The product of the parts; for split-K also the sum of its parts."
+    is_split = split_k > 1
+    sums = g.workspace(split_k * g.m * g.n, kind="float32") if is_split else g.c.ravel()
+    follow = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else 1,
+                  read_c=bool(g.beta != 0) and not is_split)
+    options = chosen_options(follow, options)
+    kernel = sgemm_tensor_cores_kernel(tile, **options, is_split=is_split, checked=checked)
+    maps = TensorMapWords((a.hi, tile.bm), (a.lo, tile.bm), (b.hi, BK), (b.lo, BK))
+    args = (maps, sums, a.inverse, declined, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k),
+            g.alpha, g.beta)
+    product = Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile))
+    if not is_split: return [product], []
+    size = g.m * g.n
+    args = (sums, np.int64(split_k), g.c.ravel(), np.int64(size), np.int64(g.n), g.alpha, g.beta, a.inverse,
+            declined)
+    return [product, Launch(reduce_scaled_kernel, cdiv(size, 256), 256, args)], [sums]
+
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #5ff85e80
 # In microseconds, fitted to shapes on an H100.
 START = 11.5                              # of all launches, with hardly anything to do
@@ -295,11 +330,12 @@ def estimate(
     sms,        # multiprocessors of the GPU
     tile,
     split_k=1,  # parts of each sum
+    b_is_split=False,  # is B split ahead?
 ) -> float:
     "How many microseconds a product should take, with splitting."
     waves = cdiv(split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn), sms)
     products = waves * cdiv(cdiv(k, BK), split_k) * K_TILE.get(tile, tile.bm * tile.bn / 17000)
-    splitting = SPLIT_MB * 8e-6 * (m * k + k * n)
+    splitting = SPLIT_MB * 8e-6 * (m * k + (0 if b_is_split else k * n))
     storing = (C_MB + ODD_C_MB * (n % 2)) * 4e-6 * m * n
     adding = REDUCE + REDUCE_MB * 8e-6 * split_k * m * n if split_k > 1 else 0
     return START + splitting + products + storing + adding
@@ -310,6 +346,7 @@ def select_config(
     sms,                  # multiprocessors of the GPU
     tiles=tuple(K_TILE),  # to choose from
     split_k=None,         # parts of each sum; a good number if None
+    b_is_split=False,     # is B split ahead?
 ) -> LaunchConfig:
     "What should be fastest; with no tile if kernel 14 should be."
     k_tiles = cdiv(k, BK)
@@ -318,14 +355,20 @@ def select_config(
         most = max(1, min(sms // (cdiv(m, tile.bm) * cdiv(n, tile.bn)), k_tiles // 4))
         return {1, cdiv(k_tiles, cdiv(k_tiles, most))}  # no part is empty
     choices = [(tile, cut) for tile in tiles for cut in cuts(tile)]
-    tile, cut = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice))
+    tile, cut = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, b_is_split))
     other = k14_stream_k.select_config(m, n, k, sms)
-    faster = k14_stream_k.estimated_cycles(m, n, k, sms, other) / CYCLES < estimate(m, n, k, sms, tile, cut)
+    instead = k14_stream_k.estimated_cycles(m, n, k, sms, other) / CYCLES
+    faster = instead < estimate(m, n, k, sms, tile, cut, b_is_split)
     if faster and len(tiles) > 1 and split_k is None: return LaunchConfig(None, 0)
     work = cut * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     return LaunchConfig(tile, cdiv(work, cdiv(work, sms)), cut)
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #52f15912
+def by_stream_k(g: Gemm) -> Plan:
+    "Kernel 14 alone, whatever the numbers are."
+    plan = k14_stream_k.plan_stream_k(g)
+    return plan._replace(launches=[*nobody_looked(g), *plan.launches])
+
 def plan_tensor_cores(
     g: Gemm,
     range="check",  # see `sgemm_tensor_cores`
@@ -335,50 +378,61 @@ def plan_tensor_cores(
     **options,      # of the factory
 ) -> Plan:
     "Split B, then A; multiply; and kernel 14, which returns at once unless it is needed. Or kernel 14 alone."
-    if range not in ("check", "trust"): raise ValueError(f"range is {range!r}; expected 'check' or 'trust'")
+    # what the caller asks for
+    need_range(range)
     if tile is not None: check_tile(tile, RULES, WgmmaTile)
     check_options(KERNEL.factory, LARGE, options)
+    if options.keys() & {"checked", "is_split"}: raise TypeError("checked follows from range, is_split from split_k")
     if split_k is not None: split_k = need_whole("split_k", split_k, 1, max(1, cdiv(g.k, BK)))
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
-    nothing = not (g.m and g.n and g.k and g.alpha)
-    if nothing or max(g.m, g.n, g.k) > LONGEST or not has_capability(KERNEL.capability):
-        return Plan(delegate=KERNEL.fallback.fn)
-    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tuple(K_TILE), split_k)
-    if tile is None: return Plan(delegate=KERNEL.fallback.fn)
-    if blocks is None: blocks = chosen
-    def read4(name): return four_reader(True, 4 if g.alignments[name] == 16 else 1)
-    split_b, b = split_launch(g, "b", read4("b"))
-    split_a, a = split_launch(g, "a", read4("a"), b)
-    is_split, declined = split_k > 1, g.workspace(1, kind="int32")
-    sums = g.workspace(split_k * g.m * g.n, kind="float32") if is_split else g.c.ravel()
-    options = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else 1,
-                   read_c=bool(g.beta != 0) and not is_split, is_split=is_split, checked=range == "check") | options
-    maps = TensorMapWords((a.hi, tile.bm), (a.lo, tile.bm), (b.hi, BK), (b.lo, BK))
-    args = (maps, sums, a.inverse, declined, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k),
-            g.alpha, g.beta)
-    kernel = sgemm_tensor_cores_kernel(tile, **options)
-    launches = [split_b, split_a, Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile))]
-    workspace = [*b, *a, declined]
-    if is_split:
-        size = g.m * g.n
-        args = (sums, np.int64(split_k), g.c.ravel(), np.int64(size), np.int64(g.n), g.alpha, g.beta, a.inverse,
-                declined)
-        launches.append(Launch(reduce_scaled_kernel, cdiv(size, 256), 256, args))
-        workspace.append(sums)
-    if range == "check":
-        instead = k14_stream_k.plan_stream_k(g, wanted=declined)
-        launches += instead.launches
-        workspace += instead.workspace
-    return Plan(launches, workspace)
+    declined = declined_array(g)
+
+    # can the tensor cores do it, and should they?
+    able = has_capability(KERNEL.capability)
+    if not able: warnings.warn("sgemm_tensor_cores needs wgmma, which this GPU doesn't have: sgemm_stream_k "
+                               "multiplies in its place", stacklevel=2)
+    if not (able and tma_counts(g)): return by_stream_k(g)
+    tiles, b = (tile,) if tile else tuple(K_TILE), parts_ahead(g)
+    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, b is not None)
+    if tile is None: return by_stream_k(g)
+
+    # the parts
+    launches, workspace = [], []
+    if b is None:
+        b = parts_of(g.k, g.n, g.workspace)
+        launches.append(split_launch(g.b, g.k, fours_of(g.alignments["b"]), b))
+        workspace += b
+    a = parts_of(g.m, g.k, g.workspace)
+    launches.append(split_launch(g.a, g.k, fours_of(g.alignments["a"]), a, b))
+
+    # their product, and kernel 14
+    if declined is None:
+        declined = g.workspace(1, kind="int32")
+        workspace.append(declined)
+    checked = range != "trust"
+    products, sums = product_launches(g, a, b, declined, checked, tile, blocks or chosen, split_k, options)
+    instead = k14_stream_k.plan_stream_k(g, wanted=declined) if range == "check" else Plan()
+    return Plan([*launches, *products, *instead.launches], [*workspace, *a, *sums, *instead.workspace])
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #4a0dae9f
+def split(
+    b,  # (k, n) float32 device array, row-major
+) -> SplitMatrix:
+    """Split B ahead, for several products with it: `sgemm_tensor_cores` takes the result in B's place. The parts
+    take as much memory as B. They don't follow B: if it changes, split it again. Raises `TypeError` or
+    `ValueError`."""
+    return split_matrix(b, fours_of)
+
 def sgemm_tensor_cores(
     a,              # (m, k) float32 device array, row-major
-    b,              # (k, n) float32 device array, row-major
+    b,              # (k, n) float32 device array, row-major; or what `split` made of one
     c=None,         # (m, n) float32 device array, row-major; a new one like `a` if None
     alpha=1.0,      # factor of A·B
     beta=0.0,       # factor of C
-    range="check",  # what if float16 parts can't carry A or B? "check": kernel 14 multiplies; "trust": they can
+    range="check",  # if parts can't carry the numbers, "check": kernel 14 multiplies; "refuse": `ValueError`;
+                    # "trust": nobody looks
+    declined=None,  # (1,) int32 device array like `a`; gets 1 if parts can't carry the numbers, 0 if they can;
+                    # or -1: kernel 14 has multiplied without a look at them
     tile=None,      # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,    # of the grid; the fewest that are as fast as one for each multiprocessor if None
     split_k=None,   # parts of each sum; a good number if None
@@ -387,9 +441,13 @@ def sgemm_tensor_cores(
     """C ← alpha·A·B + beta·C on the tensor cores (sm_90), each float32 as two float16 (Ootomo and Yokota, arXiv
     2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. Where numbers differ so much that
     parts can't promise that, `sgemm_stream_k` multiplies: the GPU decides, without the host. It also does so on
-    other GPUs, and where it should be faster, unless a tile is given.
-    Raises `TypeError` or `ValueError`."""
-    return run(plan_tensor_cores, a, b, c, alpha, beta, range, tile, blocks, split_k, **options)
+    other GPUs, and where it should be faster, unless a tile is given. With range="refuse" the host waits for the
+    decision, C stays as it is if it is against the parts, and a CUDA graph can't be captured.
+    Raises `TypeError`, `ValueError` or `RuntimeError`."""
+    b, others = further_arrays(a, b, range, declined)
+    c = run(plan_tensor_cores, a, b, c, alpha, beta, range, tile, blocks, split_k, others=others, **options)
+    if range == "refuse": refuse_declined(others["declined"])
+    return c
 
 sgemm_tensor_cores.plan = plan_tensor_cores
 
@@ -398,22 +456,36 @@ sgemm_tensor_cores.plan = plan_tensor_cores
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2), parts=(2,))
 TURNS = [dict(tile=WgmmaTile(*tile, parts=2)) | variant for tile, variant in (
     ((64, 64, 2, 1), {}), ((64, 128, 3, 2), {}), ((64, 64, 2, 2), dict(blocks=1)), ((128, 64, 2, 1), dict(blocks=2)))]
-PATHS = (edge_paths(TURNS[0], strips=False) + (
+LONG_ROWS = dict(SPLIT_THREADS=32, KEPT=1)  # a row of more than 128 numbers doesn't stay in registers
+TINY, SMALL = 2.0**-60, 2.0**-31  # beside 1: too small for parts; too small if the other matrix has one, too
+PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=False) + (
     Path("its own tile", (37, 48, 24), 0.5, -1.5, dict(tile=LARGE)),
     Path("by kernel 14", (37, 48, 24), 0.5, -1.5),
-    Path("whole tiles", (64, 128, 320), -0.75, 0.0, TURNS[2]),
-    Path("whole tiles, beta", (64, 128, 192), 0.5, -1.5, TURNS[0]),
-    Path("two consumers", (128, 64, 320), 0.5, -1.5, TURNS[3]),
-    Path("rests of all, odd", (71, 83, 331), 0.5, -1.5, TURNS[0]),
-    Path("rests of all, even", (70, 130, 134), -0.75, 0.0, TURNS[1]),
-    Path("A not aligned", (66, 64, 68), 0.5, -1.5, TURNS[0], skips=(1, 0, 0)),
-    Path("B and C not aligned", (66, 64, 68), 0.5, -1.5, TURNS[0], skips=(0, 1, 1)),
-    Path("parts of sums", (130, 72, 264), 0.5, -1.5, TURNS[0] | dict(split_k=2, blocks=3)),
-    Path("parts of sums, C not read", (64, 66, 200), options=TURNS[0] | dict(split_k=3)),
-    Path("trusted", (70, 67, 130), 0.5, -1.5, TURNS[0] | dict(range="trust")),
-    Path("a row longer than a block keeps", (3, 5, 700), options=TURNS[0], constants=dict(SPLIT_THREADS=32))))
+    Path("whole tiles", (64, 128, 128), -0.75, 0.0, TURNS[2]),
+    Path("whole tiles, beta", (64, 64, 64), 0.5, -1.5, TURNS[0]),
+    Path("two consumers", (72, 20, 136), 0.5, -1.5, TURNS[3]),
+    Path("rests of all, odd", (9, 67, 139), 0.5, -1.5, TURNS[0]),
+    Path("rests of all, even", (10, 130, 70), -0.75, 0.0, TURNS[1]),
+    Path("A not aligned", (34, 20, 36), 0.5, -1.5, TURNS[0], skips=(1, 0, 0)),
+    Path("B and C not aligned", (34, 20, 36), 0.5, -1.5, TURNS[0], skips=(0, 1, 1)),
+    Path("parts of sums", (66, 20, 136), 0.5, -1.5, TURNS[0] | dict(split_k=2, blocks=3)),
+    Path("parts of sums, C not read", (10, 34, 136), options=TURNS[0] | dict(split_k=3)),
+    Path("trusted", (20, 35, 70), 0.5, -1.5, TURNS[0] | dict(range="trust")),
+    Path("or refused", (20, 35, 70), 0.5, -1.5, TURNS[0] | dict(range="refuse")),
+    Path("rows longer than a block keeps", (2, 129, 132), options=TURNS[0], constants=LONG_ROWS),
+    Path("B out of range", (5, 8, 20), 0.5, -1.5, TURNS[0], numbers=(("b", (1, 2), TINY),)),
+    Path("B out of range, parts of sums", (5, 8, 70), 0.5, -1.5, TURNS[0] | dict(split_k=2),
+         numbers=(("b", (1, 2), TINY),)),
+    Path("small numbers in both", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("a", (0, 0), SMALL), ("b", (1, 2), SMALL))),
+    Path("small numbers in B, a row of zeros", (5, 8, 20), 0.5, -1.5, TURNS[0] | dict(range="refuse"),
+         numbers=(("b", (1, 2), SMALL), ("a", 3, 0.0))),
+    Path("A too small once it is balanced", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("b", 1, 2.0**-100), ("a", (0, 1), 2.0**-20))),
+    Path("A too large once it is balanced", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("b", 1, 2.0**120), ("a", (0, 1), 2.0**30)))))
+COMPILED = (dict(tile=LARGE, split_k=2), dict(tile=LARGE, range="trust"), dict(tile=SMALL_ROWS, read_c=True))
 KERNEL = Kernel(19, "sgemm_tensor_cores", "Float32 on the tensor cores", "float32", sgemm_tensor_cores,
                 sgemm_tensor_cores_kernel, capability=(9, 0, "a"), uses_tma=True, fallback=k14_stream_k.KERNEL,
-                tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, variants=({}, dict(blocks=1), dict(split_k=2)),
-                            compiled=(dict(read_c=True), dict(is_split=True))),
+                tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, variants=({}, dict(blocks=1)), compiled=COMPILED),
                 paths=PATHS)

@@ -112,8 +112,10 @@ def cvt_rn_f16x2_f32(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to float16 (to nearest, ties to even; infinity from 65520 on). PTX ISA, cvt."
-    with np.errstate(over="ignore"): bits = np.array((low, high), np.float32).astype(np.float16).view(np.uint16).tolist()
-    return np.uint32(bits[1] << 16 | bits[0])
+    with np.errstate(over="ignore"): both = np.array((low, high), np.float32).astype(np.float16)
+    bits = both.view(np.uint16)
+    if low != low or high != high: bits = np.where(np.isnan(both), np.uint16(0x7FFF), bits)
+    return bits.view(np.uint32)[0]
 
 def _emit_unpack_f16x2(context, builder, kinds, args):
     from llvmlite import ir
@@ -259,11 +261,12 @@ def store_pair(
 
 def _emit_store_pairs(context, builder, kinds, args):
     from llvmlite import ir
-    pair = ir.IntType(32)
-    pointer = builder.bitcast(element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1]), ir.VectorType(pair, 2).as_pointer())
-    both = ir.VectorType(pair, 2)(ir.Undefined)
-    for i, bits in enumerate(args[2:]): both = builder.insert_element(both, bits, pair(i))
-    builder.store(both, pointer).align = 8
+    word = ir.IntType(32)
+    two = ir.VectorType(word, 2)
+    start = element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1])
+    both = two(ir.Undefined)
+    for i, bits in enumerate(args[2:]): both = builder.insert_element(both, bits, word(i))
+    builder.store(both, builder.bitcast(start, two.as_pointer())).align = 8
 
 @bind(_emit_store_pairs, "--rr")
 def store_pairs(

@@ -163,14 +163,16 @@ def wgmma_wait_group(
 def _emit_wait_prior(context, builder, kinds, args):
     from numba.core import cgutils
     acc, pending = args
-    return _with_sums(builder, f"wgmma.wait_group.sync.aligned {pending};", cgutils.unpack_tuple(builder, acc))
+    sums = cgutils.unpack_tuple(builder, acc)
+    return _with_sums(builder, f"wgmma.wait_group.sync.aligned {pending};", sums)
 
 @bind(_emit_wait_prior, "-n", lambda acc, pending: acc)
 def wgmma_wait_prior(
     acc,      # what an earlier `wgmma_mma_async` returned
     pending,  # how many later calls may still be at work, a literal
 ) -> tuple:
-    "Wait for all products but those of the latest `pending` calls, which aren't added to `acc`. PTX ISA, wgmma.wait_group."
+    """Wait for all products but those of the latest `pending` calls, which have sums of their own. PTX ISA,
+    wgmma.wait_group."""
     return hopper.finished_sums(acc, pending, sys._getframe(1))
 
 
