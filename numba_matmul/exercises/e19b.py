@@ -25,17 +25,15 @@ from ..gemm.pipeline import pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile
-from ..judge import Verdict, first_of, judge_code, reached, unfit
+from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k19_float32_on_tensor_cores as page
 from ..kernels.k16_tma_wgmma import OF_A, OF_B
 from ..kernels.k17_warp_specialized import barrier_init, with_producer
-from ..process import ChildError, in_child
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from ..source import replaced, with_constants
 from ..static import static, unrolled
 from .e16 import NO_FENCES
-from .e17 import recorded
-from .recorded import K_TILE, ended_too_often
+from .recorded import K_TILE, runs_of
 from numba import cuda, uint32, uint64
 
 
@@ -171,23 +169,12 @@ def barriers(events):
 def judge(exercise, kernel):
     "The verdicts on a kernel, one by one."
     if verdict := unfit(kernel, (0,) * 6): yield verdict
-    runs = []
-    for m, n, k, tile in CASES:
-        mine = with_constants(kernel, names_of(tile))
-        try: found, events = in_child(recorded, multiply, mine, m, n, k, tile, simulator=True, timeout=30,
-                                       keep=True)
-        except ChildError as e: found, events = ("ends", first_of(str(e))), []
-        if found:
-            verdict, text = found
-            boxes = 2 + 2 * tile.bn // 64
-            if verdict == "ends" and (why := ended_too_often(boxes, events)): verdict, text = "arrivals", why
-            yield Verdict(verdict, False, f"{m}×{n}×{k}, {tile.stages} stages: {text}")
-        runs.append(events)
+    events = (yield from runs_of(kernel, CASES, names_of, multiply))[0]
     yield Verdict("stages", True, "no stage is released while products still read it")
     yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k}, tiles of {tile.bm}×{tile.bn}"
                                              for m, n, k, tile in CASES))
     for goal in exercise.goals:
-        if goal.counted == "events": yield reached(goal, goal.measure(runs[0]))
+        if goal.counted == "events": yield reached(goal, goal.measure(events))
     code = [goal for goal in exercise.goals if goal.counted == "code"]
     signature = (f"void(UniTuple(uint64, {WORDS_BEFORE + 4 * MAP_WORDS}), float32[:, ::1], float32, int64, "
                  "int64, int64)")
@@ -275,7 +262,7 @@ def multiply_parts(sums, cross, storage, stage, warpgroup):
 def mutant(name, old, new, verdict): return Mutant(name, BODY, replaced(BODY, (old, new)), verdict)
 def with_more(name, calls, pending, factor):
     "The reference with a fourth set of sums."
-    head = replaced(HEAD, ("sums, cross =", f"sums, {name}, cross ="), ("ZEROS, ZEROS", "ZEROS, " * 2 + "ZEROS"))
+    head = replaced(HEAD, ("sums, cross =", f"sums, {name}, cross ="), ("ZEROS\n", "ZEROS, ZEROS\n"))
     return (head + replaced(BODY, (HI_LO, calls), ("2)", pending)) + ON + LAST
             + LAST.replace("cross", name) + ADD
             + ADD.replace("cross", name).replace("float32(1 / 2048)", factor) + WRITE)
