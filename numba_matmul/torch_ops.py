@@ -364,8 +364,8 @@ def linear(
     activation: str = None,        # "relu", "gelu" (the form with tanh), or None
     residual: torch.Tensor = None, # (…, n), of the same type, added last
 ) -> torch.Tensor:                 # (…, n)
-    """act(x·Wᵀ + bias) + residual: bfloat16 in one kernel where that is possible; float32 by `matmul`, and the
-    rest by PyTorch.
+    """act(x·Wᵀ + bias) + residual: bfloat16 in one kernel where that is possible, float32 by `matmul` and
+    PyTorch's operators.
 
     `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense
     tensors of float32 or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so.

@@ -1,4 +1,4 @@
-"""Float32 products for PyTorch by kernel 19, though small ones would be kernel 14's; and the row-major copies."""
+"Float32 for PyTorch: products by kernel 19, though small ones would be kernel 14's; and row-major copies."
 import pytest
 import torch
 import torch.nn.functional as F
