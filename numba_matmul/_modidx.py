@@ -423,6 +423,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.static': {},
             'numba_matmul.syntax': {},
             'numba_matmul.timeline': {},
+            'numba_matmul.torch_copy': {},
             'numba_matmul.torch_layer': {},
             'numba_matmul.torch_ops': {},
             'numba_matmul.util': {}}}
