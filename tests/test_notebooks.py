@@ -44,8 +44,8 @@ def check(copy):
             said.append(line)
         return "ended", "".join(said)
     yield answer
-    process.stdin.close()
-    process.wait()
+    process.kill()  # to end by itself, it would first tidy up what all pages have left
+    process.communicate()
 
 
 def test_there_are_notebooks(): assert len(PAGES) > 30
