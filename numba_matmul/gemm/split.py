@@ -185,10 +185,11 @@ def split_rows_kernel(
         cuda.syncthreads()
 
         # the largest element of the row
-        fours, all_meets, largest = (), (), int32(0)
+        fours, all_meets, largest = (), int32(0), int32(0)
         for i in static(kept):
             four, meets = read(x, start, uint32(first + uint32(i) * step), cols, factors)
-            fours, all_meets = fours + (four,), all_meets + (meets,)
+            fours = fours + (four,)
+            all_meets |= meets << int32(4 * i)
             largest = larger_magnitude(largest, four)
         col = uint32(first + uint32(kept) * step)
         while col < cols:
@@ -204,7 +205,7 @@ def split_rows_kernel(
         exponent, marks = scale_exponent(shared[0]), int32(0)
         scale = power_of_two(exponent)
         for i in static(kept):
-            col, four, meets = uint32(first + uint32(i) * step), fours[i], all_meets[i]
+            col, four, meets = uint32(first + uint32(i) * step), fours[i], all_meets >> int32(4 * i)
             if col < pitch: marks = store_parts(hi, lo, uint64(to + col), four, meets, scale, least, marks)
         col = uint32(first + uint32(kept) * step)
         while col < pitch:
@@ -241,7 +242,7 @@ def parts_of(
     return Parts(hi, lo, allocate(rows, kind="float32"))
 
 SPLIT_THREADS = 1024  # of a block, at most
-KEPT = 4              # fours that a thread keeps in registers from its first pass over a row to the second
+KEPT = 4              # fours that a thread keeps in registers between its two passes over a row; 8 at most
 
 
 def split_launch(
