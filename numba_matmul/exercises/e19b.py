@@ -110,7 +110,7 @@ def taken_apart(found, a, b):
     exact = parts.sum(axis=(0, 1))
     error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     if error < 1e-6: return None
-    if np.isnan(found).any(): return f"{np.isnan(found).sum():,} of {found.size:,} results are NaN"
+    if missing := np.sum(~np.isfinite(found)): return f"{missing:,} of {found.size:,} results are NaN"
     # how often is each of them in it?
     columns = parts.reshape(-1, found.size).T
     sizes = np.linalg.norm(columns, axis=0)
@@ -122,7 +122,7 @@ def taken_apart(found, a, b):
     return "; ".join([text, *filter(None, told)])
 
 def often_in(name, weights):
-    "How often C has a product, where that isn't once, in words. lo·lo is too small to tell by less than ten."
+    "How often C has a product, where that isn't once. lo·lo is so small that only a multiple of it shows."
     same = np.allclose(weights, weights[0], rtol=0.01, atol=0.01)
     if name == "lo·lo" and not (same and abs(weights[0]) > 10): return ""
     if np.allclose(weights, 1, atol=0.01): return ""
@@ -141,7 +141,7 @@ def products(k_tiles, events):
     return steps / K_TILE / k_tiles
 
 def unpromoted(tile, events):
-    "How many k tiles of hi·hi are added up before such sums start at zero again, at most."
+    "The most k tiles of hi·hi that are added up before the sums start at zero again."
     ring = min(number for what, _, number in events if what == "ordered") - tile.stages * tile.stage_bytes
     steps, most = 0, 0
     own = iter([event for event in events if event[1] == CONSUMER])
@@ -162,7 +162,7 @@ def products_left(events):
     return min(number for what, number in own[waits[1]:] if what == "products left") / K_TILE
 
 def barriers(events):
-    "How many a consumer passes from its first product to its last."
+    "Barriers that a consumer passes from its first product to its last."
     own = [what for what, who, _ in events if who == CONSUMER]
     return own[own.index("product"):len(own) - own[::-1].index("product")].count("barrier")
 
