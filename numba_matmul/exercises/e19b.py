@@ -110,7 +110,7 @@ def taken_apart(found, a, b):
     exact = parts.sum(axis=(0, 1))
     error = np.linalg.norm(found - exact) / np.linalg.norm(exact)
     if error < 1e-6: return None
-    if np.isnan(found).any(): return f"{np.isnan(found).sum():,} of {found.size:,} results are NaN"
+    if missing := np.sum(~np.isfinite(found)): return f"{missing:,} of {found.size:,} results are NaN"
     # how often is each of them in it?
     columns = parts.reshape(-1, found.size).T
     sizes = np.linalg.norm(columns, axis=0)
@@ -122,7 +122,7 @@ def taken_apart(found, a, b):
     return "; ".join([text, *filter(None, told)])
 
 def often_in(name, weights):
-    "How often C has a product, where that isn't once, in words. lo·lo is too small to tell by less than ten."
+    "How often C has a product, where that isn't once. lo·lo is so small that only a multiple of it shows."
     same = np.allclose(weights, weights[0], rtol=0.01, atol=0.01)
     if name == "lo·lo" and not (same and abs(weights[0]) > 10): return ""
     if np.allclose(weights, 1, atol=0.01): return ""
@@ -141,7 +141,7 @@ def products(k_tiles, events):
     return steps / K_TILE / k_tiles
 
 def unpromoted(tile, events):
-    "How many k tiles of hi·hi are added up before such sums start at zero again, at most."
+    "The most k tiles of hi·hi that are added up before the sums start at zero again."
     ring = min(number for what, _, number in events if what == "ordered") - tile.stages * tile.stage_bytes
     steps, most = 0, 0
     own = iter([event for event in events if event[1] == CONSUMER])
@@ -162,7 +162,7 @@ def products_left(events):
     return min(number for what, number in own[waits[1]:] if what == "products left") / K_TILE
 
 def barriers(events):
-    "How many a consumer passes from its first product to its last."
+    "Barriers that a consumer passes from its first product to its last."
     own = [what for what, who, _ in events if who == CONSUMER]
     return own[own.index("product"):len(own) - own[::-1].index("product")].count("barrier")
 
@@ -301,6 +301,10 @@ MUTANTS = (
            replaced(HI_HI, ("ZEROS", "main if k_tile % 2 else ZEROS"), ("3, 0)", "3, 1)")) + CROSS + WAIT
            + "            if k_tile % 2 or k_tile + 1 == grid.k_tiles: sums = add_tuples(sums, main)\n",
            "promoted"),
+    mutant("the sums of lo·hi are not kept", "cross = wgmma_mma_async_f16(cross, a_lo",
+           "wgmma_mma_async_f16(cross, a_lo", "correct"),
+    mutant("the cross products are promoted instead", "add_tuples(sums, main)", "add_tuples(sums, cross)",
+           "correct"),
     mutant("hi·hi is not added up", "add_tuples(sums, main)", "main", "correct"),
     mutant("promoted twice", PROMOTE, PROMOTE + PROMOTE, "correct"),
     mutant("lo·hi starts at zero in each k tile", LO_HI, LO_HI.replace("3, 1)", "3, 0)"), "correct"),
@@ -311,6 +315,7 @@ MUTANTS = (
            with_more("other", HI_LO.replace("cross", "other"), "2)", "float32(1 / 2048)"), "spills"),
     # who waits
     mutant("nobody waits for hi·hi", WAIT, "", "correct"),
+    mutant("the complete sums are not kept", "main = wgmma_wait_prior", "wgmma_wait_prior", "correct"),
     mutant("three calls may be at work", "wait_prior(main, 2)", "wait_prior(main, 3)", "correct"),
     mutant("promoted before the wait", WAIT + PROMOTE, PROMOTE + WAIT, "correct"),
     mutant("one call may be at work", "wait_prior(main, 2)", "wait_prior(main, 1)", "products at work"),
@@ -333,6 +338,7 @@ MUTANTS = (
            HI_HI + RELEASE + BODY.removesuffix(RELEASE).removeprefix(HI_HI), "stages"),
     mutant("the first k tile releases, too", "if k_tile > 0: ", "", "stages"),
     mutant("never released", RELEASE, "", "ends"),
+    mutant("the second k tile releases nothing, either", "k_tile > 0", "k_tile > 1", "ends"),
     mutant("every other stage is released", "if k_tile > 0:", "if k_tile % 2:", "ends"),
     mutant("all threads release", "previous, releases", "previous, True", "arrivals"),
     mutant("a barrier for each k tile", PROMOTE,
@@ -371,8 +377,8 @@ EXERCISES = (Exercise(
     hints={
         "correct: NaN": (
             "sums are NaN as long as products may still be added to them. Before you add `main`, its "
-            "product has to be complete: wgmma_wait_prior(main, calls that came after it). And `cross` is "
-            "complete only after wgmma_wait_group(cross), behind the loop"),
+            "product has to be complete: main = wgmma_wait_prior(main, calls that came after it). And "
+            "`cross` is complete only after wgmma_wait_group(cross), behind the loop"),
         "correct: lo·lo": "no product of lo and lo belongs in `cross`, where it would count 2048 times",
         "correct: in C 0.0": "only `cross` is divided by 2048, and only once",
         "correct: 2,048 times": (
