@@ -80,6 +80,14 @@ NO_PARTS = np.float32(np.nan)   # the factor of a row that float16 parts can't c
 OUT, SMALL, SMALL_FACTOR = 1, 2, 4  # a number out of range; a small one; a factor whose row has a small one
 
 
+def range_limits(
+    k: int,   # products of each sum
+) -> tuple:   # two float32
+    "`least` and `small` of `split_rows_kernel`."
+    least = 2.0**-12 / k
+    return np.float32(least), np.float32(max(least, 2.0**-13 / k**0.5))
+
+
 @cuda.jit(device=True)
 def range_marks(
     marks,   # what was noticed so far
@@ -254,9 +262,8 @@ def split_launch(
     pitch = parts.hi.shape[1]
     threads = min(SPLIT_THREADS, cdiv(pitch, 16 * 32) * 32)
     kept = min(KEPT, cdiv(pitch, 4 * threads))
-    least, small = np.float32(2.0**-12 / k), np.float32(2.0**-13 / k**0.5)
     args = (x.ravel(), np.uint32(cols), (other or parts).inverse, parts.hi.ravel(), parts.lo.ravel(),
-            np.uint32(pitch), parts.inverse, least, small)
+            np.uint32(pitch), parts.inverse, *range_limits(k))
     return Launch(split_rows_kernel(read4, other is not None, kept), rows, threads, args)
 
 
