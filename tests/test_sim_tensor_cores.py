@@ -20,7 +20,8 @@ from numba_matmul.kernels.k17_warp_specialized import RULES
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
 from numba_matmul.ptx.core import bind, shared_address, to_array
-from numba_matmul.ptx.hopper import bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group
+from numba_matmul.ptx.hopper import (
+    bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group, wgmma_wait_prior)
 from numba_matmul.registry import KERNELS
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -141,12 +142,13 @@ def test_factors_that_threads_have_stored_are_fenced_before_a_product(fenced, me
 
 
 def hopper_product(number, module="ptx.hopper", consumers=1, bn=128, **changed):
-    """In a child: kernel 16, or 17 in one block, with functions that a module uses changed; several tiles,
-    several times round the ring."""
+    """In a child: kernel 16, 17 in one block, or 19, with functions that a module uses changed; several
+    tiles, several times round the ring."""
     change(module, changed)
     options = dict(blocks=1) if number == 17 else {}
-    shape = (136, 264, 264) if number == 17 else (72, 136, 264)
-    return check_matmul(partial(KERNELS[number].fn, tile=WgmmaTile(64 * consumers, bn, 2), **options), *shape)
+    shape = {16: (72, 136, 264), 17: (136, 264, 264), 19: (9, 20, 200)}[number]
+    tile = WgmmaTile(64 * consumers, bn, 2, parts=2 if number == 19 else 1)
+    return check_matmul(partial(KERNELS[number].fn, tile=tile, **options), *shape)
 
 
 @pytest.mark.parametrize("number", [16, 17], ids=["tma_wgmma", "warp_specialized"])
@@ -159,6 +161,9 @@ def nothing(*args): pass
 
 def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d):
     return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, scale_d)
+
+
+def one_more_pending(acc, pending): return wgmma_wait_prior(acc, pending + 1)
 
 
 MET = Counter()
@@ -176,6 +181,7 @@ def box_of_the_other(storage, warpgroup):
 
 
 K16, K17, EPILOGUE = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized", "gemm.epilogue"
+K19, UNWAITED = "kernels.k19_float32_on_tensor_cores", "has not waited for its products"
 UNSEEN, READ = "may not be seen yet: fence_proxy_async", "is written while a store may still read it"
 NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "overwritten after the product was started"
 ODD_BOXES = {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
@@ -187,7 +193,7 @@ MISTAKES = {  # kernel, module, what is changed in it, and what the simulator sa
     "tma_wgmma, mbarrier_arrive_expect_tx": (16, K16, dict(mbarrier_arrive_expect_tx=nothing), NEVER),
     "tma_wgmma, waits less": (16, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
     "tma_wgmma, wgmma_wait_group": (16, K16, dict(wgmma_wait_group=lambda acc: acc),
-                                    "has not waited for its products"),
+                                    UNWAITED),
     "warp_specialized, consumer_wait": (17, K17, dict(consumer_wait=nothing), "is multiplied"),
     "warp_specialized, producer_acquire": (17, K17, dict(producer_acquire=nothing),
                                            "more than 1 arrival at an mbarrier"),
@@ -208,6 +214,9 @@ MISTAKES = {  # kernel, module, what is changed in it, and what the simulator sa
     "warp_specialized, number": (17, EPILOGUE,
                                  dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)),
                                  "named barrier 17"),
+    # Sums are read while they are added to: those of hi·hi, which are NaN until then, and of cross products
+    "tensor_cores, waits less": (19, K19, dict(wgmma_wait_prior=one_more_pending), "elements are wrong.*nan"),
+    "tensor_cores, wgmma_wait_group": (19, K19, dict(wgmma_wait_group=lambda acc: acc), UNWAITED),
     # The first consumer waits for k tiles that the second holds up
     "warp_specialized, distance": (17, K17, dict(consumers=2, stagger_distance=lambda stages: stages), NEVER),
     "warp_specialized, room": (17, EPILOGUE, dict(consumers=2, drain_box=box_of_the_other),
