@@ -185,10 +185,10 @@ def test_what_parts_carry(name):
     assert check_product(a, b) == carried
 
 
-@pytest.mark.parametrize("power,column,carried", [(-22, 1, False), (-22, 2, True), (-13, 1, True)])
+@pytest.mark.parametrize("power,column,carried", [(-18, 1, False), (-18, 2, True), (-13, 1, True)])
 def test_small_numbers_are_refused_where_they_meet(power, column, carried):
-    "All of C's left but its first column comes from products of numbers whose hi has few bits."
-    k = 1024
+    "Most of C comes from products of numbers whose hi has few bits."
+    k = 128
     a, b = np.zeros((6, k), np.float32), np.zeros((k, 7), np.float32)
     a[:, 0], a[:, column] = 1, 2.0**-33 * (1 + np.random.default_rng(0).random(6))
     b[0, 0], b[1, 0] = 1, 1
