@@ -56,6 +56,8 @@ ladder: setup
 
 # Each core has a test of its own: threads of numpy and PyTorch would wait for one another.
 test lesson: export OMP_NUM_THREADS := 1
+# Hundreds of processes start, and import the same packages: their bytecode is kept, even if the shell says otherwise.
+test lesson: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
 	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests

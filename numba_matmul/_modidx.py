@@ -84,6 +84,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.exercises.e16': {},
             'numba_matmul.exercises.e17': {},
             'numba_matmul.exercises.e18': {},
+            'numba_matmul.exercises.e19': {},
+            'numba_matmul.exercises.e19b': {},
             'numba_matmul.exercises.e30': {},
             'numba_matmul.exercises.e31': {},
             'numba_matmul.exercises.recorded': {},
@@ -421,6 +423,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.static': {},
             'numba_matmul.syntax': {},
             'numba_matmul.timeline': {},
+            'numba_matmul.torch_copy': {},
             'numba_matmul.torch_layer': {},
             'numba_matmul.torch_ops': {},
             'numba_matmul.util': {}}}

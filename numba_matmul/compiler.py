@@ -263,7 +263,7 @@ def _disassembled(cubin):
         def run(*command):
             done = subprocess.run([*command, path], capture_output=True, text=True, check=True)
             return done.stdout
-        return dict(sass=run(_tool("nvdisasm"), "-g", "-c"),
+        return dict(sass=run(_tool("nvdisasm"), "-g", "-c", "-ndf"),
                     usage=run(_tool("cuobjdump"), "-res-usage"))
 
 

@@ -52,8 +52,11 @@ class _Clock:
         self.asks = False  # is a group of loads just being asked for?
     def spend(self, kind, until):
         self.asks = self.asks and kind == "issue"
-        if until > self.now: self.spans.append((kind, self.now, until))
-        self.now = max(self.now, until)
+        if until <= self.now: return
+        start = self.now
+        if self.spans and self.spans[-1][::2] == (kind, start): start = self.spans.pop()[1]  # it goes on
+        self.spans.append((kind, start, until))
+        self.now = until
     def step(self, kind, number, latency):
         if kind in ("global load", "copy"):
             self.spend("issue", self.now + 1)
@@ -125,12 +128,13 @@ def time_line(
     clocks = _replay(events, latency)
     fig, ax = plt.subplots(figsize=(7, 0.35 * len(clocks) + 1.5), layout="constrained")
     for row, clock in enumerate(clocks.values()):
-        for kind, start, end in clock.spans:
-            if kind != "line":
-                ax.barh(row, end - start, left=start, height=0.5, color=TIME_COLORS[kind])
-        for level, start, end in _levels(clock.flying):  # a dot where they begin
-            ax.plot((start, end), (row - 0.36 - 0.11 * level,) * 2, ".-", markevery=[0], markersize=5,
-                    color=TIME_COLORS["issue"], lw=1.3)
+        for kind, color in TIME_COLORS.items():
+            spans = [(start, end - start) for this, start, end in clock.spans if this == kind]
+            ax.broken_barh(spans, (row - 0.25, 0.5), color=color, linewidth=0)
+        levels, starts, ends = zip(*_levels(clock.flying)) if clock.flying else ((), (), ())
+        heights = [row - 0.36 - 0.11 * level for level in levels]
+        ax.hlines(heights, starts, ends, color=TIME_COLORS["issue"], linewidth=1.3)
+        ax.plot(starts, heights, ".", markersize=5, color=TIME_COLORS["issue"])  # a dot where they begin
     for kind, start, _ in next(iter(clocks.values())).spans:
         if kind == "line": ax.axvline(start, color=TIME_COLORS["barrier"], lw=0.8)
     ax.set(yticks=range(len(clocks)), yticklabels=[f"warp {warp}" for warp in clocks], xlim=(0, until),

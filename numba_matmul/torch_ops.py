@@ -10,6 +10,7 @@ from .arrays import current_gpu, describe, to_d, to_h
 from .gemm.kernel import Kernel
 from .gemm.limits import capable
 from .registry import KERNELS
+from .torch_copy import row_major
 from .torch_layer import aligned_for_tma, can_implement, fused_layer, has_wgmma
 from numba import config
 
@@ -138,10 +139,10 @@ def _matmul(a, b, columns=None):
     turned = by_columns(a, b, columns)
     if turned: a, b = b.t(), a.t()
     if straight(a, b) and aligned_for_tma(a, b): c = _on_its_gpu(fused_layer, a, b)
-    else: c = _product(a.contiguous(), b.contiguous())
+    else: c = _product(*(_on_its_gpu(row_major, x) for x in (a, b)))
     if turned: c = c.t()
     if columns in (None, turned): return c
-    return c.t().contiguous().t() if columns else c.contiguous()
+    return _on_its_gpu(row_major, c.t()).t() if columns else _on_its_gpu(row_major, c)
 
 def _matmul_fake(a, b, columns=None):
     check_operands(a, b)
@@ -249,9 +250,13 @@ def matmul(
     on the GPU (in the simulator on the CPU). It has derivatives of any order, in reverse and in forward mode,
     so `torch.func` works, `vmap` included, and `torch.compile` and `torch.export`. Under autocast float32
     becomes bfloat16. `columns=True` returns a column-major result, `False` a row-major one; `None` takes what
-    needs fewer copies (compiled: row-major, unless both factors are column-major). `TypeError` for other
-    types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ spares the copies; dA = dC·Bᵀ, dB =
-    Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
+    needs fewer copies (compiled: row-major, unless both factors are column-major).
+
+    Errors in float32 are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. On a Hopper GPU kernel 19
+    multiplies, in workspace of about as many bytes as A and B have; kernel 14 where that should be faster, or
+    where the GPU, without the host, finds numbers that float16 parts can't carry; infinities and NaN go the
+    same way. `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ
+    spares the copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)
     if columns is None and torch.compiler.is_compiling():
         columns = _columns(a) and _columns(b)  # whatever the sizes will be
@@ -359,7 +364,8 @@ def linear(
     activation: str = None,        # "relu", "gelu" (the form with tanh), or None
     residual: torch.Tensor = None, # (…, n), of the same type, added last
 ) -> torch.Tensor:                 # (…, n)
-    """act(x·Wᵀ + bias) + residual; bfloat16 in one kernel where that is possible.
+    """act(x·Wᵀ + bias) + residual: bfloat16 in one kernel where that is possible, float32 by `matmul` and
+    PyTorch's operators.
 
     `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense
     tensors of float32 or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so.

@@ -56,6 +56,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=rank)
 
 
+@pytest.fixture(scope="session")
+def valid():
+    "What refuses a card, or part of one, that breaks a schema. (Its package takes over a second to import.)"
+    from jsonschema import Draft202012Validator, ValidationError
+    def valid(value, schema=SCHEMA): Draft202012Validator(schema).validate(value)
+    valid.error = ValidationError
+    return valid
+
+
 @pytest.fixture
 def temporary_folder(monkeypatch, tmp_path):
     "A temporary folder for this test and its children alone: others write into the shared one meanwhile."

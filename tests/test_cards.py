@@ -7,7 +7,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import jsonschema
 import pytest
 from conftest import ROOT, SCHEMA, environment, minimal_card
 from numba import config
@@ -302,7 +301,7 @@ def test_without_a_card_the_ladder_says_so(results, capsys):
     assert "no speed is recorded" in said and "None" not in said
 
 
-def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
+def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch, capsys, valid):
     "The parts of tools/check_gpu.py, without a GPU: what they find out is made up."
     spec = importlib.util.spec_from_file_location("check_gpu", ROOT/"tools"/"check_gpu.py")
     check_gpu = importlib.util.module_from_spec(spec)
@@ -329,8 +328,7 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     check_gpu.main([])
     assert asked[4:] == ["sanitizer"] and not check_gpu.STATE.exists()
     assert capsys.readouterr().out.count("checked before") == 3
-    jsonschema.Draft202012Validator(SCHEMA["properties"]["check"] | {"$defs": SCHEMA["$defs"]}).validate(
-        written[0]["check"])
+    valid(written[0]["check"], SCHEMA["properties"]["check"] | {"$defs": SCHEMA["$defs"]})
     monkeypatch.setattr(check_gpu, "what_is_checked", lambda: "other code")  # then nothing is kept
     monkeypatch.setitem(check_gpu.PARTS, "large", part("large", found | dict(failed=["wrong"])))
     with pytest.raises(SystemExit): check_gpu.main([])

@@ -150,6 +150,21 @@ def test_a_mistake_is_told_by_what_it_is(body):
     if name == "compiles": assert "line " in found.found
 
 
+NAMED = {  # exercise, mutant → what is found
+    ("19", "2048 left out"): "the 2048 is missing",
+    ("19", "what truncation would have lost"): "that's the rest of a truncated number",
+    ("19", "a power of two too many"): "becomes -inf",
+    ("19b", "no hi·lo"): "hi·lo is in C 0 times",
+    ("19b", "hi·hi goes on, and is promoted all the same"): "hi·hi is in C 5, 4, 3, 2, 1 times",
+    ("19b", "lo·lo among the cross products"): "lo·lo is in C 2,048 times"}
+
+
+@pytest.mark.parametrize("key, name", NAMED)
+def test_what_became_of_parts_is_told(key, name):
+    ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))
+    assert ok and NAMED[key, name] in found
+
+
 def test_what_a_kernel_prints_is_shown_and_not_all_of_it():
     one = ALL["00a"]
     prints = rewritten(one, one.solutions["reference"] + "        print(i, alpha)\n")
@@ -217,7 +232,7 @@ def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict
     ("30", "matmul called, PyTorch's product returned"), ("10", "BM for BN"),
     ("13", "the library's main loop"), ("14", "whole tiles for each block"),
     ("16", "four calls, one of them at work"), ("17", "all threads release"),
-    ("17", "a barrier of both consumers for each k tile"),
+    ("17", "a barrier of both consumers for each k tile"), ("19b", "never promoted"),
     ("30b", "a barrier for each sum")], ids=exercise_id)
 def test_a_cheat_is_refused_by_its_own_verdict(key, name):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))

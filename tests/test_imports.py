@@ -12,7 +12,8 @@ PACKAGE = ROOT/"numba_matmul"
 # from the ground up
 ROOMS = ("arrays", "draw", "syntax", "fingerprint", "cards", "process", "static", "sim", "ptx", "gemm",
          "compiler", "microscope", "timeline", "ncu", "machine", "bench", "kernels", "registry", "source",
-         "judge", "exercise", "exercises", "report", "ladder", "torch_layer", "torch_ops", "util")
+         "judge", "exercise", "exercises", "report", "ladder", "torch_copy", "torch_layer", "torch_ops",
+         "util")
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from itertools import groupby
 
 import pytest
 from conftest import ROOT, environment
@@ -18,13 +17,7 @@ def code(path):
     return sum(len("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code")
 
 
-def room(path): return path.stem.split("_")[0]
-
-
-LESSONS = sorted((ROOT/"nbs").glob("*.ipynb"), key=code, reverse=True)
-LIBRARY = sorted((ROOT/"nbs"/"library").glob("*.ipynb"))
-# those of a room share a process
-RUNS = [[path] for path in LESSONS] + [list(paths) for _, paths in groupby(LIBRARY, key=room)]
+PAGES = sorted((ROOT/"nbs").rglob("*.ipynb"), key=code, reverse=True)
 
 
 @pytest.fixture(scope="module")
@@ -37,29 +30,38 @@ def copy(tmp_path_factory):
     return target
 
 
-def test_every_notebook_is_run(): assert sum(map(len, RUNS)) == len(list((ROOT/"nbs").rglob("*.ipynb"))) > 30
+@pytest.fixture(scope="module")
+def check(copy):
+    "What checks a page. Its process is kept for the next page, as `nbdev_test` does it."
+    command = [sys.executable, ROOT/"tools"/"pages.py", "--check"]
+    process = subprocess.Popen(command, cwd=copy, env=environment(), text=True, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    def answer(path):
+        print(path.relative_to(copy), file=process.stdin, flush=True)
+        said = []
+        for line in process.stdout:
+            if line in ("checked\n", "failed\n"): return line.strip(), "".join(said)
+            said.append(line)
+        return "ended", "".join(said)
+    yield answer
+    process.kill()  # to end by itself, it would first tidy up what all pages have left
+    process.communicate()
 
 
-def named(paths): return paths[0].stem if len(paths) == 1 else room(paths[0])
-
-
-def check(paths, folder):
-    command = [sys.executable, ROOT/"tools"/"pages.py", "--check", *paths]
-    return subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True)
+def test_there_are_notebooks(): assert len(PAGES) > 30
 
 
 @pytest.mark.first(0)
-@pytest.mark.parametrize("paths", RUNS, ids=named)
-def test_notebooks(paths, copy):
-    done = check([path.relative_to(ROOT) for path in paths], copy)
-    assert done.returncode == 0 and done.stdout.count("Success.") == len(paths), done.stdout + done.stderr
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_notebooks(page, copy, check):
+    verdict, said = check(copy/page.relative_to(ROOT))
+    assert verdict == "checked" and said.count("Success.") == 1, said
 
 
-def test_a_number_that_no_card_says_is_found(copy):
+def test_a_number_that_no_card_says_is_found(copy, check):
     page = copy/"nbs"/"library"/"other_numbers.ipynb"
     text = (ROOT/"nbs"/"library"/"cards.ipynb").read_text(encoding="utf-8")
     said = re.search(r"`sgemm_naive` takes [\d.]+ ms", text)[0]
     page.write_text(text.replace(said, "`sgemm_naive` takes 1.5 ms"), encoding="utf-8")
-    done = check([page.relative_to(copy)], copy)
-    told = "run make pages" in done.stderr and said in done.stderr
-    assert done.returncode == 1 and told, done.stdout + done.stderr
+    verdict, told = check(page)
+    assert verdict == "failed" and "run make pages" in told and said in told, told

@@ -12,7 +12,7 @@ from products import random
 
 from numba_matmul.arrays import cdiv, to_d, to_h
 from numba_matmul.gemm import split as gemm_split
-from numba_matmul.gemm.split import range_limits, split_rows_kernel
+from numba_matmul.gemm.split import split_rows_kernel
 from numba_matmul.gemm.tiles import WgmmaTile
 from numba_matmul.kernels import k19_float32_on_tensor_cores as k19
 from numba_matmul.kernels.k06_vectorized import four_reader
@@ -36,7 +36,7 @@ def split_rows(x, k, factors=None, width=1, kept=4):
     kernel = split_rows_kernel(four_reader(True, width), factors is not None, kept)
     factors = inverse if factors is None else to_d(factors)
     kernel[rows, 32](to_d(x.ravel()), np.uint32(cols), factors, hi, lo, np.uint32(pitch), inverse,
-                     *range_limits(k))
+                     np.float32(2.0**-12 / k))
     hi, lo = (to_h(part).view(np.float16).reshape(rows, pitch).astype(float) for part in (hi, lo))
     assert not hi[:, cols:].any() and not lo[:, cols:].any()
     return hi[:, :cols], lo[:, :cols], to_h(inverse)
@@ -55,12 +55,12 @@ def expected_inverse(x, k, factors=None):
         exponent += significand >= 1 - 2.0**-12  # rounded to 11 bits it is the next power of two
         power = np.where(largest == 0, 0, np.minimum(16 - exponent, 126))
         size = np.abs(np.ldexp(y, power[:, None]))
-        out = (y != 0) & ~((size >= 2.0**-12 / k) & (size < 65520))
-        small = ((y != 0) & (size < max(2.0**-13 / k**0.5, 2.0**-12 / k))).any(1)
+        small = (y != 0) & (size < 2.0**-14)
+        out = np.isnan(y) | (size >= 65520) | small & (size < 2.0**-12 / k)
         inverse = np.ldexp(1.0, -power)
-        if factors is None: inverse[small] *= -1
-        out = out.any(1) | (small & (factors is not None and (factors < 0).any()))
-    return np.where(out, np.nan, inverse).astype(np.float32)
+        if factors is None: inverse[small.any(1)] *= -1
+        else: out |= small & (factors < 0)
+    return np.where(out.any(1), np.nan, inverse).astype(np.float32)
 
 
 def rows_of(exponents):
@@ -94,7 +94,7 @@ def test_parts_keep_every_number_or_the_row_says_that_they_cannot(x, k, balanced
     if balanced: scaled *= np.abs(factors.astype(float))
     error = np.abs(hi[carried] + lo[carried] / 2048 - scaled)
     assert (error <= np.maximum(2.0**-23 * np.abs(scaled), 2.0**-36)).all()
-    assert (error <= max(2, k) * U * np.abs(scaled)).all()
+    assert (error <= max(4, k) * U * np.abs(scaled)).all()
 
 
 @pytest.mark.parametrize("cols,width,kept", [(200, 4, 2), (300, 4, 1), (131, 1, 1), (64, 4, 1), (7, 1, 1)])

@@ -3,7 +3,8 @@ needs no GPU. `PAGES="01* 90*"` does only some of them.
 
 Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks the cards, and measures nothing,
 shows the same there as on a GPU: it gets its outputs from that run, and no other cell changes. `--check`
-changes nothing and compares the texts: `make test` runs every notebook in this way."""
+changes nothing and compares the texts. `make test` runs every notebook in this way: the names come one by one
+on stdin, so that all pages share one process and its children."""
 import ast
 import os
 import subprocess
@@ -71,6 +72,17 @@ def check(path):
                      f"cards say\n{new}")
 
 
+def check_all_from_stdin():
+    "Check one page per line. After each comes a line that says whether it is as it should be."
+    for line in sys.stdin:
+        verdict = "checked"
+        try: check(Path(line.strip()).resolve())
+        except SystemExit as e:
+            print(e)
+            verdict = "failed"
+        print(f"\n{verdict}", flush=True)
+
+
 def refresh(path):
     "Give the cells of a page that ask the cards the outputs of a run; was any of them another?"
     made, nb = run(path), read_nb(path)
@@ -103,6 +115,7 @@ def main(wanted):
 if __name__ == "__main__":
     nbdev.test.CaptureShell = Keeping
     steps = {"--check": check, "--one": refresh}
-    if step := steps.get(sys.argv[1] if sys.argv[1:] else None):
+    if sys.argv[1:] == ["--check"]: check_all_from_stdin()
+    elif step := steps.get(sys.argv[1] if sys.argv[1:] else None):
         for name in sys.argv[2:]: step(Path(name).resolve())
     else: main(sys.argv[1:])

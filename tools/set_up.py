@@ -21,7 +21,9 @@ README = "README.md, \"Ways to run it\""
 
 def pip_install(python, *args):
     "Run pip, which shows what it does; end with a line that says what to do if it fails."
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input", *args]
+    # bytecode of all packages would take a minute; it is made for what is imported, at the first import
+    quietly = "--disable-pip-version-check", "--no-input", "--no-compile"
+    command = [str(python), "-m", "pip", "install", *quietly, *args]
     if subprocess.run(command, cwd=ROOT).returncode:
         sys.exit("pip could not install the packages; its reason is above. Mend it (a full disk, the "
                  "network, another package index: pip config list), and call make again: it goes on from "

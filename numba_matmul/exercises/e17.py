@@ -24,18 +24,15 @@ from ..gemm.pipeline import pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BK, BOX, WgmmaTile
-from ..judge import Verdict, first_of, judge_code, reached, unfit
+from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k17_warp_specialized as page
 from ..kernels.k16_tma_wgmma import k_tile_loader, wgmma_multiplier
-from ..process import ChildError, in_child
 from ..ptx.hopper import (
     MAP_WORDS, WORDS_BEFORE, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, pack_scaled, stmatrix)
-from ..sim.scheduler import SimulatorError
 from ..source import replaced, with_constants
 from .e16 import NO_FENCES
-from .recorded import (barriers_of, ended_too_often, for_the_results, k_tiles_on_their_way, products_at_work,
-                       recorded_run)
+from .recorded import barriers_of, for_the_results, k_tiles_on_their_way, products_at_work, runs_of
 from numba import cuda, float32, uint32
 
 
@@ -72,7 +69,7 @@ def ring_of(tile):
 CASES = (128, 128, 5 * BK + 24, TILE), (128, 256, 4 * BK, TILE._replace(stages=3))  # m, n, k, tile
 
 def multiply(kernel, m, n, k, tile):
-    "In a child: launch a kernel; the relative error."
+    "In a child: launch a kernel; the verdict that fails and its text, or `None`."
     random = np.random.default_rng()
     a, b = (rounded(random.standard_normal(shape), "bfloat16") for shape in ((m, k), (k, n)))
     c = to_d(rounded(np.full((m, n), np.nan), "bfloat16"))
@@ -82,30 +79,8 @@ def multiply(kernel, m, n, k, tile):
     maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
     launch(maps.words, np.int64(m), np.int64(n), np.int64(k))
     exact, found = from_bf16(a).astype(float) @ from_bf16(b).astype(float), from_bf16(to_h(c)).astype(float)
-    return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
-
-def recorded(*args):
-    "In a child: the error of `multiply`, or the verdict and the text of its mistake; and what happened."
-    found = []
-    def run():
-        try: found.append(multiply(*args))
-        except SimulatorError as e: found.append((verdict_of(e), first_of(str(e))))
-        except Exception as e: found.append(("compiles", f"{type(e).__name__}: {first_of(str(e))}"))
-    events = recorded_run(run)
-    return found[0], events
-
-VERDICT_OF = {  # kind of a mistake of the simulator's → where it was made, or with what → verdict
-    "barrier": {"block": "ends", "named barrier": "results", "mbarrier": "arrivals"},
-    "unfinished": {"copies": "ends", "products": "results", "stores": "results"},
-    "fence": {"mbarrier": "arrivals", "product": "results", "store": "results"}}
-
-def verdict_of(error):
-    "The verdict that a mistake of the simulator's belongs to."
-    if error.kind == "race": return "results" if "store" in error.data["accesses"] else "stages"
-    if error.kind == "uninitialized": return "stages"
-    found = VERDICT_OF.get(error.kind, {})
-    return next((found[what] for what in error.data.values() if what in found), "compiles")
-
+    error = float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+    if not error < 2e-3: return "correct", f"relative error {error:.2g}"
 
 BOXES = 1 + TILE.bn // 64  # of a k tile
 CONSUMER_THREADS = [128 * (1 + i) for i in range(TILE.warpgroups)]  # the first of each
@@ -117,21 +92,12 @@ def of_consumers(choose, measure):
 def judge(exercise, kernel):
     "The verdicts on a kernel, one by one."
     if verdict := unfit(kernel, (0,) * 4): yield verdict
-    runs = []
-    for m, n, k, tile in CASES:
-        name, mine = f"{m}×{n}×{k}, {tile.stages} stages", with_constants(kernel, ring_of(tile))
-        try: found, events = in_child(recorded, mine, m, n, k, tile, simulator=True, timeout=30, keep=True)
-        except ChildError as e: found, events = ("ends", first_of(str(e))), []
-        if isinstance(found, tuple):
-            verdict, text = found
-            if verdict == "ends" and (why := ended_too_often(BOXES, events)): verdict, text = "arrivals", why
-            yield Verdict(verdict, False, f"{name}: {text}")
-        if not found < 2e-3: yield Verdict("correct", False, f"{name}: relative error {found:.2g}")
+    runs = yield from runs_of(kernel, CASES, ring_of, multiply)
+    for (m, n, k, tile), events in zip(CASES, runs):
         sent = sum(number for what, _, number in events if what == "sent")
         if sent != m * n:
-            yield Verdict("one store each", False,
-                          f"{name}: {sent:,} elements were sent to C, which has {m * n:,}")
-        runs.append(events)
+            yield Verdict("one store each", False, f"{m}×{n}×{k}, {tile.stages} stages: {sent:,} elements "
+                                                   f"were sent to C, which has {m * n:,}")
     yield Verdict("stages", True, "each stage is full when it is multiplied, and empty when it is filled")
     yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k} with {tile}" for m, n, k, tile in CASES))
     for goal in exercise.goals:

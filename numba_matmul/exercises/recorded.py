@@ -6,12 +6,12 @@ from unittest.mock import patch
 import numpy as np
 from greenlet import getcurrent
 from ..exercise import Goal
-from ..judge import constants_of
+from ..judge import Verdict, constants_of, first_of
 from ..timeline import trace
-from ..process import in_child
+from ..process import ChildError, in_child
 from ..sim import hopper
 from ..sim.cuda_module import StrictModule
-from ..sim.scheduler import Thread
+from ..sim.scheduler import SimulatorError, Thread
 from ..source import with_constants
 
 
@@ -97,6 +97,8 @@ def recorded_run(
         note("sent", getcurrent().sends[-1][-1][0][0].size)
     def start_products(acc, factors, how, pending, frame):
         note("product", how[2])
+        for name, factor in zip(("of A", "of B"), factors): note(name, (factor & 0x3FFF) << 4)
+        note("from zero", not any(acc))
         return start(acc, factors, how, pending, frame)
     def finish_products(pending, frame):
         finish(pending, frame)
@@ -197,3 +199,43 @@ def for_the_results(events, thread):
     own = [what for what, who, _ in events if who == thread]
     after = own[max(i for i, what in enumerate(own) if what == "products left"):]
     return max(after.count("barrier"), after.count("fence"))
+
+
+# A kernel of a producer and consumers, in several cases
+
+def recorded(multiply, *args):
+    "In a child: the verdict that fails and its text, or `None`; and what happened."
+    found = []
+    def run():
+        try: found.append(multiply(*args))
+        except SimulatorError as e: found.append((verdict_of(e), first_of(str(e))))
+        except Exception as e: found.append(("compiles", f"{type(e).__name__}: {first_of(str(e))}"))
+    events = recorded_run(run)
+    return found[0], events
+
+VERDICT_OF = {  # kind of a mistake of the simulator's → where it was made, or with what → verdict
+    "barrier": {"block": "ends", "named barrier": "results", "mbarrier": "arrivals"},
+    "unfinished": {"copies": "ends", "products": "results", "stores": "results"},
+    "fence": {"mbarrier": "arrivals", "product": "results", "store": "results"}}
+
+def verdict_of(error):
+    "The verdict that a mistake of the simulator's belongs to."
+    if error.kind == "race": return "results" if "store" in error.data["accesses"] else "stages"
+    if error.kind == "uninitialized": return "stages"
+    found = VERDICT_OF.get(error.kind, {})
+    return next((found[what] for what in error.data.values() if what in found), "compiles")
+
+def runs_of(kernel, cases, names_of, multiply):
+    "Yield the verdict that fails; return what happens in each case."
+    runs = []
+    for m, n, k, tile in cases:
+        args = multiply, with_constants(kernel, names_of(tile)), m, n, k, tile
+        try: failed, events = in_child(recorded, *args, simulator=True, timeout=30, keep=True)
+        except ChildError as e: failed, events = ("ends", first_of(str(e))), []
+        if failed:
+            verdict, text = failed
+            why = ended_too_often(tile.parts * (1 + tile.bn // 64), events) if verdict == "ends" else ""
+            if why: verdict, text = "arrivals", why
+            yield Verdict(verdict, False, f"{m}×{n}×{k}, {tile.stages} stages: {text}")
+        runs.append(events)
+    return runs

@@ -244,7 +244,7 @@ class PackedPlan:
         buffers = [span(x) for x in (*operands, *plan.workspace)]
         self.launches = [PackedLaunch(launch, buffers, order) for launch in plan.launches]
         self.sizes = [x.nbytes for x in operands]
-        self.shape = operands[2].shape  # C's
+        self.shapes = [x.shape for x in operands]
         self.delegate = plan.delegate
         self.lock = _WORKSPACE_LOCK if self.size else Lock()
 
@@ -379,7 +379,7 @@ def run(
 
     # there has: only addresses are new
     if c is None:
-        c = array_like(a, packed.shape)
+        c = array_like(a, packed.shapes[2])
         at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
     else:
         size_a, size_b, size_c, *_ = packed.sizes

@@ -8,9 +8,10 @@ rows are scaled. What is left to undo is one factor per row of C, and every matr
 What can float16 parts not carry? hi has 11 bits, and lo has 11 more if it isn't too small: below 2^-14
 float16 loses bits. A scaled number x loses at most 2^-36, or 2^-23 of itself if that is more. That is less
 than k·2^-24 of x, float32's own bound for sums of k products, as long as x is at least 2^-12 / k (`least`).
-And the product lo·lo, which nobody computes, counts where numbers of both matrices are below 2^-13 / √k
-(`small`). A row with a number out of range gets NaN as its factor. From B's rows NaN spreads to all of A's
-by itself.
+The product lo·lo, which nobody computes, is just as small if one of the two numbers is at least 2^-14
+(`SMALL`), so that its hi has all bits. Two small numbers must not meet: a row of B with such a number says so
+by the sign of its factor, which A meets in that column. A row with a number out of range gets NaN as its
+factor. From B's rows NaN spreads to all of A's by itself.
 """
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,17 +76,10 @@ def power_of_two(exponent):
 # What parts can't carry
 
 NORMAL = np.float32(2**-126)    # the smallest float32 with all 24 bits
+SMALL = np.float32(2**-14)      # below this, hi has fewer than 11 bits
 INFINITE = np.float32(65520)    # from here on float16 rounds to infinity
 NO_PARTS = np.float32(np.nan)   # the factor of a row that float16 parts can't carry
-OUT, SMALL, SMALL_FACTOR = 1, 2, 4  # a number out of range; a small one; a factor whose row has a small one
-
-
-def range_limits(
-    k: int,   # products of each sum
-) -> tuple:   # two float32
-    "`least` and `small` of `split_rows_kernel`."
-    least = 2.0**-12 / k
-    return np.float32(least), np.float32(max(least, 2.0**-13 / k**0.5))
+OUT, IS_SMALL = 1, 2            # marks of a row: a number is out of range; a number is small
 
 
 @cuda.jit(device=True)
@@ -93,12 +87,13 @@ def range_marks(
     marks,   # what was noticed so far
     x,
     scaled,  # x times the power of two; 0 where that is too small for a float32
-    least, small,  # see `split_rows_kernel`
+    meets,   # bit 0: may x be multiplied by a small number?
+    least,   # see `split_rows_kernel`
 ) -> int:
     "What is to be noticed of a number."
     size = abs(scaled)
-    if x != float32(0) and not (size >= small and size < INFINITE):
-        marks |= SMALL if size >= least and size < small else OUT
+    if x != float32(0) and not (size >= SMALL and size < INFINITE):
+        marks |= IS_SMALL if size >= least and size < SMALL and not meets & 1 else OUT
     return marks
 
 
@@ -109,7 +104,8 @@ def balanced_reader(
     read4: Callable,  # device function, see `four_reader` in lesson 6
     balanced: bool,   # are columns multiplied by factors?
 ):
-    "A device function: read four neighbors of a row, each times its column's factor."
+    """A device function: read four neighbors of a row, each times its column's factor; and which of the four
+    factors are negative, a bit for each."""
 
     @cuda.jit(device=True)
     def balance(x, factor):
@@ -123,16 +119,16 @@ def balanced_reader(
         col,      # of the first of the four
         cols,     # of the matrix; zeros are read beyond them
         factors,  # (cols,) float32
-        marks,    # what was noticed so far
-    ):  # the four numbers, the marks
+    ):  # the four numbers, the bits
         inside = int32(cols - col)
-        four = read4(x, uint64(start + col), inside)
+        four, meets = read4(x, uint64(start + col), inside), int32(0)
         if balanced:
             by = read4(factors, uint64(col), inside)
-            if min(min(by[0], by[1]), min(by[2], by[3])) < float32(0): marks |= SMALL_FACTOR
+            for i in range(4):
+                if by[i] < float32(0): meets |= int32(1) << i
             four = (balance(four[0], by[0]), balance(four[1], by[1]),
                     balance(four[2], by[2]), balance(four[3], by[3]))
-        return four, marks
+        return four, meets
     return read
 
 
@@ -140,9 +136,9 @@ def balanced_reader(
 def store_parts(
     hi, lo,  # the parts, flat
     at,      # index of the first of four neighbors
-    four,    # float32
+    four, meets,  # see `balanced_reader`
     scale,   # of their row
-    least, small,  # see `split_rows_kernel`
+    least,   # see `split_rows_kernel`
     marks,   # what was noticed so far
 ) -> int:
     "Scale four numbers, and store their parts. Returns the marks."
@@ -152,10 +148,10 @@ def store_parts(
     second_hi, second_lo = split_pair(z, w)
     store_pairs(hi, at, first_hi, second_hi)
     store_pairs(lo, at, first_lo, second_lo)
-    marks = range_marks(marks, four[0], x, least, small)
-    marks = range_marks(marks, four[1], y, least, small)
-    marks = range_marks(marks, four[2], z, least, small)
-    return range_marks(marks, four[3], w, least, small)
+    marks = range_marks(marks, four[0], x, meets, least)
+    marks = range_marks(marks, four[1], y, meets >> 1, least)
+    marks = range_marks(marks, four[2], z, meets >> 2, least)
+    return range_marks(marks, four[3], w, meets >> 3, least)
 
 
 # A block for each row
@@ -178,8 +174,7 @@ def split_rows_kernel(
         hi, lo,   # (rows·pitch,) bits of float16
         pitch,    # uint32, a multiple of 64: numbers from row to row of the parts, filled up with zeros
         inverse,  # (rows,) float32; gets what undoes the scale, negative if a number is small, or `NO_PARTS`
-        least,    # scaled numbers below this are out of range
-        small,    # and those below this, if the other matrix has such numbers, too
+        least,    # small numbers below this are out of range, as are those that meet small ones
     ):
         shared = cuda.shared.array(2, int32)  # the largest magnitude; the marks
         thread, threads = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)
@@ -190,14 +185,15 @@ def split_rows_kernel(
         cuda.syncthreads()
 
         # the largest element of the row
-        fours, largest, marks = (), int32(0), int32(0)
+        fours, all_meets, largest = (), int32(0), int32(0)
         for i in static(kept):
-            four, marks = read(x, start, uint32(first + uint32(i) * step), cols, factors, marks)
+            four, meets = read(x, start, uint32(first + uint32(i) * step), cols, factors)
             fours = fours + (four,)
+            all_meets |= meets << int32(4 * i)
             largest = larger_magnitude(largest, four)
         col = uint32(first + uint32(kept) * step)
         while col < cols:
-            four, marks = read(x, start, col, cols, factors, marks)
+            four, meets = read(x, start, col, cols, factors)
             largest = larger_magnitude(largest, four)
             col = uint32(col + step)
         for distance in (16, 8, 4, 2, 1):
@@ -206,15 +202,15 @@ def split_rows_kernel(
         cuda.syncthreads()
 
         # its parts
-        exponent = scale_exponent(shared[0])
+        exponent, marks = scale_exponent(shared[0]), int32(0)
         scale = power_of_two(exponent)
         for i in static(kept):
-            col, four = uint32(first + uint32(i) * step), fours[i]
-            if col < pitch: marks = store_parts(hi, lo, uint64(to + col), four, scale, least, small, marks)
+            col, four, meets = uint32(first + uint32(i) * step), fours[i], all_meets >> int32(4 * i)
+            if col < pitch: marks = store_parts(hi, lo, uint64(to + col), four, meets, scale, least, marks)
         col = uint32(first + uint32(kept) * step)
         while col < pitch:
-            four, marks = read(x, start, col, cols, factors, marks)
-            marks = store_parts(hi, lo, uint64(to + col), four, scale, least, small, marks)
+            four, meets = read(x, start, col, cols, factors)
+            marks = store_parts(hi, lo, uint64(to + col), four, meets, scale, least, marks)
             col = uint32(col + step)
 
         # can they carry it?
@@ -222,9 +218,8 @@ def split_rows_kernel(
         cuda.syncthreads()
         if thread == 0:
             marks, factor = shared[1], power_of_two(-exponent)
-            if not balanced and marks & SMALL: factor = -factor
-            both_small = marks & SMALL and marks & SMALL_FACTOR
-            inverse[row] = NO_PARTS if marks & OUT or both_small else factor
+            if not balanced and marks & IS_SMALL: factor = -factor
+            inverse[row] = NO_PARTS if marks & OUT else factor
     return split_rows_kernel
 
 
@@ -247,7 +242,7 @@ def parts_of(
     return Parts(hi, lo, allocate(rows, kind="float32"))
 
 SPLIT_THREADS = 1024  # of a block, at most
-KEPT = 4              # fours that a thread keeps in registers from its first pass over a row to the second
+KEPT = 4              # fours that a thread keeps in registers between its two passes over a row; 8 at most
 
 
 def split_launch(
@@ -263,7 +258,7 @@ def split_launch(
     threads = min(SPLIT_THREADS, cdiv(pitch, 16 * 32) * 32)
     kept = min(KEPT, cdiv(pitch, 4 * threads))
     args = (x.ravel(), np.uint32(cols), (other or parts).inverse, parts.hi.ravel(), parts.lo.ravel(),
-            np.uint32(pitch), parts.inverse, *range_limits(k))
+            np.uint32(pitch), parts.inverse, np.float32(2.0**-12 / k))
     return Launch(split_rows_kernel(read4, other is not None, kept), rows, threads, args)
 
 

@@ -457,7 +457,7 @@ SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2), pa
 TURNS = [dict(tile=WgmmaTile(*tile, parts=2)) | variant for tile, variant in (
     ((64, 64, 2, 1), {}), ((64, 128, 3, 2), {}), ((64, 64, 2, 2), dict(blocks=1)), ((128, 64, 2, 1), dict(blocks=2)))]
 LONG_ROWS = dict(SPLIT_THREADS=32, KEPT=1)  # a row of more than 128 numbers doesn't stay in registers
-TINY, SMALL = 2.0**-60, 2.0**-31  # beside 1: too small for parts; too small if the other matrix has one, too
+TINY, SMALL = 2.0**-60, 2.0**-31  # beside 1: too small for parts; too small where two of them meet
 PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=False) + (
     Path("its own tile", (37, 48, 24), 0.5, -1.5, dict(tile=LARGE)),
     Path("by kernel 14", (37, 48, 24), 0.5, -1.5),
@@ -476,8 +476,8 @@ PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=Fal
     Path("B out of range", (5, 8, 20), 0.5, -1.5, TURNS[0], numbers=(("b", (1, 2), TINY),)),
     Path("B out of range, parts of sums", (5, 8, 70), 0.5, -1.5, TURNS[0] | dict(split_k=2),
          numbers=(("b", (1, 2), TINY),)),
-    Path("small numbers in both", (5, 8, 20), 0.5, -1.5, TURNS[0],
-         numbers=(("a", (0, 0), SMALL), ("b", (1, 2), SMALL))),
+    Path("small numbers that meet", (5, 8, 20), 0.5, -1.5, TURNS[0],
+         numbers=(("a", (0, 1), SMALL), ("b", (1, 2), SMALL))),
     Path("small numbers in B, a row of zeros", (5, 8, 20), 0.5, -1.5, TURNS[0] | dict(range="refuse"),
          numbers=(("b", (1, 2), SMALL), ("a", 3, 0.0))),
     Path("A too small once it is balanced", (5, 8, 20), 0.5, -1.5, TURNS[0],

@@ -87,9 +87,11 @@ class LocalArray(Views):
     def __setitem__(self, index, value):
         # most often one number of the right type is written to one element
         try:
-            if index in self.at_once and (type(value) is self.cast or type(value) is int):
-                self.at_once[index] = value if type(value) is self.cast else self.cast(value)
-                return
+            if index in self.at_once:
+                kind, cast = type(value), self.cast
+                if kind is cast or kind is int:
+                    self.at_once[index] = value if kind is cast else cast(value)
+                    return
         except TypeError:
             pass
         refuse_negative(index)
