@@ -22,6 +22,9 @@ ONE_WAY = {
     ("kernels.k03_smem_blocking", "before_use"): "lesson 3 leaves the barrier out, to show the race",
     ("kernels.k03_smem_blocking", "after_use"): "the same",
     ("kernels.k06_vectorized", "b_width == 4"): "kernel 8 pads rows of B's tile",
+    ("kernels.k14_stream_k", "guarded"): "kernel 19 launches it so",
+    ("kernels.k14_stream_k", "guarded and wanted[0] == 0"): "the same",
+    ("kernels.k14_stream_k", "wanted[0] == 0"): "the same",
     ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
     ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of test_torch_ops_layers.py",
 }

@@ -55,8 +55,8 @@ def expected_inverse(x, k, factors=None):
         exponent += significand >= 1 - 2.0**-12  # rounded to 11 bits it is the next power of two
         power = np.where(largest == 0, 0, np.minimum(16 - exponent, 126))
         size = np.abs(np.ldexp(y, power[:, None]))
-        out = (y != 0) & ~((size >= min(2.0**-12 / k, 2.0**-14)) & (size < 65520))
         small = (y != 0) & (size < 2.0**-14)
+        out = np.isnan(y) | (size >= 65520) | small & (size < 2.0**-12 / k)
         inverse = np.ldexp(1.0, -power)
         if factors is None: inverse[small.any(1)] *= -1
         else: out |= small & (factors < 0)
@@ -182,17 +182,6 @@ CARRIED = {  # A, B → do parts carry them?
 @pytest.mark.parametrize("name", CARRIED)
 def test_what_parts_carry(name):
     a, b, carried = CARRIED[name]
-    assert check_product(a, b) == carried
-
-
-@pytest.mark.parametrize("power,column,carried", [(-18, 1, False), (-18, 2, True), (-13, 1, True)])
-def test_small_numbers_are_refused_where_they_meet(power, column, carried):
-    "Most of C comes from products of numbers whose hi has few bits."
-    k = 128
-    a, b = np.zeros((6, k), np.float32), np.zeros((k, 7), np.float32)
-    a[:, 0], a[:, column] = 1, 2.0**-33 * (1 + np.random.default_rng(0).random(6))
-    b[0, 0], b[1, 0] = 1, 1
-    b[1, 1:] = 2.0**(-15 + power) * (1 + np.random.default_rng(1).random(6))
     assert check_product(a, b) == carried
 
 

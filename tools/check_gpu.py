@@ -19,6 +19,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from numba_matmul.registry import KERNELS, kernels_named
 from numba_matmul.gemm import limits
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
 from numba_matmul.bench.timing import assert_matmul_correct, progress
+from numba_matmul.kernels.k19_float32_on_tensor_cores import LARGE, SMALL_ROWS, split
 from numba_matmul.process import ChildError, children_at_once, end_idle_children, in_child
 from numba_matmul.syntax import parsed
 
@@ -80,13 +82,25 @@ def random_case(kernel):
     for x in (a, b, c): x.normal_()
     if beta == 0: c.fill_(torch.nan)
     if alpha == 0: a.fill_(torch.nan)
+    # parts can't carry it
+    if kernel.number == 19 and min(m, k) and random.random() < 0.25: a[0, k // 2] = 1e-30
     before = c.clone()
     arrays = overlapping.numba_arrays((a, b, c)) if random.random() < 0.5 and min(m, n, k) else (a, b, c)
+    if kernel.number == 19: arrays, kernel = in_any_way(kernel, arrays, k)
     kernel(*arrays, alpha, beta)
     if m and n: assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
     bands = torch.cat((buffer[:first], buffer[first + m * n:]))
     assert bool((bands == GUARD_VALUE).all()), f"{case}: wrote outside c"
     return case
+
+
+def in_any_way(kernel, arrays, k):
+    "Arrays and call of kernel 19: with any tile or none, with sums in parts, or with B split ahead."
+    a, b, c = arrays
+    if random.random() < 0.25: b = split(b)
+    tile = random.choice((None, LARGE, SMALL_ROWS))
+    split_k = random.choice((None, 1, 2)) if tile and k > 128 else None
+    return (a, b, c), partial(kernel.fn.func, tile=tile, split_k=split_k)
 
 
 def many_launches(kernel, m, n, k):
@@ -154,7 +168,7 @@ def once(number, m, n, k):
     "One product, for compute-sanitizer."
     # C is full of NaN: initcheck doesn't see what the TMA stores, and would take C for unwritten
     a, b, c = overlapping.matrices(KERNELS[number], m, n, k)
-    assert_matmul_correct(a, b, KERNELS[number](a, b, c))
+    assert_matmul_correct(a, b, overlapping.by_itself(KERNELS[number])(a, b, c))
 
 
 def agree(case, key, *seeds):
@@ -222,7 +236,8 @@ def repeated_part(kernels):
 
 def overlapping_part(kernels):
     runs = [*product(overlapping.TESTS, kernels, OVERLAPPING),
-            *product([overlapping.used_workspace], {KERNELS[14]} & set(kernels), OVERLAPPING)]
+            *product([overlapping.used_workspace], {KERNELS[14]} & set(kernels), OVERLAPPING),
+            *product(overlapping.OF_PARTS, (x for x in kernels if x.number == 19), OVERLAPPING)]
     return outcome([(fn, kernel, (shape,)) for fn, kernel, shape in progress(runs, "overlapping")])
 
 
@@ -292,8 +307,9 @@ def ended_parts():
 
 def main(wanted):
     need_gpu("STAGE=check")
-    kernels = kernels_named([word for word in wanted if word not in PARTS], "STAGE=check",
-                            f", and the parts {', '.join(PARTS)}")
+    named = kernels_named([word for word in wanted if word not in PARTS], "STAGE=check",
+                          f", and the parts {', '.join(PARTS)}")
+    kernels = list(map(overlapping.by_itself, named))
     parts = [name for name in PARTS if name in wanted] or list(PARTS)
     ended = {} if wanted else ended_parts()
     for name in parts:

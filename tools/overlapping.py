@@ -1,6 +1,7 @@
 """Calls that get in each other's way, for `tools/check_gpu.py`: in streams, threads and CUDA graphs at the
 same time, beside work that fills the GPU, and as the first thing that a thread does."""
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import cycle, product
 from threading import Barrier
@@ -13,6 +14,7 @@ from numba import cuda
 from numba_matmul import torch_ops
 from numba_matmul.bench.timing import assert_matmul_correct
 from numba_matmul.gemm import limits, plan
+from numba_matmul.kernels.k19_float32_on_tensor_cores import split
 
 TIMES = 20  # that an overlap is tried
 NEW_THREADS = 8  # at the same time
@@ -197,4 +199,45 @@ def same_bits(kernel, shape):
         assert torch.equal(first, c), "a call and a graph give different bits"
 
 
+# Kernel 19
+
+def by_itself(kernel):
+    "The kernel, with a tile where it would leave small matrices to another one."
+    if kernel.number != 19: return kernel
+    return replace(kernel, fn=partial(kernel.fn, tile=kernel.tiles.tile))
+
+
+def changed_numbers(kernel, shape):
+    "A graph is replayed with numbers that parts carry, and with some that they don't."
+    stream, declined = torch.cuda.Stream(), torch.full((1,), 7, device="cuda", dtype=torch.int32)
+    a, b, c = matrices(kernel, *shape)
+    graph = captured(partial(kernel, declined=declined), a, b, c, stream)
+    for number in range(TIMES):
+        for x in a, b: x.normal_()
+        if number % 2: (a, b)[number // 2 % 2][1, 2] = 1e-30
+        c.fill_(torch.nan)
+        graph.replay()
+        assert declined.item() == number % 2, f"declined is {declined.item()} in replay {number}"
+        assert_matmul_correct(a, b, c)
+
+
+def split_ahead(kernel, shape):
+    """B is split ahead, in a stream and in a graph, and others ask for memory once its parts are freed: the
+    bits are those of the product that splits it."""
+    for number in range(TIMES):
+        a, b, c = matrices(kernel, *shape)
+        for given in [(a, b, c)] + [numba_arrays((a, b, c))] * (number % 4 == 0):
+            right = torch.as_tensor(kernel(given[0], given[1]), device="cuda")
+            c.fill_(torch.nan)
+            kernel(given[0], split(given[1]), given[2])
+            torch.full((2**22,), torch.nan, device="cuda")
+            assert torch.equal(right, c), "other bits than without"
+    ahead = split(b)
+    graph = captured(kernel, a, ahead, c, torch.cuda.Stream())
+    c.fill_(torch.nan)
+    graph.replay()
+    assert torch.equal(right, c), "other bits in a graph"
+
+
 TESTS = two_graphs, threads, busy, memory_again, new_matrices, same_bits
+OF_PARTS = changed_numbers, split_ahead  # for kernel 19

@@ -29,14 +29,15 @@ def profile(script):
     report = root/"profiles"/script.stem
     report.parent.mkdir(exist_ok=True)
     print(f"{script.name} → profiles/{report.name}.ncu-rep", flush=True)
+    kernel = KERNELS[int(script.stem[:2])]
     counters = COUNTERS | STALLS | MEMORY
     wanted = dict.fromkeys([*counters.values(), *LOOK_AT.values()])
-    run_ncu("--set", "full", "--import-source", "yes", "--metrics", ",".join(wanted), *which_launches(),
-            "-f", "-o", str(report), sys.executable, script)
+    run_ncu("--set", "full", "--import-source", "yes", "--metrics", ",".join(wanted),
+            *which_launches(kernel.kernel_name), "-f", "-o", str(report), sys.executable, script)
     print(run_ncu("-i", f"{report}.ncu-rep", "--page", "details"))
     (found,) = ncu(f"{report}.ncu-rep", counters=counters | LOOK_AT).values()
     print(f"{script.name}, look at: " + ", ".join(f"{name} {found[name]:,}" for name in look_at(script)))
-    return {KERNELS[int(script.stem[:2])].name: {name: found[name] for name in counters}}
+    return {kernel.name: {name: found[name] for name in counters}}
 
 
 if __name__ == "__main__":

@@ -174,7 +174,7 @@ def split_rows_kernel(
         hi, lo,   # (rows·pitch,) bits of float16
         pitch,    # uint32, a multiple of 64: numbers from row to row of the parts, filled up with zeros
         inverse,  # (rows,) float32; gets what undoes the scale, negative if a number is small, or `NO_PARTS`
-        least,    # scaled numbers below this are out of range, as are small ones that meet small ones
+        least,    # small numbers below this are out of range, as are those that meet small ones
     ):
         shared = cuda.shared.array(2, int32)  # the largest magnitude; the marks
         thread, threads = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)

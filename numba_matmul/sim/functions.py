@@ -6,7 +6,7 @@ import numpy as np
 from .libdevice import FLOAT, fused, reversed_bits
 from .operators import (HELPERS, NATIVE, Value, apply_operator, boxed, call, constant, converted, fits,
                         fitted, name)
-from .parts import SIZES, Parts
+from .parts import SIZES, Composites
 from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple, common, is_integer,
                     is_number, is_scalar, named, of_dtype, type_of, unified)
 from numba import types
@@ -78,7 +78,7 @@ def ours(kind):
     return NONE if kind in (None, types.void) else named(kind)
 
 
-class Functions(Parts):
+class Functions(Composites):
     "Types calls of `math`, of Python's own functions, and of types."
     def cast(self, kind, values):
         "`float32(x)` and its kin, and `int(x)` and `float(x)`."

@@ -21,7 +21,7 @@ OF_ARRAYS = ("all",
              "var", "view")
 
 
-class Parts(Expressions):
+class Composites(Expressions):
     "Types tuples, elements and attributes."
 
     # Tuples
