@@ -185,6 +185,17 @@ def test_what_parts_carry(name):
     assert check_product(a, b) == carried
 
 
+@pytest.mark.parametrize("power,column,carried", [(-18, 1, False), (-18, 2, True), (-13, 1, True)])
+def test_small_numbers_are_refused_where_they_meet(power, column, carried):
+    "Most of C comes from products of numbers whose hi has few bits."
+    k = 128
+    a, b = np.zeros((6, k), np.float32), np.zeros((k, 7), np.float32)
+    a[:, 0], a[:, column] = 1, 2.0**-33 * (1 + np.random.default_rng(0).random(6))
+    b[0, 0], b[1, 0] = 1, 1
+    b[1, 1:] = 2.0**(-15 + power) * (1 + np.random.default_rng(1).random(6))
+    assert check_product(a, b) == carried
+
+
 def test_split_k_adds_parts_that_are_as_near_and_leaves_c_to_kernel_14():
     assert check_product(random(5, 70), random(70, 6), 0.5, -1.5, split_k=2)
     a = random(5, 70)
