@@ -273,7 +273,7 @@ def test_blocks_of_past_cublas_have_as_few_waves_as_can_be(m, n, k, sms):
 def test_stream_k_launches_all_blocks_at_once_each_time_with_a_new_number():
     for stream_k in True, False:
         launch, = plan_stream_k(gemm_args(*good(ALL["sgemm_stream_k"])), stream_k=stream_k).launches
-        assert launch.args[-1] is launch_number and launch.cooperative is stream_k
+        assert launch.args[-2] is launch_number and launch.cooperative is stream_k
 
 
 def test_columns_of_a_thread_of_bank_conflicts_padding():
