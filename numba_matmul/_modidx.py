@@ -355,6 +355,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                                      'numba_matmul/kernels/k19_float32_on_tensor_cores.py'),
                                                                   'numba_matmul.kernels.k19_float32_on_tensor_cores.split': ( 'float32_on_tensor_cores.html#split',
                                                                                                                               'numba_matmul/kernels/k19_float32_on_tensor_cores.py'),
+                                                                  'numba_matmul.kernels.k19_float32_on_tensor_cores.takes': ( 'float32_on_tensor_cores.html#takes',
+                                                                                                                              'numba_matmul/kernels/k19_float32_on_tensor_cores.py'),
                                                                   'numba_matmul.kernels.k19_float32_on_tensor_cores.wait_for_parts': ( 'float32_on_tensor_cores.html#wait_for_parts',
                                                                                                                                        'numba_matmul/kernels/k19_float32_on_tensor_cores.py')},
             'numba_matmul.kernels.triton_sgemm': { 'numba_matmul.kernels.triton_sgemm.sgemm_triton': ( 'other_ways.html#sgemm_triton',

@@ -122,10 +122,14 @@ def _place(row):
 
 def _fits(kernel, shape):
     "Can the kernel multiply these matrices by itself? If not, say so in a line."
-    if kernel.pads or kernel.fitted(*shape) == tuple(shape): return True
-    print(f"{kernel.name} is left out at {'×'.join(map(str, shape))}: n and k must be multiples of "
-          f"{kernel.multiple}, else {kernel.fallback.name} does the work")
-    return False
+    if kernel.takes: fits, why = kernel.takes(*shape), ""
+    else:
+        fits = kernel.pads or kernel.fitted(*shape) == tuple(shape)
+        why = f"n and k must be multiples of {kernel.multiple}, else "
+    if not fits:
+        size = "×".join(map(str, shape))
+        print(f"{kernel.name} is left out at {size}: {why}{kernel.fallback.name} does the work")
+    return fits
 
 def _able(kernels, capability):
     "The kernels that a GPU of this compute capability can run, and a line for each other one."

@@ -303,10 +303,11 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
 def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
     kernels = ladder_module.KERNELS.values()
     assert [kernel.name for kernel in kernels if not ladder_module._fits(kernel, (7, 4097, 64))] == [
-        "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized"]
+        "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized", "sgemm_tensor_cores"]
     said = capsys.readouterr().out
     assert "bf16_gemm_tma_wgmma is left out at 7×4097×64: n and k must be multiples of 8" in said
-    assert all(ladder_module._fits(kernel, (7, 4096, 64)) for kernel in ladder_module.KERNELS.values())
+    assert "sgemm_tensor_cores is left out at 7×4097×64: sgemm_stream_k does the work" in said
+    assert all(ladder_module._fits(kernel, (4096, 4096, 4096)) for kernel in kernels)
 
 
 WRONG = """

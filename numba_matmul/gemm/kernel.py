@@ -42,6 +42,7 @@ class Kernel:
     multiple: int = 1     # k and n must be multiples of it …
     pads: bool = False    # … or it multiplies padded copies whose k and n are …
     fallback: "Kernel" = None  # … or this one does the work
+    takes: Callable = None  # function (m, n, k) → does it multiply these itself? If not, `fallback` does
     tiles: Tiles = None   # if there are several
     paths: tuple = ()     # of `Path`: calls that run all of its code, see `check_paths`
     rival: Callable = cublas  # function (a, b, out) that it is timed alternately with

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'SMALL_ROWS', 'START', 'K_TILE', 'SPLIT_MB', 'C_MB', 'ODD_C_MB', 'REDUCE', 'REDUCE_MB', 'CYCLES',
-           'SMALL_TILES', 'TURNS', 'LONG_ROWS', 'TINY', 'SMALL', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps',
+           'SHORTEST', 'SMALL_TILES', 'TURNS', 'LONG_ROWS', 'TINY', 'SMALL', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps',
            'part_loader', 'part_multiplier', 'wait_for_parts', 'part_mainloop', 'ScaledTarget', 'float32_pair_writer',
            'float32_epilogue', 'shared_bytes', 'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'fours_of',
-           'product_launches', 'estimate', 'select_config', 'by_stream_k', 'plan_tensor_cores', 'split',
+           'product_launches', 'estimate', 'select_config', 'takes', 'by_stream_k', 'plan_tensor_cores', 'split',
            'sgemm_tensor_cores']
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #73648848
@@ -340,6 +340,8 @@ def estimate(
     adding = REDUCE + REDUCE_MB * 8e-6 * split_k * m * n if split_k > 1 else 0
     return START + splitting + products + storing + adding
 
+SHORTEST = 16  # products of a sum; in shorter ones what the parts lose is more than what float32 loses
+
 @remembered
 def select_config(
     m, n, k,              # the matrices
@@ -362,6 +364,10 @@ def select_config(
     if faster and len(tiles) > 1 and split_k is None: return LaunchConfig(None, 0)
     work = cut * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     return LaunchConfig(tile, cdiv(work, cdiv(work, sms)), cut)
+
+def takes(m, n, k) -> bool:
+    "Does `sgemm_tensor_cores` multiply such matrices itself?"
+    return k >= SHORTEST and select_config(m, n, k, sm_count()).tile is not None
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #52f15912
 def by_stream_k(g: Gemm) -> Plan:
@@ -391,7 +397,7 @@ def plan_tensor_cores(
     able = has_capability(KERNEL.capability)
     if not able: warnings.warn("sgemm_tensor_cores needs wgmma, which this GPU doesn't have: sgemm_stream_k "
                                "multiplies in its place", stacklevel=2)
-    if not (able and tma_counts(g)): return by_stream_k(g)
+    if not (able and tma_counts(g) and g.k >= SHORTEST): return by_stream_k(g)
     tiles, b = (tile,) if tile else tuple(K_TILE), parts_ahead(g)
     tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, b is not None)
     if tile is None: return by_stream_k(g)
@@ -441,7 +447,7 @@ def sgemm_tensor_cores(
     """C ← alpha·A·B + beta·C on the tensor cores (sm_90), each float32 as two float16 (Ootomo and Yokota, arXiv
     2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. Where numbers differ so much that
     parts can't promise that, `sgemm_stream_k` multiplies: the GPU decides, without the host. It also does so on
-    other GPUs, and where it should be faster, unless a tile is given. With range="refuse" the host waits for the
+    other GPUs, for k < 16, and where it should be faster, unless a tile is given. With range="refuse" the host waits for the
     decision, C stays as it is if it is against the parts, and a CUDA graph can't be captured.
     Raises `TypeError`, `ValueError` or `RuntimeError`."""
     b, others = further_arrays(a, b, range, declined)
@@ -491,6 +497,6 @@ PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=Fal
          numbers=(("b", 1, 2.0**120), ("a", (0, 1), 2.0**30)))))
 COMPILED = (dict(tile=LARGE, split_k=2), dict(tile=LARGE, range="trust"), dict(tile=SMALL_ROWS, read_c=True))
 KERNEL = Kernel(19, "sgemm_tensor_cores", "Float32 on the tensor cores", "float32", sgemm_tensor_cores,
-                sgemm_tensor_cores_kernel, capability=(9, 0, "a"), uses_tma=True, fallback=k14_stream_k.KERNEL,
+                sgemm_tensor_cores_kernel, capability=(9, 0, "a"), uses_tma=True, fallback=k14_stream_k.KERNEL, takes=takes,
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, variants=({}, dict(blocks=1)), compiled=COMPILED),
                 paths=PATHS)
