@@ -39,6 +39,7 @@ class Kernel:
     factory: Callable = None  # function that makes its device kernel, if there are several
     capability: tuple = (0, 0)  # compute capability that it needs, see `capable`
     uses_tma: bool = False      # do its tiles come by the TMA?
+    units: str = ""  # which ones multiply, where kernels of its type use several kinds
     multiple: int = 1     # k and n must be multiples of it …
     pads: bool = False    # … or it multiplies padded copies whose k and n are …
     fallback: "Kernel" = None  # … or this one does the work

@@ -497,6 +497,7 @@ PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=Fal
          numbers=(("b", 1, 2.0**120), ("a", (0, 1), 2.0**30)))))
 COMPILED = (dict(tile=LARGE, split_k=2), dict(tile=LARGE, range="trust"), dict(tile=SMALL_ROWS, read_c=True))
 KERNEL = Kernel(19, "sgemm_tensor_cores", "Float32 on the tensor cores", "float32", sgemm_tensor_cores,
-                sgemm_tensor_cores_kernel, capability=(9, 0, "a"), uses_tma=True, fallback=k14_stream_k.KERNEL, takes=takes,
+                sgemm_tensor_cores_kernel, capability=(9, 0, "a"), uses_tma=True, units="tensor cores",
+                fallback=k14_stream_k.KERNEL, takes=takes,
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=256, variants=({}, dict(blocks=1)), compiled=COMPILED),
                 paths=PATHS)

@@ -96,6 +96,15 @@ def readme_ladder() -> str:
     return "\n".join([picture, "", f"4096×4096×4096, in {what}, on", "", *lines, *_stale(shown)])
 
 
+def _by_units(rows):
+    "Rows of our kernels by type, and by the units that multiply, where that needs to be said."
+    found = {}
+    for row in rows:
+        if number := number_of(row["name"]):
+            kernel = KERNELS[number]
+            found.setdefault((kernel.dtype, kernel.units), []).append(row)
+    return found
+
 def readme_speed() -> str:
     """The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a
     program."""
@@ -104,17 +113,18 @@ def readme_speed() -> str:
               "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
               "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
               "GFLOP/s at 4096, last kernel"]
-    # A column for each card and type: its first and its last kernel, at sizes chosen by us, and by chance.
+    # A column for each card, type and kind of units: its first and its last kernel, at sizes chosen by us,
+    # and by chance.
     for card in load_cards():
         steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
         chance = by_chance(card.get("experiments", {}).get("twenty shapes by chance", {}).get("values", {}))
-        for dtype, rows in by_dtype(rows_at(card)).items():
-            first, last = rows[0], [row for row in rows if number_of(row["name"])][-1]
-            shapes = [chance.get((dtype, fits)) for fits in (True, False)]
+        for (dtype, units), rows in _by_units(rows_at(card)).items():
+            first, last = rows[0], rows[-1]
+            shapes = [None if units else chance.get((dtype, fits)) for fits in (True, False)]
             call = calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
-            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}")
-            larger, row = card_row(card, last["name"], 8192), steady.get((dtype, 4096))
+            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}" + f" on {units}" * bool(units))
+            larger, row = card_row(card, last["name"], 8192), None if units else steady.get((dtype, 4096))
             shown += [first, last, larger]
             columns.append([_number(last, "percent"), _number(larger, "percent"),
                             f"{_number(row, 'percent')} ({_number(row, 'gflops')})" if row else "–",
