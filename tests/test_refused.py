@@ -184,9 +184,9 @@ UNFIT = ((1.0, 2.0, dict(read_c=False)), (1.0, 0.0, dict(read_c="no")), (1.0, 0.
     for alpha, beta, option in UNFIT if has_option(kernel, *option)])
 def test_an_option_that_would_make_the_result_wrong_is_refused(kernel, alpha, beta, option):
     (name,) = option
-    a, b = good(kernel, 24, 24, 40) if kernel.multiple > 1 else good(kernel, 9, 11, 7)
+    a, b = good(kernel, 24, 24, 40) if kernel.multiple > 1 else good(kernel, 9, 17, 7)
     c = to_d(random(a.shape[0], b.shape[1], dtype=kernel.dtype))
-    with pytest.raises(ValueError, match=f"{name} is .*; expected"): 
+    with pytest.raises(ValueError, match=f"{name} is .*; expected"):
         kernel(a, b, c, alpha, beta, tile=kernel.tiles.tile, **option)
 
 
