@@ -303,7 +303,7 @@ def microscope(
     "What each warp of some blocks asks of memory. `SimulatorError` at a mistake of the kernel."
     if kernel_parts(fn): configured, args = check_launch(fn, args)
     elif len(args) == 1:
-        launch = launch_of(fn, *args)
+        launch = launch_of(fn, *args, with_args=True)
         configured, args = launch.configured, launch.args
     else:
         raise TypeError("pass a host function and one shape, microscope(sgemm_naive, (64, 64, 64)), "

@@ -260,7 +260,7 @@ class NotedLaunch:
     block: tuple
     dynamic_bytes: int  # of shared memory
     signature: str      # types of the arguments
-    args: tuple
+    args: tuple  # empty unless they were asked for
 
     def __repr__(self):
         return (f"{self.kernel.py_func.__name__}[{self.grid}, {self.block}] with "
@@ -282,21 +282,23 @@ def _type_text(arg):
     if isinstance(arg, int): return "int64"
     return str(np.asarray(arg).dtype)
 
-def _note_launches(fn, args):
-    "In a child: call `fn(*args)`, and return the launches it makes, without running them."
+def _note_launches(fn, shape, dtype, with_args):
+    "In a child: call `fn(a, b)`, and return the launches it makes, without running them."
+    (m, n, k), kind = shape, rounded(np.zeros(1), dtype).dtype
+    # the kernel may depend on the shape and on the types, but not on the numbers
+    a, b = (rounded(np.random.randn(*size), dtype) if with_args else np.zeros(size, kind)
+            for size in ((m, k), (k, n)))
     noted, call = [], StrictKernel.__call__
     def note(launch, *args):
         if launch.grid_dim is None: return launch.fn(*args)
         args = all_arguments(launch.fn, args)
         types = ", ".join(_type_text(argument(arg, [])) for arg in args)
         noted.append(NotedLaunch(StrictKernel(launch.fn, launch.options), launch.grid_dim, launch.block_dim,
-                                 launch.dynshared_size, f"void({types})", args))
+                                 launch.dynshared_size, f"void({types})", args if with_args else ()))
     # the host function runs as it is, and only its launches do nothing
     StrictKernel.__call__ = note
-    try:
-        fn(*(cuda.to_device(arg) if isinstance(arg, np.ndarray) else arg for arg in args))
-    finally:
-        StrictKernel.__call__ = call
+    try: fn(cuda.to_device(a), cuda.to_device(b))
+    finally: StrictKernel.__call__ = call
     return noted
 
 def _name_of(fn): return getattr(fn, "func", fn).__name__
@@ -305,6 +307,7 @@ def _name_of(fn): return getattr(fn, "func", fn).__name__
 def launch_of(
     fn,     # host function (a, b)
     shape,  # m, n, k
+    with_args: bool = False,  # are its arguments wanted, too? Large matrices take seconds to travel
 ) -> NotedLaunch:
     """The kernel that a host function launches for matrices of this shape; of several, the one that has its
     name."""
@@ -319,15 +322,12 @@ def launch_of(
                         "matrices (a, b): if it is a kernel, decorate it with @cuda.jit") from None
     if np.shape(shape) != (3,) or not all(isinstance(x, Integral) and x >= 0 for x in shape):
         raise ValueError(f"expected a shape (m, n, k), three whole numbers, got {shape!r}")
-    # the kernel may depend on the shape and on the types, but not on the numbers
-    m, n, k = shape
-    a, b = (rounded(np.random.randn(*size), dtype_of(fn)) for size in ((m, k), (k, n)))
-    noted = in_child(_note_launches, fn, (a, b), simulator=True, keep=True)
+    noted = in_child(_note_launches, fn, tuple(shape), dtype_of(fn), with_args, simulator=True, keep=True)
     # of several, the one that has the host function's name
     own = [launch for launch in noted if launch.kernel.py_func.__name__ == f"{_name_of(fn)}_kernel"]
     if len(own) == 1: return own[0]
     if len(noted) != 1:
         names = ", ".join(launch.kernel.py_func.__name__ for launch in noted) or "none"
-        raise ValueError(f"{_name_of(fn)} launches {len(noted)} kernels for {m}×{n}×{k}, "
+        raise ValueError(f"{_name_of(fn)} launches {len(noted)} kernels for {'×'.join(map(str, shape))}, "
                          f"not one: {names}")
     return noted[0]
