@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from conftest import ROOT, environment
 from torch.testing import assert_close
-from torch_cases import BF16, F32, close, exact_layer, layer, needs_gpu, of_each_dtype, tensor
+from torch_cases import BF16, F32, close, exact_layer, in_graph, layer, needs_gpu, of_each_dtype, tensor
 
 from numba_matmul import torch_ops
 from numba_matmul.torch_ops import ACTIVATIONS, DEVICE, Linear, by_columns, linear, matmul
@@ -190,13 +190,7 @@ def test_in_a_cuda_graph(dtype):
     def step():
         y = linear(x, w, bias, "gelu")
         return y, *torch.autograd.grad(y.float().sum(), w)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3): step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph): captured = step()
+    graph, captured = in_graph(step)
     for _ in range(3):
         x.copy_(tensor(256, 512, dtype=dtype))
         graph.replay()

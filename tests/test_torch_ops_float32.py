@@ -3,7 +3,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
-from torch_cases import F32, all_close, close, doubled, exact_layer, needs_gpu, tensor
+from torch_cases import F32, all_close, close, doubled, exact_layer, in_graph, needs_gpu, tensor
 
 from numba_matmul import torch_copy, torch_ops
 from numba_matmul.gemm.tiles import WgmmaTile
@@ -137,13 +137,7 @@ def test_in_a_cuda_graph_the_gpu_chooses_the_kernel():
     def step():
         y = linear(x, w)
         return y, *torch.autograd.grad(y.sin().sum(), w)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3): step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph): captured = step()
+    graph, captured = in_graph(step)
     for scale in 1, torch.logspace(-30, 30, 2048, device=DEVICE), 1:
         x.copy_(tensor(1024, 2048) * scale)
         graph.replay()

@@ -51,3 +51,15 @@ def gradients_close(ours, args, right, exact_args, dy, atol):
     for one, other, arg in zip(gradients, exact_gradients, args, strict=True):
         assert one.dtype == BF16 and one.stride() == arg.stride()
         assert_close(one.double(), other, rtol=2e-2, atol=atol)
+
+
+def in_graph(step):
+    "A CUDA graph of a function that has run on another stream before, and what it returned while captured."
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3): step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph): captured = step()
+    return graph, captured

@@ -114,8 +114,6 @@ def main(wanted):
 
 if __name__ == "__main__":
     nbdev.test.CaptureShell = Keeping
-    steps = {"--check": check, "--one": refresh}
     if sys.argv[1:] == ["--check"]: check_all_from_stdin()
-    elif step := steps.get(sys.argv[1] if sys.argv[1:] else None):
-        for name in sys.argv[2:]: step(Path(name).resolve())
+    elif sys.argv[1:2] == ["--one"]: refresh(Path(sys.argv[2]).resolve())
     else: main(sys.argv[1:])
