@@ -81,6 +81,11 @@ def pick_card(
         raise LookupError(f"no result card has {', '.join(wanted) or 'a speed'}: run make gpu STAGE=ladder")
     return next((card for card in cards if card["gpu"] == _here()), cards[0])
 
+def card_of(experiment):
+    "This GPU's card if it has the experiment of that name, else the first card that has; `None` if none has."
+    cards = [card for card in load_cards("experiments") if experiment in card["experiments"]]
+    return next((card for card in cards if card["gpu"] == _here()), next(iter(cards), None))
+
 
 def gpu_name():
     """Name of this GPU. In the simulator: that of the process which started this one, if it has a
@@ -225,19 +230,17 @@ def recorded(
     return Markdown("  \n".join(sentences) or nothing)
 
 def gain(
-    name,         # of the host function
-    before=None,  # name of the one that it is to beat
-    size=4096,    # m = n = k
+    experiment,  # name of one that timed a lesson's short kernels, in ms or in GFLOP/s, the new one last
+    size=4096,   # m = n = k
 ):
-    "From how many GFLOP/s to how many a lesson leads, on the first card that knows, as Markdown."
-    names = [before, name] if before else [name]
-    cards = load_cards(kernels=names, size=size)
-    if not cards:
-        missing = next((one for one in names if not load_cards(kernels=[one], size=size)), name)
-        return Markdown(f"`{missing}` has not been recorded at {size} yet.")
-    rows = [card_row(cards[0], one, size) for one in names]
-    speeds = " → ".join(f"{row['gflops']:,.0f}" for row in rows)
-    what = "the kernels for any size" if before else "the kernel for any size"
-    note = stale_note(rows)
-    return Markdown(f"**{speeds} GFLOP/s**, {what}, at {size}×{size}×{size} on one {cards[0]['gpu']}"
-                    + (f". **But {note}.**" if note else ""))
+    "From how many GFLOP/s to how many a lesson's idea leads, on the first card that knows, as Markdown."
+    card = card_of(experiment)
+    if card is None: return Markdown(f"{experiment}: not recorded yet.")
+    kept = card["experiments"][experiment]
+    if kept["unit"] not in ("ms", "GFLOP/s"):
+        raise ValueError(f"{experiment!r} is in {kept['unit']}; expected ms or GFLOP/s")
+    speeds = list(kept["values"].values())
+    if kept["unit"] == "ms": speeds = [2 * size**3 / ms / 1e6 for ms in speeds]
+    if len(speeds) == 1: text, what = f"{speeds[0]:,.0f}", "the short kernel"
+    else: text, what = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}", "short kernel against short kernel"
+    return Markdown(f"**{text} GFLOP/s**, {what}, at {size}×{size}×{size} on one {card['gpu']}")

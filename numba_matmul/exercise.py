@@ -34,47 +34,56 @@ def _distance(said, found):
         return "close" if ratio < 1.005 else f"off by a factor of {number_text(ratio)}"
     return f"off by {number_text(abs(said - found))}"
 
+class _Show:
+    def __repr__(self): return "show"
+
+show = _Show()  # in place of a prediction: the reader wants to see the answer
+
 @dataclass
 class Prediction:
     "What a reader expects, by quantity."
     question: str
-    said: dict  # quantity → number, or `...`
+    said: dict  # quantity → number, `show`, or `...`
+
+    @property
+    def untouched(self): return all(value is ... for value in self.said.values())
 
     def _repr_markdown_(self):
-        if all(value is ... for value in self.said.values()):
-            return f"**{self.question}** Put your numbers in place of the dots."
+        if self.untouched:
+            return f"**{self.question}** Put your numbers in place of the dots, or `show` to see the answer."
         return f"**{self.question}** " + ", ".join(
-            f"{name} {number_text(value)}".strip() for name, value in self.said.items() if value is not ...)
+            f"{name} {number_text(value)}".strip() for name, value in self.said.items()
+            if isinstance(value, Real))
 
     def against(
         self,
         *found,   # the number, if one was asked for
         **named,  # the numbers by quantity
     ) -> Markdown:
-        "A table of what was predicted and what was found."
+        "A table of what was predicted and what was found; nothing before the reader has predicted."
         found = dict(zip(self.said, found)) | named
         if found.keys() != self.said.keys():
             raise TypeError(f"{self.question} asks for {', '.join(self.said) or 'one number'}, "
                             f"and found are {', '.join(found) or 'none'}")
-        if all(value is ... for value in self.said.values()):
-            values = " · ".join(f"{name} **{number_text(value)}**".strip() for name, value in found.items())
-            return Markdown(f"{values} (no prediction: put numbers in place of the dots above)")
-        rows = [f"| {name} | {'–' if said is ... else number_text(said)} | {number_text(found[name])} | "
-                f"{'' if said is ... else _distance(said, found[name])} |"
-                for name, said in self.said.items()]
+        if self.untouched:
+            return Markdown("The answer appears here once you put a number, or `show`, in place of the dots.")
+        rows = []
+        for name, said in self.said.items():
+            guess = [number_text(said), _distance(said, found[name])] if isinstance(said, Real) else ["–", ""]
+            rows.append(f"| {name} | {guess[0]} | {number_text(found[name])} | {guess[1]} |")
         return Markdown("| | you said | it is | |\n|---|--:|--:|---|\n" + "\n".join(rows))
 
 def ask(
     question: str,
-    *answer: float,    # one number; dots until the reader puts it there
+    *answer: float,    # one number, or `show`; dots until the reader puts it there
     **answers: float,  # or several, by quantity
 ) -> Prediction:
     "A question to answer before the result is shown."
     if bool(answer) == bool(answers) or len(answer) > 1:
         raise TypeError("ask takes one answer, ask(question, 4), or named ones, ask(question, A=1, B=4)")
     for value in (*answer, *answers.values()):
-        if value is not ... and not isinstance(value, Real):
-            raise TypeError(f"{value!r} isn't a number: put one, such as 4, in place of the dots")
+        if value is not ... and value is not show and not isinstance(value, Real):
+            raise TypeError(f"{value!r} isn't a number: put one, such as 4, in place of the dots, or show")
     return Prediction(question, dict(zip([""], answer)) | answers)
 
 

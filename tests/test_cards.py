@@ -64,8 +64,7 @@ def test_what_is_no_card_is_named_once_and_the_others_still_load(results, capsys
 
 def test_what_is_asked_of_cards_wrongly_is_told(results):
     for ask in (lambda: cards.load_cards(3), lambda: cards.load_cards(kernels=[None]),
-                lambda: cards.recorded(None), lambda: cards.recorded("sgemm_naive", size="4096"),
-                lambda: cards.gain("sgemm_naive", size=4096.0)):
+                lambda: cards.recorded(None), lambda: cards.recorded("sgemm_naive", size="4096")):
         with pytest.raises(TypeError, match="is not a name|expected a whole number"): ask()
     with pytest.raises(LookupError, match="no result card has a speed"): draw_machine("l2")
     assert "not been recorded" in cards.recorded("sgemm_naive", before="nonsense")  # nor has that

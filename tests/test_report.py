@@ -9,7 +9,7 @@ from numba_matmul import cards, ncu
 from numba_matmul.bench.timing import Runtime
 from numba_matmul.draw import draw_matrix
 from numba_matmul.registry import ALL, KERNELS
-from numba_matmul.report import plots, readme, tables
+from numba_matmul.report import plots, readme, strip, tables
 from numba_matmul.fingerprint import fingerprint
 
 FLOP = 2 * 4096**3
@@ -61,9 +61,28 @@ def test_what_a_lesson_says_of_its_kernel(load):
         "as `sgemm_naive`.")
     assert ("Other GPU" in second and "50.0 % of cuBLAS and 50.0 % of the peak." in second
             and "times" not in second)
-    assert str(cards.gain("sgemm_gmem_coalescing", "sgemm_naive")).startswith("**200 → 640 GFLOP/s**")
-    assert str(cards.gain("sgemm_smem_blocking",
-                          "sgemm_naive")) == "`sgemm_smem_blocking` has not been recorded at 4096 yet."
+
+
+def test_what_a_lesson_gains(load):
+    def timed(unit, **values): return dict(unit=unit, values=values, date="2030-01-02")
+    load(invented(row("sgemm_naive", 200, 12.5)) | dict(experiments=dict(
+        two=timed("ms", old=FLOP / 200e6, new=FLOP / 640e6), one=timed("ms", new=FLOP / 640e6),
+        many=timed("GFLOP/s", old=200, between=300, new=700), wrong=timed("µs", new=3))))
+    assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, short kernel against short kernel")
+    assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
+    assert str(cards.gain("many")).startswith("**200 → 700 GFLOP/s**")
+    assert str(cards.gain("none")) == "none: not recorded yet."
+    with pytest.raises(ValueError, match="'wrong' is in µs; expected ms or GFLOP/s"): cards.gain("wrong")
+
+
+def test_where_a_reader_is(load):
+    load(invented(row("sgemm_naive", 200, 12.5), row("sgemm_gmem_coalescing", 640, 40)))
+    ax = strip.you_are_here("sgemm_gmem_coalescing", 40, "lesson 1").axes[0]
+    assert ax.get_title(loc="left") == "You are here: 40 % of cuBLAS so far"
+    assert [list(line.get_xdata()) for line in ax.lines[2:]] == [[12.5], [40]]
+    assert ax.get_xlabel() == "about 40 minutes · you need lesson 1"
+    assert "at the start" in strip.you_are_here(None, 20).axes[0].get_title(loc="left")
+    with pytest.raises(LookupError, match="sgemm_smem_blocking"): strip.you_are_here("sgemm_smem_blocking", 1)
 
 
 def test_the_card_of_this_gpu_comes_first(load, monkeypatch):
@@ -93,7 +112,6 @@ def test_a_speed_of_other_code_is_shown_as_stale(load):
     assert "300 †" in readme.readme_ladder() and f"(†: {why}.)" in readme.readme_ladder()
     said = "has changed since it was timed on the Invented GPU: make gpu STAGE=ladder.**"
     assert str(cards.recorded(other["name"])).endswith(f"**But `{other['name']}` {said}")
-    assert str(cards.gain("sgemm_naive", other["name"])).endswith(f"**But `{other['name']}` {said}")
     ax = plots.draw_panels(plots.panels(card)).axes[0]
     assert why in ax.get_xlabel().replace("\n", " ")
     assert [text.get_text()[-1] for text in ax.texts[:3]] == [")", "†", "†"]

@@ -22,7 +22,7 @@ from numba_matmul.report.tables import stale_kernels  # noqa: E402
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
-       "readme_speed"}
+       "readme_speed", "you_are_here"}
 HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has asked for
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from ..draw import COLORS, number_text
-from ..cards import gpu_name, load_cards
+from ..cards import card_of, gpu_name
 from numba import config
 
 
@@ -75,13 +75,13 @@ def experiment(
     measure: Callable,  # function without arguments that returns a dict: label → number
     of: dict = None,    # what it is measured for: numbers, tile sizes that a reader may change
 ) -> Experiment:
-    "Call `measure` on a GPU; without one, return what the first result card that has it says."
+    "Call `measure` on a GPU; without one, return what the result card says."
     if not callable(measure):
         raise TypeError(f"measure is {measure!r:.60}; expected a function without arguments")
     if not isinstance(of, (dict, type(None))):
         raise TypeError(f"of is {of!r:.60}; expected a dict of numbers")
     if config.ENABLE_CUDASIM:
-        card = next((c for c in load_cards("experiments") if name in c["experiments"]), None)
+        card = card_of(name)
         return from_card(card, name, of) if card else Experiment(name, unit, {}, "Not recorded yet.")
     gpu, today = gpu_name(), date.today().isoformat()
     values = {label: float(value) for label, value in measure().items()}
