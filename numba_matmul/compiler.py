@@ -11,21 +11,25 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from math import prod
 from importlib.metadata import PackageNotFoundError, distribution, version
+from math import prod
 from pathlib import Path
+from types import CodeType, FunctionType, ModuleType, NoneType
 
+import cloudpickle
 import numba_matmul  # first: it chooses between the GPU and the simulator
 from .draw import Markdown
 from .cards import write_whole
-from .process import ChildError, Pickler, _rebuild, in_child, kernel_parts, recursion
+from .process import ChildError, Pickler, _rebuild, global_names, in_child, kernel_parts, recursion
 from .sim.launch import launch_of
 from .sim.resources import full_capability, library_of, misfit, warps_that_fit
-from numba import cuda
+from numba import cuda, types as numba_types
 
 
 class CompileError(RuntimeError):
     "A kernel that the compiler refuses, or a compiler that is not there."
+
+PACKAGE = Path(numba_matmul.__file__).parent
 
 TARGETS = {f"sm_{major}{minor}": (major, minor) for major, minor in
            ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (12, 0))}
@@ -232,20 +236,41 @@ def compare(
     return Markdown("\n".join("| " + " | ".join(map(str, row)) + " |" for row in table))
 
 
-def _cache_file(task, *key):
-    "Where the answer to a task is kept."
+def _content(value):
+    """What a kernel is made of, as a tuple: the same for equal kernels. (Pickles of equal kernels differ in
+    which of their strings are the same object, so they can't be the key of a cache.)"""
+    if parts := kernel_parts(value):
+        fn, options, _ = parts
+        code = fn.__code__
+        cells = [_content(cell.cell_contents) for cell in fn.__closure__ or ()]
+        named = [(name, _content(fn.__globals__[name])) for name in global_names(code)
+                 if name in fn.__globals__]
+        file = code.co_filename.removeprefix(str(PACKAGE.parent))
+        return file, _content(code), _content(fn.__defaults__), cells, named, sorted(options.items())
+    if isinstance(value, CodeType):
+        inside = [_content(constant) for constant in value.co_consts]
+        return value.co_code, inside, value.co_names, value.co_varnames, [*value.co_lines()]
+    if isinstance(value, (tuple, list)): return type(value).__name__, [_content(item) for item in value]
+    if isinstance(value, ModuleType): return value.__name__
+    if isinstance(value, FunctionType): return value.__module__, value.__qualname__, _content(value.__code__)
+    if isinstance(value, (int, float, str, bytes, NoneType, numba_types.Type)): return repr(value)
+    return cloudpickle.dumps(value)
+
+def _cache_file(kernel, *key):
+    "Where the compiler's answer for a kernel is kept."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
                 "nvidia-cuda-cuobjdump")
     def installed(package):
         try: return version(package)
         except PackageNotFoundError: return ""
-    two_bodies = Path(numba_matmul.__file__).parent/"ptx"  # functions that are not sent by value
-    named = [path.read_text(encoding="utf-8") for path in sorted(two_bodies.rglob("*.py"))]
+    # functions that have two bodies are known by name
+    named = [path.read_text(encoding="utf-8") for path in sorted((PACKAGE/"ptx").rglob("*.py"))]
     settings = tuple(sorted(x for x in os.environ.items()
                             if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
-    text = repr((key + settings, named, sys.version, [installed(package) for package in packages])).encode()
+    versions = sys.version, [installed(package) for package in packages]
+    text = repr((_content(kernel), key, settings, named, versions)).encode()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
-    return folder/f"{hashlib.sha256(task + text).hexdigest()[:32]}.json"
+    return folder/f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
 def _compiled(kernel, signature, target, ptx=False):
     "What `_compile` returns, from a child."
@@ -324,7 +349,7 @@ def machine_code(
                         "is none: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
     # A compiler's answer is kept: the lessons and tests ask for the same kernels again and again.
-    path = _cache_file(Pickler.dumps(kernel)[0], signature, target)
+    path = _cache_file(kernel, signature, target)
     try: found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
         found = _build(kernel, signature, target)

@@ -85,13 +85,13 @@ def kernel_parts(kernel):
         return kernel.py_func, options, configuration
 
 @cache
-def _names(code):
+def global_names(code):
     "The global names that this code uses."
     return [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
 
 def _called(fn):
     "The functions of the device functions that a function names."
-    values = [fn.__globals__.get(name) for name in _names(fn.__code__)]
+    values = [fn.__globals__.get(name) for name in global_names(fn.__code__)]
     found = map(kernel_parts, values + [cell.cell_contents for cell in fn.__closure__ or ()])
     return [parts[0] for parts in found if parts]
 

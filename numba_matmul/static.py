@@ -6,7 +6,6 @@ branches.
 """
 import ast
 import builtins
-import copy
 import dis
 import inspect
 import linecache
@@ -14,7 +13,7 @@ import re
 from types import CellType, CodeType, FunctionType
 
 from .process import TREES
-from .syntax import parsed
+from .syntax import copied, parsed
 
 MOST_TURNS = 1024  # of a loop: one with more is a mistake
 
@@ -42,7 +41,7 @@ def unrolled(
     if _outline(_compiled(tree, around, fn.__code__)) != _outline(fn.__code__):
         raise TypeError(f"the source of {fn.__name__} has changed since it was compiled: import it again")
     unroller = _Unroller(fn, around)
-    tree = unroller.visit(copy.deepcopy(tree))
+    tree = unroller.visit(tree)
     unroller.refuse_leftovers(tree)
     around |= unroller.picked
     code = _compiled(tree, around, fn.__code__)
@@ -134,7 +133,7 @@ class _Unroller(ast.NodeTransformer):
         outside, copies = self.values, []
         for value in self.turns(node.iter):
             self.values = outside | {node.target.id: value}
-            copies += self.statements(copy.deepcopy(node.body))
+            copies += self.statements([copied(part) for part in node.body])
         self.values = outside
         self.loops[node.target.id] = node.lineno
         return copies or ast.copy_location(ast.Pass(), node)
@@ -174,7 +173,7 @@ class _Unroller(ast.NodeTransformer):
         return turns
 
     def evaluated(self, node):
-        whole = ast.fix_missing_locations(ast.Expression(copy.deepcopy(node)))
+        whole = ast.fix_missing_locations(ast.Expression(node))
         return eval(compile(whole, "<static>", "eval"), {}, self.around | self.values)
 
     def visit(self, node):
@@ -189,7 +188,7 @@ class _Unroller(ast.NodeTransformer):
 
     def is_decided(self, node):
         "Is this an expression of a static loop's variable and of what is fixed, in which nothing is called?"
-        if not isinstance(node, ast.expr) or isinstance(node, ast.Slice): return False
+        if not self.values or not isinstance(node, ast.expr) or isinstance(node, ast.Slice): return False
         if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load): return False
         parts = [*ast.walk(node)]
         names = {x.id for x in parts if isinstance(x, ast.Name)}

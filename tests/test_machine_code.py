@@ -1,4 +1,5 @@
 "What the compiler makes of a kernel, without a GPU: its registers, its spills, and its main loop."
+import importlib
 import inspect
 import pickle
 from functools import partial
@@ -99,6 +100,16 @@ def test_an_edited_kernel_is_compiled_anew_and_the_second_time_comes_from_the_ca
     monkeypatch.setattr(compiler, "_build", lambda *args: built.append(args) or build(*args))
     first, again, other = map(code_of_product, (3, 3, 5))
     assert first.sass == again.sass != other.sass and len(built) == len(kept()) == 2
+
+
+@pytest.mark.parametrize("number", [10, 13, 15])
+def test_a_kernel_made_twice_is_one_in_the_cache(number):
+    "Their pickles differ."
+    kernel = KERNELS[number]
+    def made(): return repr(compiler._content(launch_of(kernel.fn, SHAPES[0]).kernel))
+    first = made()
+    importlib.import_module(kernel.fn.__module__).__dict__[f"{kernel.name}_kernel"].cache_clear()
+    assert made() == first
 
 
 def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_path, monkeypatch):
