@@ -253,6 +253,7 @@ def _content(value):
     if isinstance(value, (tuple, list)): return type(value).__name__, [_content(item) for item in value]
     if isinstance(value, ModuleType): return value.__name__
     if isinstance(value, FunctionType): return value.__module__, value.__qualname__, _content(value.__code__)
+    if isinstance(value, type): return value.__module__, value.__qualname__, getattr(value, "_fields", ())
     if isinstance(value, (int, float, str, bytes, NoneType, numba_types.Type)): return repr(value)
     return cloudpickle.dumps(value)
 
