@@ -201,8 +201,8 @@ def shared_memory_bound(
         bound = min(1, ffmas / 4 / wavefronts) if wavefronts else 1
         reached = speed["gflops"] / card["peak_gflops"]
         rows.append(f"| {name} | {wavefronts / ffmas:.3f} | {bound:.0%} | {reached:.0%} |")
-    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts for each `FFMA` of a warp "
-                               "| so at most | reached |", "|---|--:|--:|--:|", *rows]))
+    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts per `FFMA` of a warp "
+                               "| ceiling | reached |", "|---|--:|--:|--:|", *rows]))
 
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
