@@ -143,7 +143,7 @@ MUTANTS = (
            "acc = cuda.local.array(TM, int32)", "correct"),
     Mutant("a warp down the rows", "thread // BN * TM, thread % BN",
            "thread % (BM // TM) * TM, thread // (BM // TM)", "sectors of C"),
-    Mutant("TM neighbours of a row", SOLUTIONS["a row that is spread"],
+    Mutant("TM neighbors in a row", SOLUTIONS["a row that is spread"],
            replaced(SOLUTIONS["a row that is spread"], ("thread % (BN // TM)", "thread % (BN // TM) * TM"),
                     ("col + j * (BN // TM)", "col + j")), "sectors of C", of="a row that is spread"),
     Mutant("the number of B never read", "            b_value = b_tile[dot, col]\n", "", "compiles"),
