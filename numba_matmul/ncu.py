@@ -201,8 +201,8 @@ def shared_memory_bound(
         bound = min(1, ffmas / 4 / wavefronts) if wavefronts else 1
         reached = speed["gflops"] / card["peak_gflops"]
         rows.append(f"| {name} | {wavefronts / ffmas:.3f} | {bound:.0%} | {reached:.0%} |")
-    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts per `FFMA` of a warp "
-                               "| ceiling | reached |", "|---|--:|--:|--:|", *rows]))
+    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts for each `FFMA` of a warp "
+                               "| so at most | reached |", "|---|--:|--:|--:|", *rows]))
 
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
@@ -214,7 +214,7 @@ SHADES = {"long_scoreboard": "#CC79A7", "lg_throttle": "#EBCBDD", "short_scorebo
           "not_selected": "#FFFFFF"}
 
 def stalls(
-    *names,    # of host functions
+    *names,    # names of host functions
 ):
     """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with
     profiles. Waits too short to see are left out. Returns the figure."""
