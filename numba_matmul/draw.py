@@ -75,6 +75,28 @@ def draw_matmul(
     plt.close(fig)  # the notebook shows the returned figure, once
     return fig
 
+def draw_thread(
+    a, b, c,    # the tiles of a block: which thread copies a cell of A or B, or computes one of C
+    thread,     # the one in color
+    step,       # column of A's tile and row of B's; what the thread reads there is framed
+    title="",   # text above it all
+):
+    "Draw the tiles of a block with thread numbers, and one thread's place in each. Returns the figure."
+    import matplotlib.pyplot as plt
+    a, b, c = map(np.asarray, (a, b, c))
+    fig = draw_matmul(1 * (a == thread), 2 * (b == thread), 3 * (c == thread), title, (a, b, c))
+    fig.set_size_inches(0.42 * fig.get_size_inches() / 0.27)
+    _, ax_b, ax_a, ax_c = fig.axes
+    rows, cols = np.nonzero(c == thread)
+    for ax, x, y, height, width in ((ax_a, step, rows.min(), np.ptp(rows) + 1, 1),
+                                    (ax_b, cols.min(), step, 1, np.ptp(cols) + 1)):
+        ax.add_patch(plt.Rectangle((x, y), width, height, fill=False, linewidth=3))
+    for ax, (height, width) in zip((ax_a, ax_b, ax_c), (a.shape, b.shape, c.shape)):
+        ax.set_xticks(np.arange(width) + 0.5, range(width), fontsize=7)
+        ax.set_yticks(np.arange(height) + 0.5, range(height), fontsize=7)
+        ax.tick_params(length=0)
+    return fig
+
 
 # Text
 #

@@ -1,6 +1,5 @@
 """One function runs NVIDIA's profiler on a script, and brings its counters back as a table."""
 import csv
-import math
 import re
 import shutil
 import statistics
@@ -9,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from .draw import COLORS, Markdown
+from .draw import Markdown
 from .cards import card_row, load_cards
 from .compiler import machine_code
 
@@ -208,40 +207,47 @@ def shared_memory_bound(
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
 
-# number of the colour, and shape: of the last kernel, the last one
-MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")
+# two shades of a color for each memory: its latency, and room in the queue to it
+SHADES = {"long_scoreboard": "#CC79A7", "lg_throttle": "#EBCBDD", "short_scoreboard": "#56B4E9",
+          "mio_throttle": "#BFE2F7", "barrier": "#F0E442", "math_pipe_throttle": "#777777",
+          "dispatch_stall": "#AAAAAA", "wait": "#CCCCCC", "no_instruction": "#E5E5E5",
+          "not_selected": "#FFFFFF"}
 
 def stalls(
-    *names,    # of host functions
+    *names,    # names of host functions
 ):
     """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with
-    profiles; waits below 0.1 are left out. Returns the figure."""
+    profiles. Waits too short to see are left out. Returns the figure."""
     import matplotlib.pyplot as plt
-    # Only reasons that matter to one of the kernels, on an axis of whole powers of ten.
-    found, least = _profiled()["profiles"], 0.1
+    found = _profiled()["profiles"]
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
-    shown = [reason for reason in STALLS if any(row.get(reason, 0) >= least for row in rows.values())]
-    every = [row[reason] for row in rows.values() for reason in shown if row.get(reason, 0) >= least] or [1]
-    first, last = math.floor(math.log10(min(every))), math.ceil(math.log10(max(every)))
-    last = max(first + 1, last)
-    fig, ax = plt.subplots(figsize=(7, 0.3 * len(shown) + 1.55), layout="constrained")
-    # The last kernel always has the last mark, however many are shown.
-    for i, (name, row) in enumerate(rows.items()):
-        color, marker = MARKS[(i - len(rows)) % len(MARKS)]
-        waits = [row.get(reason, 0) for reason in shown]
-        ax.scatter([wait if wait >= least else math.nan for wait in waits], range(len(shown)), s=40,
-                   color=COLORS[color], marker=marker, label=name, zorder=2, clip_on=False)
-    ax.set_yticks(range(len(shown)), [f"{REASONS[reason]} ({reason})" for reason in shown], fontsize=8)
-    ax.set(xscale="log", xlim=(10**first, 10**last), ylim=(len(shown) - 0.5, -0.5))
-    ax.set_xlabel("cycles that a warp waits per instruction\n(logarithmic; a point below 0.1 is left out)",
-                  fontsize=9)
-    ticks = [10**i for i in range(first, last + 1)]
-    between = [factor * tick for tick in ticks[:-1] for factor in (2, 5) if last - first < 3]
-    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    ax.set_xticks(between, [f"{tick:g}" for tick in between], fontsize=7, minor=True)
-    ax.grid(color="#DDDDDD", lw=0.6)
-    fig.legend(loc="outside upper center", ncols=len(rows), fontsize=8, frameon=False)
-    ax.spines[["top", "right"]].set_visible(False)
+    longest = max(sum(row.get(reason, 0) for reason in STALLS) for row in rows.values()) or 1
+    shown = [reason for reason in STALLS
+             if any(row.get(reason, 0) >= 0.01 * longest for row in rows.values())]
+    lines = max(1, -(-len(shown) // 2))
+    heights = 0.55 * len(rows) + 0.7, 0.2 * lines
+    fig, (ax, key) = plt.subplots(2, 1, figsize=(7, sum(heights)), height_ratios=heights,
+                                  layout="constrained")
+    left = [0] * len(rows)
+    for i, reason in enumerate(shown):
+        style = dict(color=SHADES[reason], edgecolor="#666666", linewidth=0.5)
+        waits = [row.get(reason, 0) for row in rows.values()]
+        bars = ax.barh(range(len(rows)), waits, 0.5, left, **style)
+        ax.bar_label(bars, [f"{wait:.1f}" if wait > 0.035 * longest else "" for wait in waits],
+                     label_type="center", fontsize=8)
+        left = [start + wait for start, wait in zip(left, waits)]
+        x, y = i // lines, -(i % lines)
+        key.scatter(x, y, s=50, marker="s", **style)
+        words = key.text(x + 0.03, y, REASONS[reason], fontsize=8, va="center_baseline")
+        key.annotate(reason, (1, 0), xycoords=words, xytext=(4, 2), textcoords="offset points", fontsize=6)
+    for i, name in enumerate(rows): ax.text(0, i - 0.3, name, fontsize=8, va="bottom")
+    ax.set_title("What a warp waits for between two of its instructions", fontsize=10)
+    ax.set_xlabel("cycles per instruction", fontsize=8)
+    ax.set(xlim=(0, 1.02 * longest), ylim=(len(rows) - 0.6, -0.7), yticks=[])
+    ax.tick_params(labelsize=8)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    key.set(xlim=(-0.03, 1.9), ylim=(0.6 - lines, 0.6))
+    key.axis("off")
     plt.close(fig)
     return fig
 

@@ -11,7 +11,7 @@ from numba_matmul.arrays import cdiv, from_bf16, rounded, to_bf16, to_d
 from numba_matmul.bench.experiment import Experiment
 from numba_matmul.bench.paths import edge_paths, tile_paths
 from numba_matmul.bench.timing import _find_kernel, _in_each_run, assert_matmul_correct, measure_runtime
-from numba_matmul.draw import draw_matmul
+from numba_matmul.draw import draw_matmul, draw_thread
 from numba_matmul.gemm.args import gemm_args
 from numba_matmul.gemm.limits import MAX_GRID_Y
 from numba_matmul.gemm.tiled import row_strips
@@ -276,3 +276,6 @@ def test_tables_and_pictures():
     assert toy.plot() is not None
     a, b, c = np.zeros((4, 6), int), np.zeros((6, 5), int), np.zeros((4, 5), int)
     assert draw_matmul(a, b, c, "One element of C") is not None
+    fig = draw_thread([[0], [1]], [[0, 1]], [[0, 1], [0, 1]], thread=1, step=0)
+    _, ax_b, ax_a, _ = fig.axes
+    assert [ax.patches[0].get_bbox().bounds for ax in (ax_a, ax_b)] == [(0, 0, 1, 2), (1, 0, 1, 1)]

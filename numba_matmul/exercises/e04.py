@@ -1,20 +1,20 @@
 """What `grade("04", my_1d)` asks of a kernel, what it accepts, and what it must catch.
 
 `grade("04", my_1d)` launches a kernel `my_1d(a, b, c)` on random matrices, with two tiles smaller than the
-lesson's. Sizes fit the tile, so no guard is needed. The machine code is counted for the lesson's tile.
+lesson's. Sizes fit the tile, so no guard is needed. The machine code is compiled for the lesson's tile.
 
-A kernel that is correct can still miss the point, in several ways that are counted:
+A correct kernel can still miss the point. These counts show whether it does:
 
 - **global reads**: each number of both tiles once, and nothing else.
-- **shared reads**: what the threads read from shared memory for each multiply-add, by the source. With `TM`
-  results per thread it is 1 + 1/`TM`. A kernel that fetches the number of B again for each result stays at 2.
-- **sectors of C**: a warp should write 32 neighbours of a row of C, four sectors. A warp that runs down a
-  column touches 32.
-- **local memory**: loads and stores of it in the machine code. The results must stay in registers, and they
+- **shared reads**: what the threads read from shared memory per multiply-add, by the source. With `TM`
+  results per thread it is 1 + 1/`TM`. A kernel that reads the number of B again for each result stays at 2.
+- **sectors of C**: a warp should write 32 neighbors in a row of C, which are four sectors. A warp that runs
+  down a column touches 32.
+- **local memory**: its loads and stores in the machine code. The results must stay in registers, and they
   do only if every index into `acc` is a constant once the loops are unrolled.
-- **float64**: no instructions of it in the main loop.
-- **instructions**: how many the main loop has for each multiply-add, in the machine code. A `range` around a
-  `range` is not unrolled completely, and then the loads stay narrow.
+- **float64**: no such instructions in the main loop.
+- **instructions**: how many the main loop has per multiply-add, in the machine code. A `range` around a
+  `range` isn't unrolled completely, and then the loads stay narrow.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of, replaced
@@ -22,14 +22,14 @@ from ..kernels.k04_1d_blocktiling import short_1d
 from .e03 import BETWEEN, global_reads, two_barriers
 
 def shared_reads(products):
-    "Numbers that the threads of a block read from shared memory, for each of its so many multiply-adds."
+    "Numbers that the threads of a block read from shared memory, per multiply-add."
     def numbers(view):
         return [32 * site.requests * site.count for site in view.merged()
                 if (site.space, site.operation) == ("shared", "load")]
     return lambda view: sum(numbers(view)) / products
 
 def instructions(code):
-    "Of the main loop, for each multiply-add."
+    "Of the main loop, per multiply-add."
     return len(code.main_loop) / max(1, code.mix.get("FFMA", 0))
 
 
@@ -143,7 +143,7 @@ MUTANTS = (
            "acc = cuda.local.array(TM, int32)", "correct"),
     Mutant("a warp down the rows", "thread // BN * TM, thread % BN",
            "thread % (BM // TM) * TM, thread // (BM // TM)", "sectors of C"),
-    Mutant("TM neighbours of a row", SOLUTIONS["a row that is spread"],
+    Mutant("TM neighbors in a row", SOLUTIONS["a row that is spread"],
            replaced(SOLUTIONS["a row that is spread"], ("thread % (BN // TM)", "thread % (BN // TM) * TM"),
                     ("col + j * (BN // TM)", "col + j")), "sectors of C", of="a row that is spread"),
     Mutant("the number of B never read", "            b_value = b_tile[dot, col]\n", "", "compiles"),
@@ -172,38 +172,39 @@ EXERCISES = (Exercise(
            matmul_case(16, 24, 8, 32, (3, 2), dict(BM=8, BN=8, BK=4, TM=2, THREADS=32))),
     goals=(two_barriers(4),
            Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
-                hint="the factors come from the tiles, and not from a and b"),
+                hint="read the factors from the tiles, not from a and b"),
            Goal("shared reads", shared_reads(32 * 32 * 32), most=1 + 1 / 4, unit="per multiply-add",
                 hint="read the number of B once, before the loop over the results"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
-                hint="neighbouring threads should have neighbouring columns of C"),
+                hint="neighboring threads should have neighboring columns of C"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", counted="code",
                 hint="loop over acc with range(TM), so that every index is a constant once unrolled"),
            NO_FLOAT64,
-           Goal("instructions", instructions, most=2.5, unit="in the main loop for each FFMA", counted="code",
-                hint="with range around range(TM) this compiler unrolls two steps and loads A number by "
-                     "number: write the loop over the steps with while")),
+           Goal("instructions", instructions, most=2.5, unit="in the main loop per FFMA", counted="code",
+                hint="with a range around range(TM), this compiler unrolls only two steps and loads A one "
+                     "number at a time: write the loop over the steps with while")),
     hints={
         "in bounds": (
-            "no guard is needed, since all sizes fit: row and col count within the tile, i up to TM and dot "
-            "up to BK; row0, col0 and k0 belong to A, B and C"),
+            "you need no guard, since all sizes fit: row and col stay within the tile, i below TM and dot "
+            "below BK; row0, col0 and k0 are for A, B and C only"),
         "all written: acc[": "set all TM numbers of acc to zero before the first tile",
-        "all written": "a barrier must stand between filling the tiles and reading them",
+        "all written": "put a barrier between filling the tiles and reading them",
         "no races: with no flag": (
             "two blocks store the same element of C: does its row begin at row0, and its column at col0?"),
         "no races: race: c[": (
-            "does each element of C belong to one thread? thread // BN counts rows of threads, each TM high"),
+            "does each element of C belong to one thread? thread // BN counts rows of threads, and each "
+            "covers TM rows of C"),
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,
         "correct: never written": (
-            "a row of threads is TM rows of C high: in which row does the next one begin? And does each "
-            "thread store all TM results?"),
+            "a row of threads covers TM rows of C: where does the next one begin? And does each thread store "
+            "all TM results?"),
         "correct: in the wrong places": (
             "each of these sums belongs to another element of C: is an i missing in an index, or the "
             "block's row0 or col0?"),
         "correct": (
-            "imagine TM = 1: then it's lesson 3. Which names need an i? And acc is set to zero once, and "
-            "added to in each of BK steps per tile")},
+            "with TM = 1 this would be lesson 3. Which indices need an i? And acc is set to zero once, then "
+            "added to in each of the BK steps of every tile")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 64, m // 64), 512)),)

@@ -1,19 +1,19 @@
 """What `grade("05", my_2d)` asks of a kernel, what it accepts, and what it must catch.
 
 `grade("05", my_2d)` launches a kernel `my_2d(a, b, c)` on random matrices, with tiles of 32×16, 8 steps of k
-and 4×2 results per thread: all sizes differ, so that no two can be mixed up. Sizes fit the tile, so no guard
-is needed.
+and 4×2 results per thread. All sizes differ, so a mix-up of any two shows. Sizes fit the tile, so no guard is
+needed.
 
 Four goals are counted, besides the verdicts that every kernel must pass:
 
 - **global reads**: each number of both tiles once, and nothing else.
-- **shared reads**: what the threads read from shared memory for each multiply-add, by the source. The outer
+- **shared reads**: what the threads read from shared memory per multiply-add, by the source. The outer
   product needs 1/`TM` + 1/`TN`. A kernel that keeps only one of the two in registers stays above 1.
-- **local memory**: loads and stores of it in the machine code. 8 results and 6 factors fit into registers
-  with ease, if every index into them is a constant once the loops are unrolled.
-- **float64**: no instructions of it in the main loop.
+- **local memory**: its loads and stores in the machine code. 8 results and 6 factors easily fit into
+  registers, if every index into them is a constant once the loops are unrolled.
+- **float64**: no such instructions in the main loop.
 
-How the results of a thread lie in the tile is free: side by side, or spread over the tile. Both are among the
+You choose how a thread's results lie in the tile: side by side, or spread over it. Both are among the
 solutions below.
 """
 from textwrap import indent
@@ -162,13 +162,13 @@ MUTANTS = (
 EXERCISES = (Exercise(
     key="05",
     name="my_2d",
-    # all different, so that no two can be mixed up
+    # all different, so that a mix-up of any two shows
     constants=dict(BM=32, BN=16, BK=8, TM=4, TN=2, THREADS=64),
     cases=(matmul_case(32, 32, 32, 64, (2, 1)),
            matmul_case(48, 64, 8, 32, (2, 3), dict(BM=16, BN=32, BK=4, TM=2, TN=8, THREADS=32))),
     goals=(two_barriers(4),
            Goal("global reads", global_reads(32 * 16 * 32), most=1 / 32 + 1 / 16, unit="per multiply-add",
-                hint="the factors come from the tiles, and not from a and b"),
+                hint="read the factors from the tiles, not from a and b"),
            Goal("shared reads", shared_reads(32 * 16 * 32), most=1 / 4 + 1 / 2, unit="per multiply-add",
                 hint="read each factor once per step, into reg_m or reg_n: the products then touch "
                      "registers only"),
@@ -178,30 +178,30 @@ EXERCISES = (Exercise(
            NO_FLOAT64),
     hints={
         "in bounds": (
-            "no guard is needed, since all sizes fit: row and col count within the tile, i up to TM, j up "
-            "to TN and dot up to BK; row0, col0 and k0 belong to A, B and C"),
+            "you need no guard, since all sizes fit: row and col stay within the tile, i below TM, j below "
+            "TN and dot below BK; row0, col0 and k0 are for A, B and C only"),
         "compiles: a slice": "acc has two indices, and each product is one number: acc[i, j] += …",
         "all written: acc[": "set all TM × TN numbers of acc to zero before the first tile",
         "all written: reg_": "fill all of reg_m and reg_n in each step, before the products",
         "all written": (
-            "a barrier must stand between filling the tiles and reading them; and do the passes fill the "
-            "whole tile?"),
+            "put a barrier between filling the tiles and reading them. And do the passes fill the whole "
+            "tile?"),
         "no races: with no flag": (
             "two blocks store the same element of C: does its row begin at row0, and its column at col0?"),
         "no races: race: c[": (
-            "each element of C belongs to one thread: a row of threads has BN // TN of them, and is TM rows "
-            "of C high"),
+            "each element of C belongs to one thread: BN // TN threads form a row of threads, and that row "
+            "covers TM rows of C"),
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,
         "correct: never written": (
-            "a square begins at a multiple of TM and one of TN: whose is this element, and does that thread "
-            "store all of its square?"),
+            "a square begins at a multiple of TM and a multiple of TN: which thread owns this element, and "
+            "does it store its whole square?"),
         "correct: in the wrong places": (
             "each of these sums belongs to another element of C: is i, j, row0 or col0 missing in an index, "
-            "or are the results spread in one place and not in another?"),
+            "or are the results spread in one place but not in another?"),
         "correct": (
-            "which row of A and which column of B does acc[i, j] belong to? And it is added to in each of "
-            "BK steps per tile")},
+            "which row of A and which column of B does acc[i, j] belong to? And each of the BK steps of "
+            "every tile adds to it")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

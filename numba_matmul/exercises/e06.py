@@ -1,23 +1,23 @@
 """What `grade("06", my_vectorized)` and `grade("06b", …)` ask of a kernel, accept, and must catch.
 
 The kernel runs on random matrices with tiles of 32×32 and 4×4 results per thread, so 64 threads copy each
-tile in one pass. An access of four floats that does not begin at a multiple of 16 bytes ends the run, as it
-would on a GPU. A correct kernel can still miss the point, and six counts tell:
+tile in one pass. An access of four floats that doesn't begin at a multiple of 16 bytes ends the run, as it
+would on a GPU. A correct kernel can still miss the point. Six counts show whether it does:
 
 - **global reads**: each number of both tiles once, and nothing else.
-- **sectors**: a warp that copies a tile requests 512 bytes at once. That is 16 sectors, if all of each sector
+- **sectors**: a warp that copies a tile requests 512 bytes at once. That's 16 sectors, if all of each sector
   is used.
 - **copies**: all threads copy, so a warp makes one request for its part of A's tile, and one for its part of
   B's.
-- **width**: the narrowest access to global memory in the machine code, which has to be 128 bits. Four
-  neighbours that are read one by one stay four loads.
+- **width**: the narrowest access to global memory in the machine code, which must be 128 bits. Four
+  neighbors read one by one stay four loads.
 - **spills**: nothing in local memory.
-- **float64**: no instructions of it in the main loop.
+- **float64**: no such instructions in the main loop.
 
-That A's tile is transposed is given, by its shape, and not counted: with tiles as small as these the compiler
-finds loads of 128 bits either way. In the lesson's tile it does not.
+The shape of A's tile says that it's transposed. That isn't counted: with tiles this small the compiler finds
+loads of 128 bits either way. With the lesson's tile it doesn't.
 
-A tile may be filled in one pass or in a loop, and the indices may be computed as you like.
+Fill a tile in one pass or in a loop, and compute the indices as you like.
 """
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ from .e05 import IN_FLOAT64, stored_early
 # What is counted
 
 def sectors(view):
-    "The load from global memory that touches most sectors per request."
+    "The load from global memory that touches the most sectors per request."
     loads = [site for site in view.merged() if (site.space, site.operation) == ("global", "load")]
     return max(loads, key=lambda site: site.cost)
 
@@ -193,8 +193,8 @@ MUTANTS = (
 
 # For any `BK`
 #
-# With `BK = 16` the tiles have twice as many numbers as the threads copy at once: two passes. A second
-# tile needs four passes for A and eight for B.
+# With `BK = 16` the tiles have twice as many numbers as the threads copy at once, so they take two passes.
+# The second case takes four passes for A and eight for B.
 
 PASSES_A = """        for s in range(0, BM, THREADS // (BK // 4)):
             x = load4(a, (row0 + a_row + s, k0 + a_col))
@@ -302,48 +302,48 @@ VECTORIZED = Exercise(
            matmul_case(32, 48, 8, 16, (3, 2), dict(BM=16, BN=16, BK=4, TM=4, TN=4, THREADS=16))),
     goals=(two_barriers(4),
            Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
-                hint="load each number of A and of B once per tile: keep the four that load4 returns in a "
+                hint="load each number of A and B once per tile: keep the four that load4 returns in a "
                      "variable"),
            Goal("sectors", sectors, most=16, unit="sectors per request",
-                hint="two threads side by side should read neighbours: together they fill a sector of 32 "
+                hint="two threads side by side should read neighbors: together they fill a sector of 32 "
                      "bytes"),
            # two warps, four tiles; `width` tells 8 from 2
            Goal("copies", copies(2 * 4), most=8, unit="requests of a warp per tile",
-                hint="all threads copy, each four numbers of A and four of B: a warp then makes one request "
-                     "for each"),
+                hint="let each thread copy four numbers of A and four of B: then a warp makes one request "
+                     "for each tile"),
            Goal("width", width, least=128, unit="bits", counted="code",
-                hint="the compiler has no promise that a matrix is aligned, so it never widens accesses to "
+                hint="nobody promised the compiler that a matrix is aligned, so it never widens accesses to "
                      "global memory: call load4 and store4"),
            Goal("spills", lambda code: code.spills, most=0, unit="loads and stores of local memory",
                 counted="code",
-                hint="each index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
+                hint="every index into reg_m, reg_n and acc must be a constant once the loops are unrolled"),
            NO_FLOAT64),
     hints={
         "compiles: load4() takes": "the place is one argument: load4(array, (row, column))",
         "in bounds: a_tile: index": (
-            "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its second a row"),
+            "a_tile has BK rows of BM numbers: its first index is the column in A, its second the row"),
         "in bounds": (
-            "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 on, "
-            "and b_tile has BK rows of BN numbers"),
+            "you need no guard, since all sizes fit: read A from row0 and k0 on, B from k0 and col0 on, and "
+            "b_tile has BK rows of BN numbers"),
         "all written": (
-            "the threads, with four numbers each, fill a tile exactly: which four are yours? And a barrier "
-            "must stand between filling a tile and reading it"),
+            "the threads, with four numbers each, fill a tile exactly: which four are yours? And put a "
+            "barrier between filling a tile and reading it"),
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,
         "no races: written by": (
-            "two threads fill the same place of a tile: the four of A go to four rows of one column of "
+            "two threads fill the same place in a tile: the four of A go to four rows of one column of "
             "a_tile"),
         "correct: in the wrong places": (
             "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
             "copy?"),
         "correct": (
-            "follow one number of A and one of B in the second tile: where in the matrix does it stand, and "
-            "where in the tile?")},
+            "follow one number of A and one of B in the second tile: where is it in the matrix, and where in "
+            "the tile?")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256))
 IN_TWO_PASSES = {
-    "copies": dict(most=16, hint="all threads copy, each four numbers of A and of B in each of two passes"),
+    "copies": dict(most=16, hint="let each thread copy four numbers of A and of B in each of two passes"),
     "global reads": dict(measure=global_reads(32 * 32 * 64))}
 EXERCISES = (VECTORIZED, replace(
     VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16),
@@ -353,17 +353,17 @@ EXERCISES = (VECTORIZED, replace(
     goals=tuple(replace(goal, **IN_TWO_PASSES.get(goal.name, {})) for goal in VECTORIZED.goals),
     hints=VECTORIZED.hints | {
         "in bounds: a_tile: index": (
-            "a_tile has BK rows of BM numbers: its first index is a column of A's tile, its second a row. "
-            "Where does the next pass begin?"),
+            "a_tile has BK rows of BM numbers: its first index is the column in A, its second the row. Where "
+            "does the next pass begin?"),
         "in bounds": (
-            "no guard is needed, since all sizes fit: A is read from row0 and k0 on, B from k0 and col0 on, "
-            "and b_tile has BK rows of BN numbers. How many rows further on is the next pass?"),
+            "you need no guard, since all sizes fit: read A from row0 and k0 on, B from k0 and col0 on, and "
+            "b_tile has BK rows of BN numbers. How many rows further on is the next pass?"),
         "all written": (
             "a pass copies four numbers per thread: how many rows further on is the next one, and how many "
-            "passes fill the tile? And a barrier must stand between filling a tile and reading it"),
+            "passes fill the tile? And put a barrier between filling a tile and reading it"),
         "correct: in the wrong places": (
             "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
-            "copy, or the row in which the pass begins?"),
+            "copy, or the row where the pass begins?"),
         "correct": (
-            "follow one number of each pass in the second tile: where in the matrix does it stand, and "
-            "where in the tile?")}))
+            "follow one number of each pass in the second tile: where is it in the matrix, and where in the "
+            "tile?")}))
