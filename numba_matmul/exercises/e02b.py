@@ -1,8 +1,8 @@
 """What `grade("02b", my_reverse)` asks of a kernel, what it accepts, and what it must catch.
 
-The last block that has elements is never full, and the blocks after it have none. The goals are counted in a
-short block, too: there a warp that reads or stores backwards no longer begins at a sector, and needs more of
-them than one that goes forwards. So the numbers have to turn around in shared memory.
+The last block that has elements is never full, and the block after it has none. The goals are counted in a
+short block. There a warp that reads or stores backward begins in the middle of a sector, and touches one more
+than a warp that goes forward. So the numbers have to turn around in shared memory.
 """
 import numpy as np
 from ..exercise import Case, Exercise, Goal, Mutant
@@ -46,15 +46,15 @@ EXERCISES = (Exercise(
            Goal("one each", accesses, most=1, unit="global loads or stores per thread",
                 hint="each thread loads one number of x, and stores one of out"),
            Goal("sectors of x", lambda view: view.site("x", "load"), most=4, unit="sectors per request",
-                hint="read x forwards, thread t the number at start + t; turn around in shared memory"),
+                hint="read x forward, thread t the number at start + t; turn around in shared memory"),
            Goal("sectors of out", lambda view: view.site("out", "store"), most=4,
                 unit="sectors per request",
-                hint="store forwards, thread t at start + t; turn around in shared memory"),
+                hint="store forward, thread t at start + t; turn around in shared memory"),
            Goal("wavefronts", shared, most=1, unit="wavefronts per request",
                 hint="32 neighboring numbers lie in 32 different banks: leave no gaps between them")),
     hints={
         "in bounds": (
-            "only threads with t < count have an element, and count - 1 - t is the place that faces t"),
+            "only threads with t < count have an element, and count - 1 - t is the place opposite t"),
         "all written": (
             "a thread reads what another one writes: is there a barrier between the two, and does each "
             "number have its place?"),
@@ -63,7 +63,7 @@ EXERCISES = (Exercise(
             "threads without an element must reach the barrier, too: put it between two ifs, not inside one"),
         "correct: never written": "every thread with t < count stores one element, out[start + t]",
         "correct: in the wrong places": (
-            "the last block is shorter: its first element changes places with element count - 1"),
+            "the last block may be short: its first element changes places with element count - 1"),
         "correct": "thread t takes the number that thread count - 1 - t has put into shared memory"},
     solutions={"reference": f"""@cuda.jit
 def my_reverse(x, out):
