@@ -68,6 +68,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.exercises.e00': {},
             'numba_matmul.exercises.e01': {},
             'numba_matmul.exercises.e02': {},
+            'numba_matmul.exercises.e02b': {},
+            'numba_matmul.exercises.e02c': {},
             'numba_matmul.exercises.e03': {},
             'numba_matmul.exercises.e04': {},
             'numba_matmul.exercises.e05': {},

@@ -229,7 +229,7 @@ class Scoreboard:
 def exercises() -> dict:
     "All exercises by key."
     names = (module.name for module in pkgutil.iter_modules(folder.__path__))
-    modules = sorted(name for name in names if re.fullmatch(r"e\d+b?", name))
+    modules = sorted(name for name in names if re.fullmatch(r"e\d+[a-z]?", name))
     found = [import_module(f"{folder.__name__}.{name}").EXERCISES for name in modules]
     return {exercise.key: exercise for group in found for exercise in group}
 

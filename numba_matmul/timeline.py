@@ -47,7 +47,8 @@ def trace(launch, args, block):
 
 class _Clock:
     "The time of one warp, under the model."
-    def __init__(self):
+    def __init__(self, pace):
+        self.pace = pace  # how long an access of shared memory takes it
         self.now, self.arrives, self.stores, self.copies, self.spans, self.flying = 0, 0, 0, [[]], [], []
         self.asks = False  # is a group of loads just being asked for?
     def spend(self, kind, until):
@@ -59,7 +60,7 @@ class _Clock:
         self.now = until
     def step(self, kind, number, latency):
         if kind in ("global load", "copy"):
-            self.spend("issue", self.now + 1)
+            self.spend("issue", self.now + self.pace)
             start = self.flying.pop()[0] if self.asks else self.now
             self.flying.append((start, self.now + latency))
             self.asks = True
@@ -75,20 +76,21 @@ class _Clock:
         elif kind in ("shared store", "global store"): self.stores += 1
         else:
             self.finish_stores()
-            self.spend("compute", self.now + 1)
+            self.spend("compute", self.now + self.pace)
     def finish_stores(self):
         if self.stores: self.spend("wait for loads", self.arrives)
-        self.spend("store", self.now + self.stores)
+        self.spend("store", self.now + self.stores * self.pace)
         self.stores = 0
 
-def _replay(events, latency):
+def _replay(events, latency, pace):
     "The clocks of all warps: from barrier to barrier each for itself."
-    clocks = {warp: _Clock() for warp in events}
+    clocks = {warp: _Clock(pace.get(warp, 1)) for warp in events}
     left = {warp: list(reversed(steps)) for warp, steps in events.items()}
     while any(left.values()):
         for warp, steps in left.items():
-            while steps and steps[-1][0] != "barrier": clocks[warp].step(*steps.pop(), latency)
-            clocks[warp].finish_stores()
+            clock = clocks[warp]
+            while steps and steps[-1][0] != "barrier": clock.step(*steps.pop(), latency * clock.pace)
+            clock.finish_stores()
         together = max(clock.now for clock in clocks.values())
         for warp, steps in left.items():
             if not steps: continue
@@ -117,6 +119,7 @@ def time_line(
     latency=32,     # of global memory, in accesses of shared memory
     until=None,     # where the picture ends, in the same unit; at the end of the run if None
     title="",       # text above
+    pace=None,      # warp → how long everything takes it, where that isn't 1
 ):
     """What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator.
     Returns the figure. `ValueError` if it's nothing."""
@@ -125,7 +128,7 @@ def time_line(
     if not events:
         raise ValueError(f"nothing to draw: block {block} of {kernel_parts(configured)[0].__name__} touches "
                          "no array and has no barrier")
-    clocks = _replay(events, latency)
+    clocks = _replay(events, latency, pace or {})
     fig, ax = plt.subplots(figsize=(7, 0.35 * len(clocks) + 1.5), layout="constrained")
     for row, clock in enumerate(clocks.values()):
         for kind, color in TIME_COLORS.items():

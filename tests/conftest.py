@@ -36,8 +36,13 @@ def exercise_id(x):
     "Of an exercise or its key: the key with the name of its lesson. Of a solution or a mistake: its name."
     key = getattr(x, "key", x)
     if not re.fullmatch(r"\d\d[a-z]?", str(key)): return getattr(x, "name", x)
-    lesson = min(path.stem for path in (ROOT/"nbs").glob(f"{key[:2]}_*.ipynb"))
-    return f"{key}_{lesson[3:]}"
+    return f"{key}_{pages_of(key)[0].stem.partition('_')[2]}"
+
+
+def pages_of(key):
+    "The pages that an exercise may be on: those of its own number, or of its lesson's."
+    def found(number): return sorted((ROOT/"nbs").glob(f"{number}_*.ipynb"))
+    return found(key) or found(key[:2])
 
 
 # On a Mac there is no numba-cuda, and so no compiler.

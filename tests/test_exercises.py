@@ -8,7 +8,7 @@ import linecache
 
 import numpy as np
 import pytest
-from conftest import ROOT, exercise_id
+from conftest import exercise_id, pages_of
 from numba import cuda, float32, uint32
 
 from numba_matmul import exercise, judge
@@ -51,7 +51,7 @@ def test_an_exercise_is_whole(one):
 @pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_in_its_lesson(one):
     "Its page calls grade on a function of that name, in which there is a hole."
-    for path in (ROOT/"nbs").glob(f"{one.key[:2]}_*.ipynb"):
+    for path in pages_of(one.key):
         cells = json.loads(path.read_text())["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         if any(f'grade("{one.key}"' in text for text in code): break

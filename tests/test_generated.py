@@ -354,7 +354,7 @@ def test_files_that_are_named_exist(path, name):
     assert (ROOT/name).exists() or (path.parent/name).exists()
 
 
-@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if re.match(r"(0\d|1\d|3\d)_", p.name)],
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if re.match(r"(0\d|1\d|3\d)[a-z]?_", p.name)],
                          ids=lambda p: p.name)
 def test_the_main_path_of_a_lesson_is_short(path):
     "What comes before the rule can be read in one sitting."

@@ -17,7 +17,7 @@ from numba_matmul.cards import write_whole
 from numba_matmul.registry import KERNELS
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
-LESSONS = [path for path in NOTEBOOKS if re.match(r"\d\d_", path.name) and path.parent.name == "nbs"]
+LESSONS = [path for path in NOTEBOOKS if re.match(r"\d\d[a-z]?_", path.name) and path.parent.name == "nbs"]
 
 
 def code_cells(path):
@@ -93,7 +93,7 @@ def test_the_front_page_is_the_readme(pages):
         assert numbers and not [number for number in numbers if number not in text], name
 
 
-@pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"lesson {path.name[:2]}")
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: f"lesson {path.name.partition('_')[0]}")
 def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
     page, text = article(pages[f"nbs/{path.stem}.html"]), path.read_text(encoding="utf-8")
     headings = re.findall(r'"(## .+?|---)\\?n?"', text)

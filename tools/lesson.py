@@ -17,7 +17,10 @@ FILES = ("notebooks", "paths", "kernels", "refused", "machine_code", "generated"
 def lesson_of(wanted):
     "The name of the lesson's notebook. It ends with a line if there is none."
     names = sorted(path.stem for path in (ROOT/"nbs").glob("*.ipynb"))
-    found = [name for name in names if wanted in (name, name[:2], name[:2].lstrip("0"), name[3:])]
+    def called(name):
+        number, _, idea = name.partition("_")
+        return name, number, number.lstrip("0"), idea
+    found = [name for name in names if wanted in called(name)]
     if len(found) != 1: sys.exit(f"which lesson is {wanted!r}? There are {', '.join(names)}")
     return found[0]
 
@@ -25,12 +28,14 @@ def lesson_of(wanted):
 def main(wanted):
     lesson = lesson_of(wanted)
     kernel = next((one for one in KERNELS.values() if one.fn.__module__.endswith(f".k{lesson}")), None)
-    keys = [key for key in exercises() if key[:2] == lesson[:2]]
+    number, _, idea = lesson.partition("_")
+    numbers = {path.stem.partition("_")[0] for path in (ROOT/"nbs").glob("*.ipynb")}
+    keys = [key for key in exercises() if (key if key in numbers else key[:2]) == number]
     what = [f"nbs/{lesson}.ipynb", f"{len(kernel.paths)} paths of {kernel.name}" if kernel else "no kernel",
             *(f"{len(variants(exercises()[key]))} variants of exercise {key}" for key in keys)]
     print(", ".join(what), flush=True)
     # By the notebook's name, and by the kernel's where that is another one.
-    names = {lesson[3:], kernel.name.partition("gemm_")[2]} if kernel else {lesson[3:]}
+    names = {idea, kernel.name.partition("gemm_")[2]} if kernel else {idea}
     selected = f"({' or '.join(names)}) and not test_a_variant"
     tests = [sys.executable, "-m", "pytest", "-q", "-n", "logical", "--maxschedchunk", "1", "-k", selected,
              *(f"tests/test_{name}.py" for name in FILES)]

@@ -1,10 +1,10 @@
 """What `grade("03", my_smem)` asks of a kernel, what it accepts, and what it must catch.
 
-While it is graded, `TILE` is 16. The simulator reports a race, a read of what nobody has written, and a
-barrier that not all threads reach. The goals are the lesson's point: each number of a tile is read from
-global memory once, side by side, by threads that all copy; and shared memory serves each request without bank
-conflicts. (Two passes are accepted. With `TILE = 16` a warp has two rows of the tile, and in rows of 17 or 32
-words these two conflict; with `TILE = 32` a warp has one row, and nothing does.) Nothing is to be computed in
+While it's graded, `TILE` is 16. The simulator reports a race, a read of something nobody has written, and a
+barrier that not all threads reach. The goals are the lesson's point: all threads copy, each number of a tile
+is read from global memory once, along its rows, and shared memory serves each request without bank conflicts.
+(Two wavefronts are accepted: with `TILE = 16` a warp has two rows of the tile, and in rows of 17 or 32 words
+these conflict. With `TILE = 32` a warp has one row, and nothing conflicts.) Nothing may be computed in
 float64.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
@@ -13,31 +13,31 @@ from ..kernels.k03_smem_blocking import short_smem
 
 
 def global_reads(products):
-    "Numbers of A and B that a block reads, for each of its multiply-adds, of which there are so many."
+    "Numbers of A and B that a block reads, per multiply-add; `products`: how many multiply-adds it does."
     return lambda view: sum(sum(view.reads.get(name, {}).values()) for name in "ab") / products
 
 def copies(requests):
-    "Requests of a block for numbers of A and B, for each one that is needed."
+    "A block's requests for numbers of A and B, relative to those it needs."
     def wanted(site): return site.space == "global" and site.array in ("a", "b")
     return lambda view: sum(site.requests for site in view.merged() if wanted(site)) / requests
 
 def two_barriers(tiles):
-    "Two barriers per k tile, of which the first case has so many; one more, outside the loop, costs nothing."
+    "Two barriers per k tile; `tiles`: how many the first case has. One more, outside the loop, is free."
     return Goal("barriers per tile", lambda counts: -(-(counts.barriers - 1) // tiles), most=2,
                 counted="launches",
-                hint="two are enough: one when the tiles are full, one when all threads have read them. Is "
-                     "one of them in an inner loop?")
+                hint="two are enough: one when the tiles are full, and one when all threads have read "
+                     "them. Is one of them in an inner loop?")
 
 ONE_COPY = (  # of each number, in the first case: 16×16 results, four tiles along k, eight warps
     two_barriers(4),
     Goal("global reads", global_reads(16 * 16 * 64), most=2 / 16, unit="per multiply-add",
-         hint="each thread copies one number of A and one of B per tile; the inner loop reads the tiles "
-              "only"),
+         hint="each thread copies one number of A and one of B per tile; the inner loop reads only the "
+              "tiles"),
     Goal("copies", copies(8 * 4), most=2, unit="requests of a warp per tile",
          hint="all threads copy, each one number of A and one of B: a warp then makes one request for each"))
 
-BETWEEN = ("one thread reads a tile while another fills it: in each turn all threads must reach one barrier "
-           "after the copies, and one after the products")
+BETWEEN = ("one thread reads a tile while another fills it: in each turn all threads must reach a barrier "
+           "after the copies, and another one after the products")
 
 def costliest(space):
     def measure(view):
@@ -65,7 +65,7 @@ EXERCISES = (Exercise(
     cases=(matmul_case(16, 32, 64, (16, 16), (2, 1)), matmul_case(24, 16, 16, (8, 8), (2, 3), dict(TILE=8))),
     goals=(*ONE_COPY,
            Goal("sectors", costliest("global"), most=4, unit="sectors per request",
-                hint="neighbouring threads (threadIdx.x) should copy neighbouring columns, of A and of B"),
+                hint="neighboring threads (threadIdx.x) should copy neighboring columns, of A and of B"),
            # with rows of 17 or 32 words the two rows of a warp share banks, and nothing does when TILE is 32
            Goal("wavefronts", costliest("shared"), most=2, unit="wavefronts per request",
                 hint="threads of a warp need different numbers from one bank: let threadIdx.x run along a "
@@ -76,7 +76,7 @@ EXERCISES = (Exercise(
             "no guard is needed, since all sizes fit: tx, ty and i count within a tile, row, col and k0 "
             "within A, B and C; and k0 takes steps of TILE up to a.shape[1]"),
         "all written": (
-            "a thread reads what its neighbours copy: does each element of the tile get its number, and is "
+            "a thread reads what its neighbors copy: does each element of the tile get its number, and is "
             "there a barrier between the copies and the products?"),
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,

@@ -33,7 +33,7 @@ def short_smem(a, b, c):
         b_tile[ty, tx] = b[k0 + ty, col]
         cuda.syncthreads()  # the tiles are full
         for i in range(TILE): acc += a_tile[ty, i] * b_tile[i, tx]
-        cuda.syncthreads()  # nobody needs them any more
+        cuda.syncthreads()  # nobody needs them anymore
         k0 += TILE
     c[row, col] = acc
 
@@ -81,7 +81,7 @@ def plan_smem_blocking(
     g: Gemm,
     bs: int,  # tile and block are bs × bs
 ) -> Plan:
-    "A block for each tile of C; a launch for each strip of rows."
+    "One block per tile of C; one launch per strip of rows."
     bs = need_whole("bs", bs, 1, 32)  # a block has 1024 threads at most
     tile = Tile(bs, bs, bs, tm=1)
     kernel = sgemm_smem_blocking_kernel(bs, predicated=not tile.fits(g))
