@@ -75,7 +75,8 @@ EXERCISES = (Exercise(
     goals=(Goal("barriers per tile", lambda counts: counts.barriers / 4, most=2, counted="launches",
                 hint="one barrier before the k tile is read and one before the next is stored: a third "
                      "orders nothing more"),
-           Goal("loads per step", loads_per_step, most=12, unit="wavefronts of a warp",
+           Goal("loads per step", loads_per_step, most=12,
+                unit="wavefronts of a warp, in loads of 128 bits",
                 hint="eight lanes in a row are served together. Lanes in neighboring columns are eight words "
                      "apart in b_tile: how many of them fit into 32 banks? So let the eight share columns"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop",
