@@ -368,6 +368,8 @@ def _names(lanes, of):
     return str(lanes[0]) if len(lanes) == 1 else "all" if len(lanes) == of else f"{lanes[0]}…"
 
 
+LATER = 0.35  # opacity of what a later wavefront serves
+
 def _draw_banks(site):
     import matplotlib.pyplot as plt
     parts = _served(site.sample, site.operation, site.size)
@@ -381,18 +383,24 @@ def _draw_banks(site):
                 wanted[word].append(lane)
         for word, lanes in wanted.items():
             bank, level = word % BANKS, depth[word % BANKS]
-            ax.add_patch(plt.Rectangle((bank, top + level), 1, 1, edgecolor="white",
-                                       facecolor=COLORS[6] if level else color))
+            ax.add_patch(plt.Rectangle((bank, top + level), 1, 1, edgecolor="#666666", linewidth=0.5,
+                                       facecolor=color, alpha=LATER if level else 1))
             ax.text(bank + 0.5, top + level + 0.5, _names(lanes, len(site.sample)), ha="center",
-                    va="center", fontsize=7, color="black" if color == COLORS[2] and not level else "white")
+                    va="center", fontsize=8, color="black" if color == COLORS[2] or level else "white")
             depth[bank] += 1
         bottom = top + max(depth.values())
         middles.append((top + bottom) / 2)
         ax.axhline(bottom, color="black", linewidth=0.8)
         top = bottom
-    fig.set_size_inches(9, 0.2 * top + 1.2)
+    fig.set_size_inches(9, 0.22 * top + 1.6)
     labels = [f"lanes {min(part)}–{max(part)}" for part in parts]
-    ax.set(xlim=(0, BANKS), ylim=(top, 0), xlabel="bank", xticks=range(0, BANKS + 1, 4),
+    key = {"a word, by the lane that wants it": 1}
+    if top > len(parts): key["waits: its bank is busy"] = LATER
+    handles = [plt.Rectangle((0, 0), 1, 1, facecolor=color, edgecolor="#666666", alpha=alpha)
+               for alpha in key.values()]
+    fig.legend(handles, [*key], loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+    ax.set(xlim=(0, BANKS), ylim=(top, 0), xlabel="bank", xticks=np.arange(0, BANKS, 4) + 0.5,
+           xticklabels=range(0, BANKS, 4),
            title=f"{site.operation} of {site.array}, first request: {top} "
                  f"wavefront{'s, a row each' * (top != 1)}")
     ax.set_yticks(middles, labels, fontsize=8)

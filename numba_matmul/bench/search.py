@@ -72,13 +72,14 @@ class Tuning:
         for ax, name in zip(axes.flat, names):
             values = sorted({row[name] for row in self.rows})
             x = [values.index(row[name]) for row in self.rows]
-            ax.scatter(x, [row["gflops"] for row in self.rows], s=12, color=COLORS[1], alpha=0.5)
-            ax.scatter(x[:1], [self.rows[0]["gflops"]], s=50, color=COLORS[6])
+            ax.scatter(x, [row["gflops"] for row in self.rows], s=12, color=COLORS[8], alpha=0.5)
+            ax.scatter(x[:1], [self.rows[0]["gflops"]], s=50, color=COLORS[4])
             ax.set(xticks=range(len(values)), xlabel=name, xlim=(-0.5, len(values) - 0.5),
                    ylim=(0, 1.1 * self.rows[0]["gflops"]))
             ax.set_xticklabels(values)
         for ax in axes[:, 0]: ax.set_ylabel("GFLOP/s")
-        fig.suptitle(self.source, fontsize=9)
+        fig.suptitle("Every tile that was timed, by each of its numbers (large: the best)\n" + self.source,
+                     fontsize=9)
         plt.close(fig)
         return fig
 

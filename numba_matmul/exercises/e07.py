@@ -1,4 +1,4 @@
-"""What `grade("07", my_linearized)` and `grade("07b", my_wide)` ask of a kernel, accept, and must catch.
+"""What `grade("07", my_linearized)` and `grade("07b", my_wide)` expect, accept, and must catch.
 
 `grade("07", my_linearized)` runs the kernel with three sets of sizes, small enough for the simulator: tiles
 of 64×64×4 with 8×8 results per thread in one block, 64×64×8 with 4×8 in two blocks side by side, and
@@ -8,11 +8,11 @@ there must be none, three goals are counted:
 
 - **barriers per tile**: two, once the tiles are full and once all have read them.
 - **loads of B**: the wavefronts that a warp needs for its numbers of B in one step, whatever the width of the
-  loads. 64 different words are wanted, by two loads of 128 bits or eight of 32 bits, and either way eight
+  loads. A warp needs 64 different words, in two loads of 128 bits or eight of 32 bits, and either way eight
   wavefronts are enough. Kernel 6's order needs 16.
-- **instructions**: how many the main loop has for each multiply-add, in the machine code. If each thread
-  reads its columns in an order of its own, there are no conflicts either, but then the index into `reg_n`
-  differs from thread to thread, and registers cannot be indexed.
+- **instructions**: how many the main loop has per multiply-add, in the machine code. If each thread reads its
+  columns in an order of its own, there are no conflicts either. But then the index into `reg_n` differs from
+  thread to thread, and registers can't be indexed.
 
 `grade("07b", my_wide)` asks for more: two loads of 128 bits per step (**loads per step**, from the machine
 code; a third one is for A), and no conflict when the tile is filled (**stores of B**, four wavefronts for a
@@ -271,8 +271,8 @@ HINTS = {
     "in bounds": OF_BLOCKS,
     "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its "
                          "number?",
-    "all written: b_tile": "a thread brings four numbers of B: each needs a place of its own, and is looked "
-                           "for where it was stored. And a barrier stands between",
+    "all written: b_tile": "a thread brings four numbers of B: each needs a place of its own, and is read "
+                           "from where it was stored, after a barrier",
     "all written": "another thread stores this number: do all threads meet at a barrier between that and "
                    "the first read?",
     "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,

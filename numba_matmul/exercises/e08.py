@@ -1,4 +1,4 @@
-"""What `grade("08", my_padded)` asks of a kernel, what it accepts, and what it must catch.
+"""What `grade("08", my_padded)` expects of a kernel, what it accepts, and what it must catch.
 
 `grade("08", my_padded)` runs the kernel with three sets of sizes: tiles of 64×64×8 with 4×8 results per
 thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16×8 in one. The tiles are called
@@ -7,7 +7,7 @@ thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16�
 - **barriers per tile**: two, once the tiles are full and once all have read them.
 - **stores of A**: a warp brings 128 numbers of a tile of A, so four wavefronts are enough. Without padding it
   takes eight.
-- **sectors of A**: sixteen per request. There are other ways to bring A without a bank conflict, and some
+- **sectors of A**: sixteen per request. There are other ways to copy A without a bank conflict, but some
   cost more in global memory than they save here.
 - **loads of B**: eight wavefronts for the eight columns of each thread of a warp, where kernel 6 needs
   sixteen.

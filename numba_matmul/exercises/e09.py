@@ -1,12 +1,12 @@
-"""What `grade("09", my_rule)` asks of a rule and of a tile, what it accepts, and what it must catch.
+"""What `grade("09", my_rule)` expects of a rule and of a tile, what it accepts, and what it must catch.
 
-A rule is judged by tiles, so it may be written in any way. Here is a list of tiles that keep the given rules;
-some work, some don't. This was tried, not reasoned: each was run in the strict simulator, and compiled for
-sm_90, by the kernel of lesson 9 with no rules at all. It fails where it leaves its arrays or declares more
-shared memory than a block can have, and where the compiler has to *spill*, to move accumulators from
-registers to local memory. Between the 128 results of a thread that never spill and the 256 that do there are
-tiles that spill only in some variants of the kernel; the judge asks for none of them. A rule that calls the
-library's own check isn't yours, and is refused.
+A rule is judged by tiles, so it may be written in any way. Here is a list of tiles that keep the given
+rules; some work, some don't. Which do was found by trying: lesson 9's kernel, without any rules, was run
+with each in the strict simulator, and compiled for sm_90. A tile fails if the kernel leaves its arrays,
+declares more shared memory than a block can have, or makes the compiler *spill*, that is, move accumulators
+from registers to local memory. With 128 results per thread it never spills, and with 256 it does. In
+between there are tiles that spill only in some variants of the kernel, and the judge uses none of them. A
+rule that calls the library's own check isn't yours, and is refused.
 """
 import sys
 from functools import partial
@@ -51,15 +51,15 @@ WHY = {"whole passes": (
            "registers")}
 
 
-# The judge of the tile counts the *wavefronts* of shared memory, loads and stores, for each multiply-add
-# instruction of a warp. A multiprocessor can start four such instructions in a cycle, and serve one
-# wavefront; so at 0.25 the two are in balance, and above it the arithmetic has to wait. The default needs
-# 0.35.
+# The judge of the tile counts *wavefronts* of shared memory, loads and stores, per multiply-add
+# instruction of a warp. A multiprocessor can start four such instructions per cycle, and serve one
+# wavefront. So at 0.25 the two are in balance, and above that the arithmetic has to wait. The default
+# needs 0.35.
 
 MOST, WARPS = 0.22, 16  # wavefronts for each FFMA; warps of a multiprocessor
 
 def wavefronts(tile):
-    "Wavefronts of shared memory for each multiply-add of a warp."
+    "Wavefronts of shared memory per multiply-add of a warp."
     view = microscope(partial(sgemm_autotuned, tile=tile), (tile.bm, tile.bn, tile.bk))
     passes = sum(site.passes for site in view.merged() if site.space == "shared")
     return passes * 32 / (tile.bm * tile.bn * tile.bk)
@@ -117,7 +117,7 @@ def judge_tile(tile):
     except (TypeError, ValueError) as e: yield Verdict("my_tile works", False, str(e))
     yield Verdict("my_tile works", True, str(tuple(tile)))
     count = wavefronts(tile)
-    yield Verdict("wavefronts", count <= MOST, f"{count:.3g} for each multiply-add" + (
+    yield Verdict("wavefronts", count <= MOST, f"{count:.3g} per multiply-add" + (
         "" if count <= MOST else f", the goal is at most {MOST}"))
     if not has_compiler():
         yield Verdict("warps", None, NO_COMPILER)
