@@ -8,12 +8,14 @@ The last two are counted in the machine code.
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 
-def stores(view):
-    "Stores to C of block 0, which has four warps, per thread."
-    return sum(site.requests for site in view.merged() if (site.array, site.operation) == ("c", "store")) / 4
+def one_each(warps):
+    "Stores to C per thread of block 0, which has this many warps."
+    def stores(view):
+        sites = [site for site in view.merged() if (site.array, site.operation) == ("c", "store")]
+        return sum(site.requests for site in sites) / warps
+    return Goal("one each", stores, most=1, unit="stores per thread",
+                hint="a thread computes one element of C and stores it once")
 
-ONE_EACH = Goal("one each", stores, most=1, unit="stores per thread",
-                hint="a thread computes one element of C, and stores it once")
 HINTS = {  # of this exercise and the next
     "compiles: 'array' and 'array'": (
         "a thread adds up numbers, in a loop of its own: each array needs two indices"),
@@ -39,7 +41,7 @@ OF_BOTH = (  # mistakes that the next exercise's kernel can have, too
 EXERCISES = (Exercise(
     "01", "my_naive",
     cases=(matmul_case(33, 10, 9, (32, 4), (2, 9)), matmul_case(20, 35, 12, (8, 16), (5, 3))),
-    goals=(ONE_EACH, NO_FLOAT64,
+    goals=(one_each(warps=4), NO_FLOAT64,
            Goal("atomics", lambda code: sum(x.opcode.startswith(("RED", "ATOM")) for x in code.instructions),
                 most=0, unit="instructions", counted="code",
                 hint="no other thread has this element: an ordinary store is enough")),
