@@ -78,7 +78,7 @@ def test_what_a_lesson_gains(load):
 def test_where_a_reader_is(load):
     load(invented(row("sgemm_naive", 200, 12.5), row("sgemm_gmem_coalescing", 640, 40)))
     ax = strip.you_are_here("sgemm_gmem_coalescing", 40, "lesson 1").axes[0]
-    assert ax.get_title(loc="left") == "You are here: 40 % of cuBLAS so far"
+    assert ax.get_title(loc="left") == "You are here: 40 % of cuBLAS (the kernel for any size)"
     assert [list(line.get_xdata()) for line in ax.lines[2:]] == [[12.5], [40]]
     assert ax.get_xlabel() == "about 40 minutes · you need lesson 1"
     assert "at the start" in strip.you_are_here(None, 20).axes[0].get_title(loc="left")
