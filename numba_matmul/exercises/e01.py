@@ -1,9 +1,9 @@
 """What `grade("01", my_naive)` asks of a kernel, what it accepts, and what it must catch.
 
-The kernel is run on two shapes that do not fit the block, by more threads than there are elements, and C
-starts as NaN. The sum has to stay in a register, so each element is stored once. Then come three goals: each
-thread computes one element, no store is an atomic operation, and the main loop computes nothing in float64.
-The last two are counted in the machine code.
+The kernel runs on two shapes that don't fit the block, with more threads than elements, and C starts as NaN.
+The sum has to stay in a register, so each element is stored once. Then come three goals: each thread computes
+one element, no store is an atomic operation, and the main loop computes nothing in float64. The last two are
+counted in the machine code.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
@@ -47,14 +47,14 @@ EXERCISES = (Exercise(
                 hint="no other thread has this element: an ordinary store is enough")),
     hints=HINTS | {
         "in bounds": (
-            "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index at the "
+            "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index on the "
             "axis it belongs to?"),
         "correct: never written": (
             "which thread stores this element? A block may have any shape: x goes with blockIdx.x and "
             "blockDim.x, y with blockIdx.y and blockDim.y"),
         "correct": (
             "C[row, col] is the sum of all A[row, i] · B[i, col]: does i take every value below a.shape[1], "
-            "and does acc keep what it has?")},
+            "and does acc keep what it has added up?")},
     solutions={"reference": """@cuda.jit
 def my_naive(a, b, c):
     row, col = cuda.grid(2)
@@ -139,16 +139,17 @@ def my_naive(a, b, c):
                "row, col = cuda.threadIdx.x, cuda.grid(2)[1]", "correct"),
         Mutant("a sum in int32", "acc = float32(0)", "acc = int32(0)", "float64"),
         Mutant("a sum in float64", "acc = float32(0)", "acc = 0.0", "float64"),
-        Mutant("never ends", "for i in range(a.shape[1]):", "i = 0\n        while i < a.shape[1]:", "ends"),
+        Mutant("a loop that never ends", "for i in range(a.shape[1]):",
+               "i = 0\n        while i < a.shape[1]:", "ends"),
         Mutant("a result is returned", "c[row, col] = acc", "return acc", "compiles"),
         Mutant("stored in each step", "acc += a[row, i] * b[i, col]",
                "acc += a[row, i] * b[i, col]\n            c[row, col] = acc", "one store each"),
         Mutant("stored in each step, but not by the first block", "acc += a[row, i] * b[i, col]",
                "acc += a[row, i] * b[i, col]\n"
                "            if cuda.blockIdx.x + cuda.blockIdx.y > 0: c[row, col] = acc", "one store each"),
-        Mutant("a 32 for the width of a block", "row, col = cuda.grid(2)",
+        Mutant("a 32 as the width of the block", "row, col = cuda.grid(2)",
                "row, col = cuda.blockIdx.x * 32 + cuda.threadIdx.x, cuda.grid(2)[1]", "correct"),
-        Mutant("a thread for each row", "if row < c.shape[0] and col < c.shape[1]:",
+        Mutant("one thread per row", "if row < c.shape[0] and col < c.shape[1]:",
                "if row >= c.shape[0] or col > 0: return\n    for col in range(c.shape[1]):", "one each"),
         Mutant("the tail of an unrolled loop left out", "range(a.shape[1])", "range(a.shape[1] // 4 * 4)",
                "correct"),
