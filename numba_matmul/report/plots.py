@@ -240,7 +240,7 @@ def draw_roofline(
         ax.plot(first, y, mark, color=color, markersize=3)
         ax.plot(delivered, y, mark, color=color, markersize=8, label=label_of(kernel.number))
     fig.legend(loc="outside right", frameon=False, fontsize=8)
-    ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}: the roofline, at 4096×4096×4096",
+    ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}: roofline, 4096×4096×4096",
            xlabel=_noted("operations per byte", rows.values()))
     _open(ax)
     plt.close(fig)

@@ -92,10 +92,10 @@ def readme_ladder() -> str:
                                         f"[{kernel.title}]({notebook}){_badge(notebook)}",
                                         idea, *speeds])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, beside cuBLAS"
-    what = ", and in ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
+    what = ", ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
     bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
             "their kernels for any size.")
-    where = f"4096×4096×4096, in {what}, on"
+    where = f"All speeds are at 4096×4096×4096 ({what}), on"
     return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
 
 
@@ -141,8 +141,8 @@ def readme_speed() -> str:
                                           for card in load_cards()))
     dash = " –: not measured." if any(" – " in line for line in lines) else ""
     return "\n".join([*lines, "",
-                      f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: "
-                      f"{_lessons(kernels_of('float32'))}, bfloat16: {_lessons(kernels_of('bfloat16'))}. "
+                      f"(cuBLAS as PyTorch {versions} calls it, with TF32 off. float32 is in "
+                      f"{_lessons(kernels_of('float32'))}, bfloat16 in {_lessons(kernels_of('bfloat16'))}. "
                       "Means are geometric. In bfloat16, where n or k isn't a multiple of 8, cuBLAS falls "
                       f"back on older kernels.{dash})", *_stale(shown)])
 
