@@ -20,7 +20,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 def is_torch(x): return type(x).__module__.split(".")[0] == "torch"
 
 def is_row_major(x):
-    "Does an array, on the host or on the device, have its numbers row by row and side by side?"
+    "Does an array, on the host or on the device, hold its numbers row by row, without gaps?"
     if is_torch(x): return x.is_contiguous()
     return x.is_c_contiguous() if hasattr(x, "is_c_contiguous") else x.flags.c_contiguous
 

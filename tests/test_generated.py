@@ -18,7 +18,7 @@ from numba_matmul import cards
 from numba_matmul.ncu import LOOK_AT
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import readme
-from numba_matmul.report.tables import by_chance, losing, size_text, stale_kernels, without_pause
+from numba_matmul.report.tables import losing, random_shapes, size_text, stale_kernels, sustained
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
@@ -149,13 +149,13 @@ def test_a_second_card_adds_a_column(two_cards):
     assert len({line.count("|") for line in lines.values()}) == 1
     assert "colab" not in text
     assert cards.load_cards() == list(two_cards)
-    # first the one with experiments, which has speeds without a pause, too
+    # first the one with experiments, which has sustained speeds, too
     lines = [[cell.strip() for cell in line.split("|")[2:-1]]
              for line in readme.readme_speed().splitlines()[:10] if "--:" not in line]
     assert [gpu.split(", ")[0] for gpu in lines[0]] == ["H200"] * 2 + ["Another GPU"] * 2
     ours, others = list(zip(*lines))[1::2]  # in bfloat16
-    steady = without_pause(full)["bfloat16", 4096]
-    shapes = by_chance(full["experiments"]["twenty shapes by chance"]["values"])
+    steady = sustained(full)["bfloat16", 4096]
+    shapes = random_shapes(full["experiments"]["twenty random shapes"]["values"])
     # it has no experiments
     assert ours[3] == f"{steady['percent']:.1f} ({steady['gflops']:,.0f})" and others[3:6] == ("–",) * 3
     for cell, fits in zip(ours[4:6], (True, False)):

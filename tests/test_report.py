@@ -78,7 +78,7 @@ def test_what_a_lesson_gains(load):
 def test_where_a_reader_is(load):
     load(invented(row("sgemm_naive", 200, 12.5), row("sgemm_gmem_coalescing", 640, 40)))
     ax = strip.you_are_here("sgemm_gmem_coalescing", 40, "lesson 1").axes[0]
-    assert ax.get_title(loc="left") == "You are here: 40 % of cuBLAS so far"
+    assert ax.get_title(loc="left") == "You are here: 40 % of cuBLAS (the kernel for any size)"
     assert [list(line.get_xdata()) for line in ax.lines[2:]] == [[12.5], [40]]
     assert ax.get_xlabel() == "about 40 minutes · you need lesson 1"
     assert "at the start" in strip.you_are_here(None, 20).axes[0].get_title(loc="left")
@@ -216,22 +216,22 @@ def test_how_much_shared_memory_allows(load):
     assert lines[4] == "| sgemm_vectorized | not counted yet | | |"
 
 
-def test_products_without_a_pause():
+def test_sustained_products():
     values = {"kernel 18, 4096: ms": FLOP / 800e9 * 1e3, "cuBLAS, 4096: ms": FLOP / 1000e9 * 1e3,
               "kernel 18, 4096: cycles, counted": FLOP / 800e9 * 1e3 * 1500e3, "kernel 18, 8192: ms": 1.0}
-    card = dict(experiments={"kernel 18 and cuBLAS without a pause": dict(values=values),
+    card = dict(experiments={"kernel 18 and cuBLAS, sustained": dict(values=values),
                              "another": dict(values={"x": 1})})
-    found = tables.without_pause(card)
+    found = tables.sustained(card)
     assert list(found) == [("bfloat16", 4096)]  # at 8192 cuBLAS was not timed
     expected = dict(gflops=800, cublas_gflops=1000, percent=80, mhz=1500)
     assert found["bfloat16", 4096] == pytest.approx(expected)
 
 
-def test_shapes_by_chance_are_of_two_kinds():
+def test_random_shapes_are_of_two_kinds():
     values = {"float32: 64×128×192": 90.0, "float32: 64×128×160": 80.0, "float32: 640×64×64": 70.0,
               "bfloat16: 1×64×64": 60.0}
-    assert tables.by_chance(values) == {("float32", True): [90, 70], ("float32", False): [80],
-                                        ("bfloat16", False): [60]}
+    assert tables.random_shapes(values) == {("float32", True): [90, 70], ("float32", False): [80],
+                                            ("bfloat16", False): [60]}
 
 
 def test_what_a_call_costs():
@@ -254,7 +254,7 @@ def test_pictures_have_a_panel_for_each_type_and_red_dots_where_we_lose():
         ("Invented GPU, 4096×4096×4096, float32", ["sgemm_naive", "sgemm_gmem_coalescing"]),
         ("Invented GPU, 4096×4096×4096, bfloat16", ["bf16_gemm_past_cublas"])]
     ax = plots.draw_panels(plots.panels(card)).axes[0]
-    assert [bar.get_width() for bar in ax.patches] == [200, 300]
+    assert [bar.get_width() for bar in ax.patches] == [200, 300, 0, 0]  # no short kernel was timed
     assert ax.lines[0].get_xdata()[0] == 500  # cuBLAS's, the same beside both
     found = plots.percents([card], KERNELS[18])
     assert found == {"4096": {"Invented GPU": 99}, "2048": {"Invented GPU": 101}}
@@ -262,6 +262,24 @@ def test_pictures_have_a_panel_for_each_type_and_red_dots_where_we_lose():
             if len(line.get_xdata()) == 1]
     red = {dot.get_xdata()[0]: dot.get_color() == plots.COLORS[6] for dot in dots}
     assert red == {101: False, 99: True}
+
+
+def test_the_ladder_shows_short_kernels_and_behind_them_those_for_any_size():
+    def timed(unit, **values): return dict(unit=unit, values=values, date="2030-01-02")
+    card = invented(*(row(name, 100 * i, 10 * i) for i, name in enumerate(
+        ("sgemm_naive", "sgemm_gmem_coalescing", "sgemm_smem_blocking"), 1)), experiments={
+            "kernel 1 at 4096, short": timed("ms", short=FLOP / 90e6),
+            "kernels 1 and 2 at 4096, short": timed("GFLOP/s", naive=90, coalesced=150),
+            "kernel 3 at 4096, short": timed("ms", short=1, other=2),  # another experiment's name
+            "kernels 2 and 3 at 1024": timed("ms", x=1, y=2),
+            "kernels 3 and 4 at 4096, short": timed("%", z=1)})
+    assert tables.short_speeds(card) == pytest.approx({1: 90, 2: 150})
+    figure = plots.draw_panels(plots.panels(card))
+    ax, = figure.axes
+    assert [bar.get_width() for bar in ax.patches] == pytest.approx([100, 200, 300, 90, 150, 0])
+    assert [text.get_text() for text in ax.texts[:3]] == [
+        "90 → 100 (10.0 %)", "150 → 200 (20.0 %)", "300 (30.0 %)"]
+    assert len(figure.legends) == 1 and not plots.draw_panels([("measured now", plots.rows_at(card))]).legends
 
 
 def test_a_picture_of_nothing_is_refused_in_words():

@@ -198,7 +198,7 @@ def progress(
     return tqdm(items, desc=text, delay=2, leave=False, disable=not watched)
 
 def _caller(matmul, bs):
-    """Name, kernel name and function (a, b, c): for a kernel, or a host function `f` with its `f_kernel`, or
+    """Name, kernel name and function (a, b, c), for a kernel or for a host function `f` with its `f_kernel` or
     its `kernel_name`."""
     if hasattr(matmul, "dispatcher") or getattr(matmul, "grid_dim", None):
         raise TypeError("measure_runtime got a kernel with its configuration; "
@@ -217,7 +217,7 @@ def _caller(matmul, bs):
 
 # %% ../../nbs/00_prep2_measuring.ipynb #cb20ca48
 def measure_runtime(
-    matmul: Callable,  # kernel (a, b, c), a thread for each element of c; or host function (a, b, c),
+    matmul: Callable,  # kernel (a, b, c), one thread per element of c; or host function (a, b, c),
                        # also a functools.partial of one
     m: int = 4092,     # rows of A
     n: int = 4092,     # columns of B

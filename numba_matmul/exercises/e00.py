@@ -1,11 +1,11 @@
 """What `grade("00a", my_saxpy)` and `grade("00b", my_scale_rows)` ask of a kernel, accept, and must catch.
 
-Both kernels run on sizes that do not fit the block, in blocks of several shapes and with more threads than
-there are elements. The output starts as NaN, so an element that nobody writes shows up. The data is random,
-and a reference in float64 says what must come out. The inputs may only be read.
+Both kernels run on sizes that don't fit the block, in blocks of several shapes and with more threads than
+elements. The output starts as NaN, so an element that nobody writes shows up. The data is random, and a
+reference in float64 says what the result must be. The inputs are read-only.
 
-There is one more goal. A single thread could walk through the whole array, and the result would be correct.
-But then the others have nothing to do. So each thread is to store one element: with one instruction, a warp
+There's one more goal. A single thread could walk through the whole array, and the result would be correct.
+But then the others have nothing to do. So each thread has to store one element: with one instruction, a warp
 stores for all of its threads.
 """
 import numpy as np
@@ -32,14 +32,14 @@ def stores(view):
     return sum(s.requests for s in view.merged() if (s.array, s.operation) == ("out", "store"))
 
 ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores per thread",
-                hint="each thread stores one element, its own, and stores it once")
+                hint="each thread stores only its own element, and stores it once")
 HINTS = {  # of both
     "compiles: np.": "numpy works on whole arrays on the host; a thread computes with single numbers",
-    "compiles: setting an array element": "a whole array stands where one of its elements belongs",
+    "compiles: setting an array element": "this is a whole array, where one of its elements belongs",
     "compiles: a slice": "a thread computes one element: index the arrays instead of slicing them",
     "in bounds: is negative": (
         "which index does the first thread use? A negative one would count from the array's end"),
-    "correct: was changed": "only out is to be written",
+    "correct: was changed": "the kernel may only write to out",
     "one writer": "each element belongs to one thread, and a thread without an element does nothing",
     "one store each": "compute the whole result first, then store it once"}
 
@@ -60,7 +60,7 @@ SAXPY = Exercise(
         "correct: never written": (
             "which thread stores this element? cuda.grid(1) counts through all blocks, from 0"),
         "correct: in the wrong places": (
-            "the numbers are right, and their places are not: do x, y and out have the same index?"),
+            "the numbers are right, but they're in the wrong places: do x, y and out have the same index?"),
         "correct": "out[i] = alpha · x[i] + y[i], with the same i in all three"},
     solutions={"reference": """@cuda.jit
 def my_saxpy(alpha, x, y, out):
@@ -100,21 +100,21 @@ def my_saxpy(alpha, x, y, out):
         Mutant("counted from 1", "i = cuda.grid(1)", "i = cuda.grid(1) + 1", "correct"),
         Mutant("the guard after the use", "    if i < out.shape[0]:\n        out[i] = alpha * x[i] + y[i]",
                "    value = alpha * x[i] + y[i]\n    if i < out.shape[0]: out[i] = value", "in bounds"),
-        Mutant("a return for one thread too many only", "    if i < out.shape[0]:\n        out",
+        Mutant("a return for only the first thread past the end", "    if i < out.shape[0]:\n        out",
                "    if i == out.shape[0]: return\n    if True:\n        out", "in bounds"),
         Mutant("a negative index", "x[i]", "x[-i]", "in bounds"),
         Mutant("idle threads compute the last element, too", "i = cuda.grid(1)",
                "i = min(cuda.grid(1), out.shape[0] - 1)", "one writer"),
-        Mutant("a barrier behind the guard", "        out[i]", "        cuda.syncthreads()\n        out[i]",
+        Mutant("a barrier inside the guard", "        out[i]", "        cuda.syncthreads()\n        out[i]",
                "barriers"),
-        Mutant("the guard the wrong way round", "if i <", "if not i <", "in bounds"),
+        Mutant("the guard reversed", "if i <", "if not i <", "in bounds"),
         Mutant("a return for those who have work", "if i < out.shape[0]:\n        out",
                "if i < out.shape[0]: return\n    if True:\n        out", "in bounds"),
         Mutant("place in the block, not in the grid", "cuda.grid(1)", "cuda.threadIdx.x", "correct"),
         Mutant("the block's number alone", "cuda.grid(1)", "cuda.blockIdx.x", "correct"),
         Mutant("the place in the block left out", "cuda.grid(1)", "cuda.blockIdx.x * cuda.blockDim.x",
                "correct"),
-        Mutant("the grid's size for the block's", "cuda.grid(1)",
+        Mutant("the grid's size as the block's", "cuda.grid(1)",
                "cuda.blockIdx.x * cuda.gridDim.x + cuda.threadIdx.x", "correct"),
         Mutant("block and thread swapped", "cuda.grid(1)",
                "cuda.threadIdx.x * cuda.blockDim.x + cuda.blockIdx.x", "correct"),
@@ -122,19 +122,19 @@ def my_saxpy(alpha, x, y, out):
                "cuda.blockIdx.y * cuda.blockDim.y + cuda.threadIdx.y", "correct"),
         Mutant("a pair of numbers", "cuda.grid(1)", "cuda.grid(2)", "compiles"),
         Mutant("alpha left out", "alpha * x[i]", "x[i]", "correct"),
-        Mutant("alpha at y", "alpha * x[i] + y[i]", "x[i] + alpha * y[i]", "correct"),
+        Mutant("alpha applied to y", "alpha * x[i] + y[i]", "x[i] + alpha * y[i]", "correct"),
         Mutant("alpha times the sum", "alpha * x[i] + y[i]", "alpha * (x[i] + y[i])", "correct"),
-        Mutant("a whole alpha", "alpha * x", "int32(alpha) * x", "correct"),
+        Mutant("alpha as an integer", "alpha * x", "int32(alpha) * x", "correct"),
         Mutant("minus y", "+ y[i]", "- y[i]", "correct"),
         Mutant("whole arrays", "alpha * x[i] + y[i]", "alpha * x + y", "compiles"),
-        Mutant("the neighbour of x", "x[i]", "x[i + 1]", "in bounds"),
-        Mutant("x of the place in the block", "x[i]", "x[cuda.threadIdx.x]", "correct"),
+        Mutant("the neighbor of x", "x[i]", "x[i + 1]", "in bounds"),
+        Mutant("x at the place in the block", "x[i]", "x[cuda.threadIdx.x]", "correct"),
         Mutant("stored at the place in the block", "out[i] =", "out[cuda.threadIdx.x] =", "no races"),
         Mutant("all into one element", "out[i] =", "out[0] =", "no races"),
         Mutant("idle threads compute the first element, too", "    if i < out.shape[0]:\n",
                "    if i >= out.shape[0]: i = 0\n    if True:\n", "one writer"),
         Mutant("added to what out held", "out[i] =", "out[i] +=", "correct"),
-        Mutant("the result in y", "out[i] = alpha", "y[i] = alpha", "correct"),
+        Mutant("the result stored in y", "out[i] = alpha", "y[i] = alpha", "correct"),
         Mutant("a result is returned", "out[i] = alpha * x[i] + y[i]", "return alpha * x[i] + y[i]",
                "compiles"),
         Mutant("every thread does all", "if i < out.shape[0]:", "for i in range(out.shape[0]):",
@@ -228,19 +228,19 @@ def my_scale_rows(x, factors, out):
         Mutant("idle threads compute the last row or column, too", "i, j = cuda.grid(2)",
                "i, j = cuda.grid(2)\n    i, j = min(i, out.shape[0] - 1), min(j, out.shape[1] - 1)",
                "one writer"),
-        Mutant("numbered in one dimension, with the height for the width", "i, j = cuda.grid(2)",
+        Mutant("numbered in one dimension, with the height as the width", "i, j = cuda.grid(2)",
                "x0, y0 = cuda.grid(2)\n    i, j = divmod(x0 + y0 * cuda.gridsize(2)[0], out.shape[0])",
                "correct"),
         Mutant("a whole row of x", "* x[i, j]", "* x[i]", "compiles"),
         Mutant("a factor with two indices", "factors[i]", "factors[i, 0]", "compiles"),
         Mutant("a guard for the product", "i < out.shape[0] and j < out.shape[1]", "i * j < out.size",
                "in bounds"),
-        Mutant("columns as many as factors", "j < out.shape[1]", "j < factors.shape[0]", "in bounds"),
+        Mutant("as many columns as factors", "j < out.shape[1]", "j < factors.shape[0]", "in bounds"),
         Mutant("the last column left out", "out.shape[1]", "out.shape[1] - 1", "correct"),
         Mutant("the first row left out", "if i <", "if 0 < i <", "correct"),
-        Mutant("a factor for each column", "factors[i]", "factors[j]", "in bounds"),
+        Mutant("one factor per column", "factors[i]", "factors[j]", "in bounds"),
         Mutant("one factor for all", "factors[i]", "factors[0]", "correct"),
-        Mutant("a factor of the place in the block", "factors[i]", "factors[cuda.threadIdx.x]", "correct"),
+        Mutant("the factor at the place in the block", "factors[i]", "factors[cuda.threadIdx.x]", "correct"),
         Mutant("the factor of the row above", "factors[i]", "factors[i - 1]", "in bounds"),
         Mutant("x transposed", "x[i, j]", "x[j, i]", "in bounds"),
         Mutant("out transposed", "out[i, j]", "out[j, i]", "in bounds"),
@@ -263,12 +263,12 @@ def my_scale_rows(x, factors, out):
         Mutant("blockDim.x for both", "cuda.grid(2)",
                "(cuda.threadIdx.x + cuda.blockIdx.x * cuda.blockDim.x, "
                "cuda.threadIdx.y + cuda.blockIdx.y * cuda.blockDim.x)", "correct"),
-        Mutant("every thread a whole row", "if i < out.shape[0] and j < out.shape[1]:",
+        Mutant("every thread computes a whole row", "if i < out.shape[0] and j < out.shape[1]:",
                "for j in range(out.shape[1] * (i < out.shape[0])):", "one writer"),
-        Mutant("a thread for each row", "    if i < out.shape[0] and j < out.shape[1]:\n"
+        Mutant("one thread per row", "    if i < out.shape[0] and j < out.shape[1]:\n"
                "        out[i, j] = factors[i] * x[i, j]", "    if i < out.shape[0] and j == 0:\n"
                "        for q in range(out.shape[1]): out[i, q] = factors[i] * x[i, q]", "one each"),
-        Mutant("a thread for each column", "    if i < out.shape[0] and j < out.shape[1]:\n"
+        Mutant("one thread per column", "    if i < out.shape[0] and j < out.shape[1]:\n"
                "        out[i, j] = factors[i] * x[i, j]", "    if i == 0 and j < out.shape[1]:\n"
                "        for q in range(out.shape[0]): out[q, j] = factors[q] * x[q, j]", "one each"),
         Mutant("one thread does all", "    if i < out.shape[0] and j < out.shape[1]:\n"

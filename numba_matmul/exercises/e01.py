@@ -1,19 +1,21 @@
 """What `grade("01", my_naive)` asks of a kernel, what it accepts, and what it must catch.
 
-The kernel is run on two shapes that do not fit the block, by more threads than there are elements, and C
-starts as NaN. The sum has to stay in a register, so each element is stored once. Then come three goals: each
-thread computes one element, no store is an atomic operation, and the main loop computes nothing in float64.
-The last two are counted in the machine code.
+The kernel runs on two shapes that don't fit the block, with more threads than elements, and C starts as NaN.
+The sum has to stay in a register, so each element is stored once. Then come three goals: each thread computes
+one element, no store is an atomic operation, and the main loop computes nothing in float64. The last two are
+counted in the machine code.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 
 
-def stores(view):
-    "Stores to C of block 0, which has four warps, per thread."
-    return sum(site.requests for site in view.merged() if (site.array, site.operation) == ("c", "store")) / 4
+def one_each(warps):
+    "Stores to C per thread of block 0, which has this many warps."
+    def stores(view):
+        sites = [site for site in view.merged() if (site.array, site.operation) == ("c", "store")]
+        return sum(site.requests for site in sites) / warps
+    return Goal("one each", stores, most=1, unit="stores per thread",
+                hint="a thread computes one element of C and stores it once")
 
-ONE_EACH = Goal("one each", stores, most=1, unit="stores per thread",
-                hint="a thread computes one element of C, and stores it once")
 HINTS = {  # of this exercise and the next
     "compiles: 'array' and 'array'": (
         "a thread adds up numbers, in a loop of its own: each array needs two indices"),
@@ -39,20 +41,20 @@ OF_BOTH = (  # mistakes that the next exercise's kernel can have, too
 EXERCISES = (Exercise(
     "01", "my_naive",
     cases=(matmul_case(33, 10, 9, (32, 4), (2, 9)), matmul_case(20, 35, 12, (8, 16), (5, 3))),
-    goals=(ONE_EACH, NO_FLOAT64,
+    goals=(one_each(warps=4), NO_FLOAT64,
            Goal("atomics", lambda code: sum(x.opcode.startswith(("RED", "ATOM")) for x in code.instructions),
                 most=0, unit="instructions", counted="code",
                 hint="no other thread has this element: an ordinary store is enough")),
     hints=HINTS | {
         "in bounds": (
-            "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index at the "
+            "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index on the "
             "axis it belongs to?"),
         "correct: never written": (
             "which thread stores this element? A block may have any shape: x goes with blockIdx.x and "
             "blockDim.x, y with blockIdx.y and blockDim.y"),
         "correct": (
             "C[row, col] is the sum of all A[row, i] · B[i, col]: does i take every value below a.shape[1], "
-            "and does acc keep what it has?")},
+            "and does acc keep what it has added up?")},
     solutions={"reference": """@cuda.jit
 def my_naive(a, b, c):
     row, col = cuda.grid(2)
@@ -137,16 +139,17 @@ def my_naive(a, b, c):
                "row, col = cuda.threadIdx.x, cuda.grid(2)[1]", "correct"),
         Mutant("a sum in int32", "acc = float32(0)", "acc = int32(0)", "float64"),
         Mutant("a sum in float64", "acc = float32(0)", "acc = 0.0", "float64"),
-        Mutant("never ends", "for i in range(a.shape[1]):", "i = 0\n        while i < a.shape[1]:", "ends"),
+        Mutant("a loop that never ends", "for i in range(a.shape[1]):",
+               "i = 0\n        while i < a.shape[1]:", "ends"),
         Mutant("a result is returned", "c[row, col] = acc", "return acc", "compiles"),
         Mutant("stored in each step", "acc += a[row, i] * b[i, col]",
                "acc += a[row, i] * b[i, col]\n            c[row, col] = acc", "one store each"),
         Mutant("stored in each step, but not by the first block", "acc += a[row, i] * b[i, col]",
                "acc += a[row, i] * b[i, col]\n"
                "            if cuda.blockIdx.x + cuda.blockIdx.y > 0: c[row, col] = acc", "one store each"),
-        Mutant("a 32 for the width of a block", "row, col = cuda.grid(2)",
+        Mutant("a 32 as the width of the block", "row, col = cuda.grid(2)",
                "row, col = cuda.blockIdx.x * 32 + cuda.threadIdx.x, cuda.grid(2)[1]", "correct"),
-        Mutant("a thread for each row", "if row < c.shape[0] and col < c.shape[1]:",
+        Mutant("one thread per row", "if row < c.shape[0] and col < c.shape[1]:",
                "if row >= c.shape[0] or col > 0: return\n    for col in range(c.shape[1]):", "one each"),
         Mutant("the tail of an unrolled loop left out", "range(a.shape[1])", "range(a.shape[1] // 4 * 4)",
                "correct"),

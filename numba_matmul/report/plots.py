@@ -1,6 +1,6 @@
 """The pictures of the README and of the ladder's page, made from result cards.
 
-All pictures of the ladder come from here. A dot for each size, for example, of the last kernel of a type:
+For example, a dot for each size, of the last kernel of a type:
 
 The code
 """
@@ -12,15 +12,18 @@ from ..draw import COLORS
 from ..cards import STALE, card_row
 from ..ncu import counted
 from ..registry import KERNELS, OTHERS, number_of
-from .tables import by_size, intensities, kernels_of, profiled, size_text, stale_kernels, without_pause
+from .tables import (by_size, intensities, kernels_of, profiled, short_speeds, size_text, stale_kernels,
+                     sustained)
 
+
+LIGHT = "#C5E4F7"  # of the bars behind others
 
 def _need(found, what):
     if not found: raise ValueError(f"nothing to draw: {what}")
 
 
 def _noted(label, rows):
-    "The label of an axis, and below it what is stale."
+    "The label of an axis, and below it a note on stale speeds."
     note = stale_kernels(rows)
     return "\n".join([label, *wrap(f"{STALE.strip()} {note}", 55)]) if note else label
 
@@ -35,22 +38,28 @@ def plot_rows(
     title,  # text above the picture
     ax,     # matplotlib axes
 ):
-    "Bars of GFLOP/s, one for each kernel, with cuBLAS as a line. `ValueError` without rows."
+    """Bars of GFLOP/s, one per kernel, with cuBLAS as a line. Where rows have the speed of a `short` kernel,
+    that's the main bar, and the kernel for any size is a lighter one behind it. `ValueError` without rows."""
     _need(rows, f"{title} has no rows")
     numbers = [number_of(r["name"]) for r in rows]
     names = [f"{number or ''} {r['name']}" for number, r in zip(numbers, rows)]
     speeds = [r["gflops"] for r in rows]
-    ax.barh(names, speeds, color=[COLORS[5 if number else 8] for number in numbers])
+    short, two = [row.get("short") for row in rows], "short" in rows[0]
+    ours = LIGHT if two else COLORS[5]
+    ax.barh(names, speeds, color=[ours if number else COLORS[8] for number in numbers])
+    if two: ax.barh(names, [speed or 0 for speed in short], 0.45, color=COLORS[5])
     cublas = statistics.median(r["cublas_gflops"] for r in rows)
     right = max(cublas, *speeds)
-    for name, row in zip(names, rows):
+    for name, speed, row in zip(names, short, rows):
         text = f"{row['gflops']:,.0f} ({row['percent']:.1f} %)" + STALE * ("stale" in row)
+        if speed: text = f"{speed:,.0f} → {text}"
         ax.text(1.02 * right, name, text, va="center", fontsize=9)
     ax.axvline(cublas, color="black", linestyle="--")
     ax.invert_yaxis()
     ax.text(cublas, ax.get_ylim()[1], f"cuBLAS {cublas:,.0f}", ha="center", va="bottom", fontsize=9)
-    ax.set(xlabel=_noted("GFLOP/s (and % of cuBLAS)", rows), xlim=(0, 1.3 * right))
+    ax.set(xlabel=_noted("GFLOP/s (and % of cuBLAS)", rows), xlim=(0, (1.5 if two else 1.3) * right))
     ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.xaxis.get_major_locator().set_params(nbins=6)
     ax.set_title(title, pad=18)
     _open(ax)
 
@@ -75,7 +84,9 @@ def panels(
     size=4096,  # m = n = k
 ) -> list:      # (title, rows), a pair for each type of the matrices
     "What a picture of the card shows."
-    return [(f"{card['gpu']}, {size}×{size}×{size}, {dtype}", rows)
+    short = short_speeds(card, size)
+    return [(f"{card['gpu']}, {size}×{size}×{size}, {dtype}",
+             [row | dict(short=short.get(number_of(row["name"]))) for row in rows])
             for dtype, rows in by_dtype(rows_at(card, size)).items()]
 
 def draw_panels(
@@ -89,12 +100,16 @@ def draw_panels(
                              squeeze=False, layout="constrained")
     plt.close(fig)
     for ax, (title, rows) in zip(axes.flat, panels): plot_rows(rows, title, ax)
+    if "short" in panels[0][1][0]:
+        fig.legend([plt.Rectangle((0, 0), 1, 1, color=color) for color in (COLORS[5], LIGHT)],
+                   ["short kernel: one idea at a time",
+                    "kernel for any size (alone where the short one hasn't been timed)"],
+                   loc="outside lower center", frameon=False, fontsize=9)
     return fig
 
 
 def color_at(number):
-    """The colour of a kernel's line: neighbours on the ladder are neighbours in the spectrum, and differ in
-    shape."""
+    "The color of a kernel's line: neighbors on the ladder are neighbors in the spectrum, with other marks."
     import matplotlib.pyplot as plt
     numbers = [kernel.number for kernel in kernels_of(KERNELS[number].dtype)]
     return plt.cm.turbo(0.95 * (numbers.index(number) + 1) / len(numbers))
@@ -126,7 +141,7 @@ def draw_sizes(
             ax.plot(list(rows), [row["gflops"] for row in rows.values()], mark_of(kernel.number) + "-",
                     lw=1.2, color=color_at(kernel.number), markersize=4, label=label_of(kernel.number))
         ax.plot(*zip(*sorted(cublas.items())), "k--", label="cuBLAS", zorder=3)
-        ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, {dtype}")
+        ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, {dtype}: speed by size")
         ax.set_xticks(sorted(cublas), sorted(cublas))
         ax.minorticks_off()
         ax.grid(color="#DDDDDD", lw=0.6)
@@ -141,13 +156,13 @@ def percents(
     cards,   # result cards
     kernel,  # a `Kernel`
 ) -> dict:
-    "Size as text → GPU → per cent of cuBLAS."
+    "Size as text → GPU → % of cuBLAS."
     found = {card["gpu"]: by_size(card, kernel.name) for card in cards}
     return {size_text(*size): {gpu: rows[size]["percent"] for gpu, rows in found.items() if size in rows}
             for rows in found.values() for size in rows}
 
 def draw_shapes(
-    panels,     # title → size as text → GPU → per cent of cuBLAS
+    panels,     # title → size as text → GPU → % of cuBLAS
     limit=100,  # below it, dots are red
 ):
     """A dot for each size, sorted, a panel for each title, all on one scale. Returns the figure. `ValueError`
@@ -162,7 +177,7 @@ def draw_shapes(
     gpus = list(dict.fromkeys(gpu for found in panels.values() for row in found.values() for gpu in row))
     _open(*axes.flat)
     for ax, (title, found) in zip(axes.flat, panels.items()):
-        # The fastest first, by the first GPU; a GPU has a shape, and the others' are hollow.
+        # the fastest first, by the first GPU; each GPU has its own mark, and the others' are hollow
         sizes = sorted(found, key=lambda size: -next(iter(found[size].values())))
         for y, size in enumerate(sizes):
             for gpu, percent in found[size].items():
@@ -187,13 +202,13 @@ def draw_shapes(
     return fig
 
 
-# multiply-adds of bfloat16 a cycle, by NVIDIA's papers
+# multiply-adds of bfloat16 per cycle, from NVIDIA's papers
 TENSOR_CORES = {8.0: 1024, 8.6: 256, 8.9: 256, 9.0: 2048}
 
 def peaks(
     card,  # a result card
 ) -> list:
-    "GFLOP/s at the highest clock: of float32, and of bfloat16 on tensor cores where we know it."
+    "GFLOP/s at the highest clock: for float32, and for bfloat16 on tensor cores where we know it."
     many = TENSOR_CORES.get(float(card["compute_capability"]))
     tensor = many and 2 * many * card["multiprocessors"] * card["clock_mhz"] / 1000
     return [peak for peak in (card["peak_gflops"], tensor) if peak]
@@ -201,9 +216,8 @@ def peaks(
 def draw_roofline(
     card,  # a result card with profiles
 ):
-    """Each kernel twice: small for what it asks for, large for what the memory delivers; dotted, the roof of
-    bfloat16 at the clock that was counted without a pause. Returns the figure. `ValueError` without
-    profiles."""
+    """Each kernel twice: a small mark for what it requests, a large one for what the memory delivers. Dotted:
+    the roof of bfloat16 at the sustained clock. Returns the figure. `ValueError` without profiles."""
     import matplotlib.pyplot as plt
     _need(profiled(card), f"{card['gpu']} has no profiles")
     fig, ax = plt.subplots(figsize=(7, 4.8), layout="constrained")
@@ -212,10 +226,10 @@ def draw_roofline(
     for peak in peaks(card):
         ax.plot([0.03, peak / copy, 5000], [0.03 * copy, peak, peak], color="black", lw=1)
         ax.text(0.03, peak * 1.08, f"{peak:,.0f} GFLOP/s; ridge at {peak / copy:.1f}", fontsize=8)
-    if mhz := without_pause(card).get(("bfloat16", 8192), {}).get("mhz"):
+    if mhz := sustained(card).get(("bfloat16", 8192), {}).get("mhz"):
         low = peaks(card)[-1] * mhz / card["clock_mhz"]
         ax.plot([low / copy, 5000], [low, low], color="black", lw=1, ls=":")
-        ax.text(0.03, low / 1.08, f"{low:,.0f} without a pause", fontsize=8, va="top")
+        ax.text(0.03, low / 1.08, f"{low:,.0f} sustained", fontsize=8, va="top")
     ax.text(3.5, copy * 4.5, f"{copy:,.0f} GB/s", ha="right", fontsize=8)
     rows = {kernel: card_row(card, kernel.name, 4096) for kernel in profiled(card)}
     for kernel, row in reversed(rows.items()):
@@ -226,14 +240,14 @@ def draw_roofline(
         ax.plot(first, y, mark, color=color, markersize=3)
         ax.plot(delivered, y, mark, color=color, markersize=8, label=label_of(kernel.number))
     fig.legend(loc="outside right", frameon=False, fontsize=8)
-    ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, 4096×4096×4096",
-           xlabel=_noted("operations for each byte", rows.values()))
+    ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}: roofline, 4096×4096×4096",
+           xlabel=_noted("operations per byte", rows.values()))
     _open(ax)
     plt.close(fig)
     return fig
 
 
-CAUSES = {"sectors asked for": ("global load sectors",),
+CAUSES = {"sectors requested": ("global load sectors",),
           "loads from shared memory": ("shared load instructions",),
           "wavefronts of shared memory": ("shared load wavefronts", "shared store wavefronts")}
 WAITS = {"global memory": ("long_scoreboard", "lg_throttle"), "barrier": ("barrier",),
@@ -242,7 +256,7 @@ WAITS = {"global memory": ("long_scoreboard", "lg_throttle"), "barrier": ("barri
 def draw_causes(
     card,  # a result card with profiles
 ):
-    """What was counted of each kernel of float32, as marks; none where it is zero. Returns the figure.
+    """What was counted for each float32 kernel, as marks; no mark means zero. Returns the figure.
     `ValueError` without profiles."""
     import matplotlib.pyplot as plt
     def total(kernel, names): return sum(counted(kernel.name, name, card) for name in names)
@@ -257,12 +271,12 @@ def draw_causes(
         ax.plot([value or float("nan") for value in values], rows, "o", color="#444444")
         for row, value in zip(rows, values):
             if value: ax.text(value * 1.3, row, f" {value:.2g}", va="center", fontsize=8)
-        ax.set(title=f"{title}, for each FFMA", xscale="log", xlim=(0.02, 400))
+        ax.set(title=f"{title}, per FFMA", xscale="log", xlim=(0.02, 400))
     last = axes[1, 1]
     for (title, names), shade, mark in zip(WAITS.items(), (4, 5, 6), "oDx"):
         last.plot([total(kernel, names) or float("nan") for kernel in kernels], rows, mark,
                   color=COLORS[shade], label=title, markersize=6)
-    last.set(title="cycles of waiting, for each instruction", xscale="log", xlim=(0.005, 2000))
+    last.set(title="cycles of waiting, per instruction", xscale="log", xlim=(0.005, 2000))
     last.legend(frameon=False, fontsize=8, title="for", title_fontsize=8)
     for ax, ticks in zip(axes.flat, [(0.1, 1, 10, 100)] * 3 + [(0.01, 0.1, 1, 10, 100, 1000)]):
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
@@ -271,6 +285,6 @@ def draw_causes(
         ax.grid(axis="y", color="#DDDDDD")
     for ax in axes[:, 0]: ax.set(yticks=rows, yticklabels=numbers, ylabel="kernel")
     axes[0, 0].invert_yaxis()
-    fig.suptitle(f"{card['gpu']}, 4096×4096×4096", fontsize=9)
+    fig.suptitle(f"{card['gpu']}, 4096×4096×4096: what kernels request and wait for", fontsize=9)
     plt.close(fig)
     return fig

@@ -1,8 +1,8 @@
-"""Table, picture and speeds come from the cards, the ideas from the lessons' first lines.
+"""The generated parts of the README, which `make readme` writes between marks.
 
-`make readme` writes these parts, between marks that stay. The table and the picture come from the cards, the
-ideas from the lessons' first lines. A new card adds columns; a new kernel adds a line. The picture is that of
-the first card, the ladder has the others. How fast, for example:
+Table, picture and speeds come from the cards, the ideas from the lessons' first lines. A new card adds
+columns, a new kernel adds a line. The picture shows the first card; the ladder has the others. How fast, for
+example:
 
 The code
 """
@@ -18,7 +18,7 @@ from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_panels, panels, rows_at
-from .tables import by_chance, kernels_of, stale_kernels, wall_clock, without_pause
+from .tables import kernels_of, random_shapes, stale_kernels, sustained, wall_clock
 
 
 PICTURE = "nbs/results/ladder.svg"
@@ -38,14 +38,14 @@ def _git_url():
     return settings["DEFAULT"]["git_url"].removesuffix(".git").rstrip("/")
 
 def _badge(notebook):
-    "A link that opens a notebook in Colab; empty as long as the repository has no address."
+    "A link that opens a notebook in Colab; empty until the repository has an address."
     if not _git_url().startswith("https://github.com/"): return ""
     colab = "https://colab.research.google.com"
     page = f"{colab}/github{_git_url().removeprefix('https://github.com')}/blob/main/{notebook}"
     return f" [![Open in Colab]({colab}/assets/colab-badge.svg)]({page})"
 
 def _lessons(kernels):
-    "Their numbers as text: lessons 1 to 12 and 19. What no kernel of another type interrupts is one run."
+    "Their numbers as text: lessons 1 to 12 and 19. A run ends where a kernel of another type comes between."
     order, runs = list(KERNELS), []
     for place in (order.index(kernel.number) for kernel in kernels):
         if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
@@ -61,7 +61,7 @@ def _number(row, field):
     return text + STALE * ("stale" in row)
 
 def _stale(rows):
-    "The line below a table with stale speeds: a list, empty if none is."
+    "The line below a table with stale speeds: a list, empty if none are."
     note = stale_kernels(rows)
     return [f"\n({STALE.strip()}: {note}.)"] if note else []
 
@@ -77,8 +77,8 @@ def readme_ladder() -> str:
         first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
         days = first if first == last else f"{first} to {last}"
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); cuBLAS: {cublas}")
-    lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel; each % is of the runs "
-              "beside it.)"]
+    lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel's. Each % compares a "
+              "kernel with the cuBLAS runs beside it.)"]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     shown = []  # rows, for the note on stale ones
@@ -91,13 +91,16 @@ def readme_ladder() -> str:
         lines.append(around(" | ".join([str(kernel.number or ""),
                                         f"[{kernel.title}]({notebook}){_badge(notebook)}",
                                         idea, *speeds])))
-    picture = f"![Speed of each kernel as bars, cuBLAS as a line]({PICTURE})"
-    what = ", and in ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
-    return "\n".join([picture, "", f"4096×4096×4096, in {what}, on", "", *lines, *_stale(shown)])
+    shows = "Speed of each lesson's short kernel, and of its kernel for any size, beside cuBLAS"
+    what = ", ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
+    bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
+            "their kernels for any size.")
+    where = f"All speeds are at 4096×4096×4096 ({what}), on"
+    return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
 
 
 def _by_units(rows):
-    "Rows of our kernels by type, and by the units that multiply, where that needs to be said."
+    "Rows of our kernels by type, and by the units that multiply, if they are unusual for it."
     found = {}
     for row in rows:
         if number := number_of(row["name"]):
@@ -106,21 +109,21 @@ def _by_units(rows):
     return found
 
 def readme_speed() -> str:
-    """The generated part of the README that says how fast: on the GPU, at shapes that nobody chose, and in a
-    program."""
-    head, columns, shown = ["the last kernels (% of cuBLAS's speed, unless another unit is named)"], [], []
-    labels = ["4096×4096×4096", "8192×8192×8192", "4096, without a pause (GFLOP/s)",
+    """The generated part of the README that says how fast: on the GPU, at random shapes, and in a program."""
+    head, columns, shown = ["the last kernels (in % of cuBLAS's speed unless noted)"], [], []
+    labels = ["4096×4096×4096", "8192×8192×8192", "4096, sustained (GFLOP/s)",
               "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
               "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
               "GFLOP/s at 4096, last kernel"]
-    # A column for each card, type and kind of units: its first and its last kernel, at sizes chosen by us,
-    # and by chance.
+    # One column per card, type and kind of units: its first and last kernel, at sizes we chose and at random
+    # ones.
     for card in load_cards():
-        steady, calls = without_pause(card), wall_clock(card) if "calls" in card else {}
-        chance = by_chance(card.get("experiments", {}).get("twenty shapes by chance", {}).get("values", {}))
+        steady, calls = sustained(card), wall_clock(card) if "calls" in card else {}
+        recorded = card.get("experiments", {}).get("twenty random shapes", {"values": {}})
+        at_random = random_shapes(recorded["values"])
         for (dtype, units), rows in _by_units(rows_at(card)).items():
             first, last = rows[0], rows[-1]
-            shapes = [None if units else chance.get((dtype, fits)) for fits in (True, False)]
+            shapes = [None if units else at_random.get((dtype, fits)) for fits in (True, False)]
             call = calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
             head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}" + f" on {units}" * bool(units))
@@ -138,14 +141,14 @@ def readme_speed() -> str:
                                           for card in load_cards()))
     dash = " –: not measured." if any(" – " in line for line in lines) else ""
     return "\n".join([*lines, "",
-                      f"(cuBLAS as PyTorch {versions} calls it, TF32 off; float32: "
-                      f"{_lessons(kernels_of('float32'))}, bfloat16: {_lessons(kernels_of('bfloat16'))}. "
-                      "Means are geometric. In bfloat16, where n or k is no multiple of 8, cuBLAS falls back "
-                      f"on kernels of earlier generations.{dash})", *_stale(shown)])
+                      f"(cuBLAS as PyTorch {versions} calls it, with TF32 off. float32 is in "
+                      f"{_lessons(kernels_of('float32'))}, bfloat16 in {_lessons(kernels_of('bfloat16'))}. "
+                      "Means are geometric. In bfloat16, where n or k isn't a multiple of 8, cuBLAS falls "
+                      f"back on older kernels.{dash})", *_stale(shown)])
 
 
 def readme_calls() -> str:
-    "The generated part of the README that says what a call costs in a program that calls without a pause."
+    "The generated part of the README that says what a call costs in a program."
     lines, paced = [], {}  # paced: dtype → sizes at which a call takes much longer than the GPU
     for card in load_cards("calls"):
         for name, rows in wall_clock(card).items():
@@ -161,14 +164,14 @@ def readme_calls() -> str:
                      for row in rows.values()]
             lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
     where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
-    host = f" Where the host takes much longer than the GPU, it sets the pace: {where}." if where else ""
+    host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
-                      "(By the wall clock, 1,000 calls one after the other, square matrices, lower is "
-                      f"better: what a program sees, the host's work included.{host})"])
+                      "(Wall-clock time per call, of 1,000 calls in a row on square matrices: what a program "
+                      f"sees, including the host's work. Lower is better.{host})"])
 
 
 def readme_colab() -> str:
-    "The generated part of the README on Colab: a first cell, for a copy of the repository."
+    "The generated part of the README on Colab: the first cell, for a copy of the repository."
     url, clone = _git_url(), ""
     if url: clone = f"!git clone -q {url} matmul\n"
     lines = ["%cd matmul/nbs", '!pip install -q -c ../constraints.txt -e "..[cu13]"',
@@ -179,9 +182,9 @@ def readme_exercises() -> str:
     "The generated part of the README that says how many exercises there are, and how their judge is judged."
     known = exercises().values()
     correct, wrong = (sum(len(getattr(one, kind)) for one in known) for kind in ("solutions", "mutants"))
-    return (f"The judge is tested, too: of {len(known)} exercises it accepts all {correct} correct "
-            f"solutions, and rejects all {wrong} wrong or slow ones, each for the mistake that it has (`make "
-            "grade` does it again; your own work is graded in its notebook).")
+    return (f"The judge is tested, too: in {len(known)} exercises, it accepts all {correct} correct "
+            f"solutions and rejects all {wrong} wrong or slow ones, each for its own mistake. (`make grade` "
+            "repeats that; your own work is graded in its notebook.)")
 
 def readme_gpus() -> str:
     "The generated part of the README that says which GPU runs which kernels."

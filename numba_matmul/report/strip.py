@@ -1,7 +1,6 @@
-"""The strip at the top of a lesson: how far the kernels have come, and what the lesson takes."""
+"""The strip at the top of a lesson: how far the kernels have come, and how long the lesson takes."""
 from ..arrays import dtype_of
 from ..cards import STALE, card_row, pick_card, stale_note
-from ..draw import COLORS
 from ..registry import KERNELS
 
 
@@ -28,12 +27,13 @@ def you_are_here(
     ax.axvline(100, color="#999999", linewidth=1)
     ax.plot(percent[:-1], [0] * len(percent[:-1]), "o", color="#999999", markersize=5)
     here = percent[-1] if percent else 0
-    ax.plot([here], [0], "o", color=COLORS[6], markersize=9)
+    ax.plot([here], [0], "o", color="black", markersize=9)
     kind = {"float32": "cuBLAS", "bfloat16": "cuBLAS in bf16"}.get(name and dtype_of(name), "cuBLAS")
     stale = STALE if rows and "stale" in rows[-1] else ""
     ax.set(yticks=[], xlim=(-2, max(110, 1.05 * here)), ylim=(-1, 1))
-    ax.set_title(f"You are here: {here:.0f} % of {kind} so far{stale}" if name
-                 else "You are here: at the start", fontsize=9, loc="left")
+    ax.set_title(f"You are here: {here:.0f} % of {kind} (the kernel for any size){stale}" if name
+                 else "You are here: at the start. 100 % is cuBLAS, NVIDIA's own library", fontsize=9,
+                 loc="left")
     about = f"about {minutes} minutes" + (f" · you need {needs}" if needs else "")
     ax.set_xlabel("\n".join([about, stale_note(rows[-1:])]).strip(), fontsize=8)
     ax.tick_params(labelsize=7)

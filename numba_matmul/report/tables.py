@@ -1,11 +1,11 @@
 """What the ladder's pages show as tables: the rows of a card, and what follows from them.
 
-Where the last kernel of a type is behind, and what its tile has to do with it:
+Where the last kernel of a type falls behind, and what its tile has to do with it:
 
 The code
 
-Nothing here knows a kernel by its number, but for two whose reads were counted by hand: the kernels of a type
-come from the registry.
+Nothing here knows a kernel by its number, except for two whose reads were counted by hand: the kernels of a
+type come from the registry.
 """
 import inspect
 import re
@@ -22,7 +22,7 @@ from ..registry import KERNELS, number_of
 def stale_kernels(
     rows=None,  # rows of result cards, see `marked`; all of them if None
 ) -> str:
-    "One line about the kernels that have changed since they were timed; empty if none has."
+    "One line about the kernels that have changed since they were timed; empty if none have."
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
     return stale_note(rows, lambda name: f"kernel {number_of(name)}" if number_of(name) else name)
 
@@ -74,7 +74,7 @@ def by_size(
 def cublas_tile(
     name,  # of a kernel of cuBLAS, as the profiler saw it
 ):         # (columns, rows) of its tile, and of its cluster; `None` if the name has none
-    "What the name says: cuBLAS counts in columns, so for it A and B have changed places."
+    "What the name says. cuBLAS counts in columns, so A and B are exchanged."
     tile = re.search(r"(?:tilesize|gemm_(?:bf16_)?|tst_)(\d+)x(\d+)", name)
     cluster = re.search(r"nvjet_\w+?_\d+x\d+_\d+x\d+_(\d+)x(\d+)", name)
     return tile and (tuple(map(int, tile.groups())), tuple(map(int, cluster.groups())) if cluster else (1, 1))
@@ -83,7 +83,7 @@ def cublas_chose(
     card,   # a result card
     dtype,  # of the matrices
 ) -> Markdown:
-    "The size of each product, and the kernel that cuBLAS chose for it."
+    "The size of each product, and the kernel cuBLAS chose for it."
     names = {(r["m"], r["n"], r["k"]): r["cublas_kernel"] for r in card["speed"]
              if dtype_of(r["name"]) == dtype}
     rows = [f"| {size_text(*size)} | "
@@ -98,7 +98,7 @@ def kept(
     card,   # a result card
     dtype,  # of the matrices
 ) -> Markdown:
-    "Speed at sizes that fit no tile, in per cent of that at the next one that fits: each kernel, and cuBLAS."
+    "Speed at sizes that fit no tile, in % of that at the next one that fits: each kernel, and cuBLAS."
     def line(who, name, speed):
         pairs = [[card_row(card, name, size) for size in sizes] for sizes in BESIDE.items()]
         shown = [f"{100 * odd[speed] / even[speed]:.0f}" if odd and even else "–" for odd, even in pairs]
@@ -113,9 +113,9 @@ def kept(
 def losing(
     cards,     # result cards
     kernel,    # a `Kernel`
-    below=98,  # per cent
+    below=98,  # percent
 ) -> list:     # of (m, n, k), the worst first
-    "The sizes at which a kernel has less than this of cuBLAS's speed, on one of the cards or more."
+    "The sizes at which a kernel has less than this of cuBLAS's speed on at least one card."
     found = [by_size(card, kernel.name) for card in cards]
     worst = {size: min(rows[size]["percent"] for rows in found if size in rows) for rows in found
              for size in rows}
@@ -124,10 +124,10 @@ def losing(
 def lost(
     cards,     # result cards
     kernel,    # a `Kernel`
-    below=98,  # per cent
+    below=98,  # percent
 ) -> Markdown:
     """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves they make
-    (tiles for each multiprocessor), and what a block fetches for a multiply-add, with 128×256 as 1."""
+    (tiles per multiprocessor), and what a block fetches per multiply-add, with 128×256 as 1."""
     found, sms = [by_size(card, kernel.name) for card in cards], cards[0]["multiprocessors"]
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
     def described(size, rows, columns, wide=1, high=1):  # blocks of a cluster share what they fetch
@@ -155,15 +155,14 @@ def lost(
     return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines]))
 
 
-# Bytes are counted in two places: those that a kernel asks for, and those that the GPU's own memory
-# delivers.
+# Bytes are counted in two places: those a kernel requests, and those the GPU's own memory delivers.
 
 def tile_at(
     card,       # a result card: what a search found on that GPU counts
     kernel,     # a `Kernel`
     size=4096,  # m = n = k
 ):              # `None` if the kernel has none
-    "The tile that a kernel has there."
+    "The tile a kernel has at that size."
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
     if select_config: return select_config(size, size, size, card["multiprocessors"]).tile
     best = card.get("tuned", {}).get(kernel.name, {"best": {}})["best"]
@@ -173,8 +172,8 @@ def intensities(
     card,    # a result card with profiles
     kernel,  # a `Kernel`
 ) -> tuple:
-    """Operations for each byte at 4096×4096×4096: asked for, by hand and as counted (of the TMA nothing
-    is: `None`), and delivered by the GPU's memory, as counted."""
+    """Operations per byte at 4096×4096×4096: requested, by hand and as counted (`None` with the TMA, whose
+    bytes are not counted), and delivered by the GPU's memory, as counted."""
     size = 4 if kernel.dtype == "float32" else 2  # bytes of a number
     tile, sectors = tile_at(card, kernel), {1: 33, 2: 5}.get(kernel.number)  # that a warp asks for in a step
     rows, columns = tile[:2] if tile else (32, 32)
@@ -187,14 +186,14 @@ def intensities(
 def profiled(
     card,  # a result card
 ) -> list:
-    "The kernels that have a profile on the card."
+    "The kernels with a profile on the card."
     return [kernel for kernel in KERNELS.values() if kernel.name in card.get("profiles", {})]
 
 def in_bytes(
     card,  # a result card with profiles
 ) -> Markdown:
     "`intensities` as a table."
-    lines = [f"| {card['gpu']}, kernel | by hand | asked for, counted | delivered, counted |",
+    lines = [f"| {card['gpu']}, kernel | by hand | requested, counted | delivered, counted |",
              "|--:|--:|--:|--:|"]
     for kernel in profiled(card):
         cells = (f"{x:.2f}" if x else "–" for x in intensities(card, kernel))
@@ -202,16 +201,29 @@ def in_bytes(
     return Markdown("\n".join(lines))
 
 
-# And three more: how fast without a pause, how fast at shapes that chance chose, and any experiment whose
-# labels have two parts.
+# What experiments say of all kernels: their short forms, sustained speeds, random shapes, and any experiment
+# whose labels have two parts.
 
-def without_pause(
+def short_speeds(
+    card,       # a result card
+    size=4096,  # m = n = k
+) -> dict:      # number of a kernel → GFLOP/s
+    "How fast the lessons' short kernels are, from the experiments that their first lines show."
+    found, pattern = {}, rf"kernel (1) at {size}, short|kernels \d+ and (\d+) at {size}(?:, short)?"
+    for name, experiment in card.get("experiments", {}).items():
+        if (lesson := re.fullmatch(pattern, name)) and experiment["unit"] in ("ms", "GFLOP/s"):
+            *_, last = experiment["values"].values()
+            speed = 2 * size**3 / last / 1e6 if experiment["unit"] == "ms" else last
+            found[int(lesson[1] or lesson[2])] = speed
+    return found
+
+def sustained(
     card,  # a result card
 ) -> dict:  # (dtype, size) → GFLOP/s: ours and cuBLAS's; and our clock in MHz, where it was counted
-    "What the experiments on products that follow each other without a pause say."
+    "What the experiments say in which one product follows the other for seconds."
     found = {}
     for name, experiment in card.get("experiments", {}).items():
-        if not name.endswith("and cuBLAS without a pause"): continue
+        if not name.endswith(("and cuBLAS, sustained", "and cuBLAS without a pause")): continue
         values, numbers = experiment["values"], re.findall(r"kernel (\d+), ", " ".join(experiment["values"]))
         kernel = KERNELS.get(int(numbers[0])) if numbers else None
         for size in sorted({int(x) for x in re.findall(r", (\d+):", " ".join(values))}) if kernel else ():
@@ -225,11 +237,11 @@ def without_pause(
     return found
 
 
-def by_chance(
+def random_shapes(
     values,  # "dtype: m×n×k" → % of cuBLAS
 ) -> dict:   # (dtype, are m, n and k multiples of 64?) → a list of %
-    """Speeds at shapes that chance chose, in two kinds: where sizes fit no tile cuBLAS may fall back on
-    slower kernels."""
+    """Speeds at random shapes, of two kinds: at sizes that fit no tile, cuBLAS may fall back on slower
+    kernels."""
     found = {}
     for label, percent in values.items():
         dtype, size = label.split(": ")
@@ -262,7 +274,7 @@ def _us(row):
 def wall_clock(
     card,  # a result card with calls
 ) -> dict:  # name of a host function → size → row
-    "What calls in a queue cost."
+    "What a call in a queue costs."
     found = {}
     for row in card["calls"]["rows"]:
         if row["what"] == "wall clock": found.setdefault(row["name"], {})[row["size"]] = row
