@@ -125,11 +125,11 @@ def pipelined_steps(
 def async_copiers(
     tile,        # a `WarpTile`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows are not aligned
+    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
 ):
-    "Two device functions: start to copy a block of A, turned over, and a block of B."
+    "Two device functions: start to copy a block of A, transposed, and a block of B."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
-    # rows a pass: A's numbers are copied one by one, since they are turned over
+    # rows per pass: A's numbers are copied one by one, since A is transposed
     stride_a = tile.threads // bk
     stride_b = 4 * tile.threads // bn
 
@@ -167,7 +167,7 @@ RULES = WARP_RULES | {
     "the threads must fill whole rows of A's tile": lambda t: t.threads % t.bk == 0,
     "A's tile must be a whole number of passes of single floats":
         lambda t: t.threads and t.bm * t.bk % t.threads == 0,
-    "unroll must be bk": lambda t: t.unroll == t.bk,  # the last step of a tile is another one
+    "unroll must be bk": lambda t: t.unroll == t.bk,  # the last step of a tile is different
 }
 TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=4, unroll=8,
                 zigzag=1, stages=4)
@@ -177,10 +177,10 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 def sgemm_async_copy_kernel(
     tile=TILE,        # a `WarpTile` that keeps `RULES`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # may beta be other than 0?
 ):
-    "Kernel 12 for a tile. Raises `ValueError` for one that cannot work."
+    "Kernel 12 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     rows, cols = tile.shape
@@ -222,7 +222,7 @@ def sgemm_async_copy_kernel(
         a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
         rows_a, cols_b = m - row0 - a_row, n - col0 - b_col  # from there to the edge
 
-        # prologue: start the copies of the first tiles, a group each
+        # prologue: start the copies of the first tiles, one group each
         ahead = int64(k)   # columns of A from the tile on that is copied next
         free = uint32(0)   # where the ring takes it
         for _ in range(tiles_ahead):

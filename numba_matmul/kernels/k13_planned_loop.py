@@ -84,7 +84,7 @@ def short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
     # main loop
     while k0 < end:
         ahead = k0 + (STAGES - 1) * BK
-        acc = add_part(acc, x, y, LEFT, RESULTS, 0)  # what the last pass has left
+        acc = add_part(acc, x, y, LEFT, RESULTS, 0)  # what the last pass left
         acc, x, y = short_step(acc, next_x, next_y, a_ring, b_ring, now, 1, row, col)
         acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 2, row, col)
         cp_async_wait_group(1)  # STAGES - 3: the next k tile has landed
@@ -135,7 +135,7 @@ class MainloopSchedule(NamedTuple):
     copy_steps: int = 3    # steps, from that one on, that share the copies
     serpentine: int = 1    # 1: outer products with every other row backwards; 0: row by row
     carried: int = 3       # quarters of the last outer product that are left for the next k tile
-    hidden: int = 1        # 1: addresses of factors that the compiler cannot compute anew
+    hidden: int = 1        # 1: addresses of factors that the compiler can't compute again
 
 DEFAULT = MainloopSchedule()
 
@@ -143,7 +143,7 @@ def check_schedule(
     schedule,  # a `MainloopSchedule`
     tile,      # a `WarpTile`
 ):
-    "`ValueError` if the schedule does not fit the tile."
+    "`ValueError` if the schedule doesn't fit the tile."
     steps = range(tile.bk - 1)  # the last one is different: it reads from the next k tile
     last = schedule.barrier_step + schedule.copy_steps - 1
     if schedule.barrier_step not in steps or schedule.copy_steps < 1 or last not in steps:
@@ -160,13 +160,13 @@ RULES = RING_RULES | {  # then a thread's groups of four are equally far apart
 def tile_copier(
     tile,        # a `WarpTile`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows are not aligned
+    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
     part=0,      # which part of a thread's copies …
     parts=1,     # … of so many
 ):
     "A device function: start a thread's copies of a k tile, or a part of them."
     bn = tile.bn
-    # rows a pass, passes, and copies of B side by side
+    # rows per pass, passes, and copies of B side by side
     pass_a = tile.threads // tile.bk
     pass_b = 4 * tile.threads // bn
     passes_a = tile.bm // pass_a
@@ -205,7 +205,7 @@ def scheduled_steps(
     row_stride_bytes,  # `TileAddresses`: from a row of a stage to the next
     copies,    # see `tile_copier`: one for each step from the barrier on; none for the last k tiles
 ):
-    """A device function: all outer products of a k tile except the last, with the copies and the barrier
+    """A device function: all outer products of a k tile but the last, with the copies and the barrier
     scheduled between them."""
     barrier = schedule.barrier_step  # before this step
     end = barrier + len(copies)
@@ -248,7 +248,7 @@ def planned_main_loop(
     tile,        # a `WarpTile` that keeps `RULES`
     schedule,    # a `MainloopSchedule`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows are not aligned
+    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
 ):
     "A device function: a thread's results, summed over some k tiles, as a tuple."
     rows, cols = tile.shape
@@ -304,7 +304,7 @@ def planned_main_loop(
     ):
         source_a, source_b = sources(a, b, m, n, k, row0, col0, k0, work)
 
-        # prologue: start the copies of the first k tiles, a group each
+        # prologue: start the copies of the first k tiles, one group each
         free_at, k_tile = uint32(0), uint32(0)  # bytes to the stage that takes the next k tile
         while k_tile < uint32(tiles_ahead):
             if k_tile < k_tiles: copy_tile(ring, in_stage(work.copied, free_at), source_a, source_b)
@@ -359,10 +359,10 @@ def sgemm_planned_loop_kernel(
     tile=LARGE,        # a `WarpTile` that keeps `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
     predicated=True,   # may m, n or k not be multiples of the tile?
-    width=1,           # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    width=1,           # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,       # may beta be other than 0?
 ):
-    "Kernel 13 for a tile and a schedule. Raises `ValueError` for one that cannot work."
+    "Kernel 13 for a tile and a schedule. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     check_schedule(schedule, tile)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
@@ -398,7 +398,7 @@ def choose_tile(
     sms,          # multiprocessors of the GPU
     tiles=TILES,  # to choose from
 ):
-    "The tile with which the busiest multiprocessor has least to do."
+    "The tile that leaves the busiest multiprocessor the least to do."
     def busiest(tile): return cdiv(cdiv(m, tile.bm) * cdiv(n, tile.bn), sms) * k_tile_cycles(tile)
     return min(tiles, key=busiest)
 
