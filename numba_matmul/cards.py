@@ -233,6 +233,7 @@ def gain(
     experiment,  # name of one that timed a lesson's short kernels, in ms or in GFLOP/s, the new one last
     size=4096,   # m = n = k
     what="short kernel against short kernel",  # it compares
+    of=None,     # labels of the two values, if they aren't the first and the last
 ):
     "From how many GFLOP/s to how many a lesson's idea leads, on the first card that knows, as Markdown."
     card = card_of(experiment)
@@ -240,7 +241,7 @@ def gain(
     kept = card["experiments"][experiment]
     if kept["unit"] not in ("ms", "GFLOP/s"):
         raise ValueError(f"{experiment!r} is in {kept['unit']}; expected ms or GFLOP/s")
-    speeds = list(kept["values"].values())
+    speeds = [kept["values"][label] for label in of or kept["values"]]
     if kept["unit"] == "ms": speeds = [2 * size**3 / ms / 1e6 for ms in speeds]
     if len(speeds) == 1: text, what = f"{speeds[0]:,.0f}", "the short kernel"
     else: text = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}"

@@ -77,6 +77,15 @@ def test_conflicts_of_register_ports_are_counted():
     assert reads == [{0, 4, 8}, {1, 9}, {2, 4, 9}, {3, 9}, {3, 6}]
 
 
+def test_multiply_adds_between_a_load_and_its_use_are_counted_around_the_loop():
+    def instruction(opcode, operands): return compiler.Instruction(0, opcode, operands, 0, "")
+    unused = instruction("LDS.128", "R20, [R2]")
+    loop = [instruction("FFMA", "R0, R4, R8, R0"), instruction("LDS.128", "R8, [R2+0x10]"), unused,
+            instruction("FFMA", "R1, R5, R6, R1"), instruction("FFMA", "R1, R5, R11.reuse, R1"),
+            instruction("LDS", "R4, [R3]")]
+    assert compiler.until_use(loop) == [(1, 1), (5, 0)]
+
+
 def test_every_target_compiles():
     for target in compiler.TARGETS:
         assert machine_code(simple, "void(float32[::1], float32[::1])", target).registers > 0

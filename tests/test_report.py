@@ -71,6 +71,8 @@ def test_what_a_lesson_gains(load):
     assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, short kernel against short kernel")
     assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
     assert str(cards.gain("many")).startswith("**200 → 700 GFLOP/s**")
+    told = str(cards.gain("many", of=("old", "between"), what="a and b"))
+    assert told.startswith("**200 → 300 GFLOP/s**, a and b, at 4096×4096×4096")
     assert str(cards.gain("none")) == "none: not recorded yet."
     with pytest.raises(ValueError, match="'wrong' is in µs; expected ms or GFLOP/s"): cards.gain("wrong")
 
