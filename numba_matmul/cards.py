@@ -230,8 +230,9 @@ def recorded(
     return Markdown("  \n".join(sentences) or nothing)
 
 def gain(
-    experiment,  # name of one that timed a lesson's kernels, in ms or in GFLOP/s, the new one last
+    experiment,  # name of one that timed a lesson's short kernels, in ms or in GFLOP/s, the new one last
     size=4096,   # m = n = k
+    what="short kernel against short kernel",  # it compares
 ):
     "From how many GFLOP/s to how many a lesson's idea leads, on the first card that knows, as Markdown."
     card = card_of(experiment)
@@ -242,7 +243,5 @@ def gain(
     speeds = list(kept["values"].values())
     if kept["unit"] == "ms": speeds = [2 * size**3 / ms / 1e6 for ms in speeds]
     if len(speeds) == 1: text, what = f"{speeds[0]:,.0f}", "the short kernel"
-    else:
-        kernel = "short kernel" if experiment.endswith("short") else "kernel"
-        text, what = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}", f"{kernel} against {kernel}"
+    else: text = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}"
     return Markdown(f"**{text} GFLOP/s**, {what}, at {size}×{size}×{size} on one {card['gpu']}")
