@@ -98,13 +98,13 @@ def estimate(
     padded="",     # names of matrices that are copied first
     split_k=1,     # parts of each sum
 ) -> float:
-    "How many cycles a product should take."
+    "The cycles that a product should take."
     k_tiles = cdiv(k, BK)
     work = work_tiles(m, n, tile, split_k)
     numbers = dict(a=m * k, b=k * n, c=m * n)
     waves = cdiv(work, sms)
     products = waves * CYCLES.get(tile, tile.bm * tile.bn / 32)
-    # the L2 serves all blocks together; one that is alone gets rows only so much faster
+    # the L2 serves all blocks together; a lone block gets rows only a little faster
     share = max(work / sms, waves / IDLE_SPEEDUP)
     def row(cols, copied): return next(ROW_CYCLES[i] for i in ROW_CYCLES if copied or cols % i == 0)
     rows = share * (tile.bm * row(k, "a" in padded) + tile.bn * row(n, "b" in padded))
@@ -119,7 +119,7 @@ def select_config(
     tiles=tuple(CYCLES),  # to choose from
     padded=PADDED,        # to choose from
 ) -> LaunchConfig:
-    "What should take the fewest cycles, with the fewest blocks that need no more waves."
+    "The choice predicted fastest, with the fewest blocks that need no more waves."
     k_tiles = cdiv(k, BK)
     def cuts(tile):
         most = max(1, min(sms // work_tiles(m, n, tile), k_tiles // MIN_K_TILES))
@@ -152,7 +152,7 @@ def plan_past_cublas(
     tile=None,    # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
     padded=None,  # which matrices to copy into longer rows first, of "abc"; a good choice if None
-    **options,    # of kernel 17's factory: `epilogue`, and what should not follow from the matrices
+    **options,    # of kernel 17's factory: `epilogue`, and whatever shouldn't follow from the matrices
 ) -> Plan:
     "Copies where rows need them, kernel 17, the sum of the parts, and C's copy back; or kernel 15's."
     need_capability(KERNEL.capability, "wgmma")
@@ -188,7 +188,7 @@ def bf16_gemm_past_cublas(
     tile=None,    # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
     padded=None,  # which matrices to copy into longer rows first, of "abc"; a good choice if None
-    **options,    # of kernel 17's factory: `epilogue`, and what should not follow from the matrices
+    **options,    # of kernel 17's factory: `epilogue`, and whatever shouldn't follow from the matrices
 ):                # `c`
     """C ← alpha·A·B + beta·C by kernel 17 with the tile, padding and split-K predicted fastest (sm_90).
     If rows of a matrix aren't multiples of 16 bytes, or are misaligned, a padded copy takes its place. The
@@ -206,7 +206,7 @@ bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  
 # For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 COMPILED = (*(dict(tile=tile) for tile in CYCLES), dict(tile=LARGE, epilogue="staged"),
             dict(tile=LARGE, read_c=True))
-SPLIT = dict(REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9)  # it costs nothing to add up parts of sums
+SPLIT = dict(REDUCE_CYCLES=0, REDUCED_NUMBERS=10**9)  # adding up parts of sums costs nothing
 PATHS = (edge_paths(TURNS[0], width=8, strips=False)
          + (Path("its own tile", (37, 48, 24), 0.5, -1.5),
             Path("padded", (37, 41, 19), 0.5, -1.5),
