@@ -124,7 +124,7 @@ def wait_for_parts(acc):
 def part_mainloop(
     tile,  # a `WgmmaTile` of two parts
 ) -> Mainloop:
-    "Three products for each k tile."
+    "Three products per k tile."
     zeros = (np.float32(0),) * tile.results
     return Mainloop((zeros, zeros), part_multiplier(tile, False), part_multiplier(tile, True), wait_for_parts)
 
@@ -379,7 +379,7 @@ def plan_tensor_cores(
     g: Gemm,
     range="check",  # see `sgemm_tensor_cores`
     tile=None,      # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
-    blocks=None,    # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,    # of the grid; the fewest that are as fast as one per multiprocessor if None
     split_k=None,   # parts of each sum; a good number if None
     **options,      # of the factory
 ) -> Plan:
@@ -439,7 +439,7 @@ def sgemm_tensor_cores(
     declined=None,  # (1,) int32 device array like `a`; gets 1 if parts can't carry the numbers, 0 if they can;
                     # or -1: kernel 14 has multiplied without checking
     tile=None,      # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
-    blocks=None,    # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,    # of the grid; the fewest that are as fast as one per multiprocessor if None
     split_k=None,   # parts of each sum; a good number if None
     **options,      # of the factory
 ):                  # `c`
