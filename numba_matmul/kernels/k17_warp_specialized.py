@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance', 'order_barrier', 'with_producer',
-           'c_bytes', 'shared_bytes', 'barrier_init', 'producer_loop', 'consumer_loop',
-           'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
+           'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
+           'order_barrier', 'with_producer', 'c_bytes', 'shared_bytes', 'barrier_init', 'producer_loop',
+           'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
+           'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from functools import cache
@@ -27,13 +28,60 @@ from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
+from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, mbarrier_arrive, mbarrier_init, mbarrier_wait,
-    setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_wait_group)
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, setmaxnreg_dec, setmaxnreg_inc,
+    tensor_map_address, wgmma_mma_async, wgmma_wait_group)
 from ..static import static, unrolled
 from . import k15_tensor_cores
-from .k16_tma_wgmma import ROW_MAJOR, RULES as RING_RULES, k_tile_loader, wgmma_multiplier
-from numba import cuda, uint16, uint32
+from .k16_tma_wgmma import (
+    BM, BN, BYTES_A, NEXT_A, NEXT_B, OF_A, OF_B, ROW_MAJOR, RULES as RING_RULES, STAGES, STAGE_BYTES, ZEROS,
+    k_tile_loader, short_epilogue, start_copies, wgmma_multiplier)
+from numba import cuda, uint16, uint32, uint64
+
+# %% ../../nbs/17_warp_specialized.ipynb #a17f0001
+@cuda.jit(launch_bounds=(384, 1))
+def short_specialized(map_a, map_b, c, k):
+    memory = cuda.shared.array(0, uint16, alignment=16)
+    ring = (shared_address(memory, uint64(0)) + 1023) // 1024 * 1024
+    full = ring + STAGE_BYTES * STAGES  # an mbarrier per stage: its k tile has landed
+    empty = full + 8 * STAGES           # and another: its k tile has been multiplied
+    map_a, map_b = global_address(map_a, uint64(0)), global_address(map_b, uint64(0))
+    thread = uint32(cuda.threadIdx.x)
+    row, col, k_tiles = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN, k // BK
+    if thread == 0:
+        for i in range(STAGES):
+            mbarrier_init(full + 8 * i, 1)
+            mbarrier_init(empty + 8 * i, 8)  # one arrival per warp of the consumers
+        fence_mbarrier_init()
+        fence_proxy_tensormap(map_a)
+        fence_proxy_tensormap(map_b)
+    cuda.syncthreads()
+
+    k_tile, stage, phase = 0, 0, 0
+    if thread < 128:  # the producer's warpgroup
+        if thread == 0:
+            while k_tile < k_tiles:
+                mbarrier_wait(empty + 8 * stage, 1 - phase)
+                mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)
+                start_copies(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, k_tile)
+                k_tile, stage = k_tile + 1, stage + 1
+                if stage == STAGES: stage, phase = 0, 1 - phase
+    else:  # the consumers, each for 64 rows
+        warpgroup, releases = thread // 128 - 1, thread % 32 == 0
+        acc, previous = ZEROS, 0
+        while k_tile < k_tiles:
+            mbarrier_wait(full + 8 * stage, phase)
+            here = ring + STAGE_BYTES * stage
+            a = OF_A | (here + BOX * warpgroup) // 16
+            b = OF_B | (here + BYTES_A) // 16
+            acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
+            if k_tile > 0 and releases: mbarrier_arrive(empty + 8 * previous)
+            k_tile, previous, stage = k_tile + 1, stage, stage + 1
+            if stage == STAGES: stage, phase = 0, 1 - phase
+        acc = wgmma_wait_group(acc)
+        short_epilogue(c, row + (thread - 128) // 32 * 16, col, acc)
 
 # %% ../../nbs/17_warp_specialized.ipynb #f24ff2fc
 class Mainloop(NamedTuple):
