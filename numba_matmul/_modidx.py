@@ -82,6 +82,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.exercises.e14': {},
             'numba_matmul.exercises.e15': {},
             'numba_matmul.exercises.e16': {},
+            'numba_matmul.exercises.e16b': {},
             'numba_matmul.exercises.e17': {},
             'numba_matmul.exercises.e18': {},
             'numba_matmul.exercises.e19': {},
