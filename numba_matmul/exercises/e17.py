@@ -127,8 +127,8 @@ def multiply(acc, ring, full, stage, phase, warpgroup):
                 mbarrier_arrive_expect_tx(full + 8 * stage, BYTES_A)
                 mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES - BYTES_A)
 """)) + ELSE + CONSUME + STORE,
-    "256 arrivals, one per thread": replaced(HEAD, ("empty + 8 * i, 8)", "empty + 8 * i, 256)")) + PRODUCE + ELSE
-        + replaced(CONSUME, (" and releases", "")) + STORE}
+    "256 arrivals, one per thread": replaced(HEAD, ("empty + 8 * i, 8)", "empty + 8 * i, 256)")) + PRODUCE
+        + ELSE + replaced(CONSUME, (" and releases", "")) + STORE}
 
 
 def produce(name, old, new, verdict): return Mutant(name, PRODUCE, replaced(PRODUCE, (old, new)), verdict)

@@ -56,9 +56,11 @@ def start_copies(a_ring, b_ring, stage, a, b, row0, col0, k0, thread):
     "Start to copy a k tile: rows of A from row0 on, columns of B from col0 on."
     row, col = thread // 8, thread % 8 * 8
     for s in range(0, BM, THREADS // 8):
-        cp_async(a_ring, stage * A_TILE + place(row + s, col), a, (row0 + row + s, k0 + col), 8, 8)
+        cp_async(a_ring, stage * A_TILE + place(row + s, col),
+                 a, (row0 + row + s, k0 + col), 8, 8)
     for s in range(0, BK, THREADS // 8):
-        cp_async(b_ring, stage * B_TILE + place(row + s, col), b, (k0 + row + s, col0 + col), 8, 8)
+        cp_async(b_ring, stage * B_TILE + place(row + s, col),
+                 b, (k0 + row + s, col0 + col), 8, 8)
 
 # %% ../../nbs/15_tensor_cores.ipynb #15a00017
 @cuda.jit
