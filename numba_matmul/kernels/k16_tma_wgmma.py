@@ -186,12 +186,12 @@ def wgmma_multiplier(
     tile,             # a `WgmmaTile`
     accumulate=True,  # do the accumulators go on, or start at zero?
 ):
-    """A device function: start to multiply a k tile that has come, by a warpgroup. On return the
+    """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
     steps = BK // 16
     scale_d = int(accumulate)
-    along_k, along_c = (OF_A, NEXT_A), (OF_B, NEXT_B)  # neighbours in a row of a tile
+    along_k, along_c = (OF_A, NEXT_A), (OF_B, NEXT_B)  # neighbors in a row of a tile
     of_a, next_a = along_c if tile.m_major_a else along_k
     of_b, next_b = along_k if tile.k_major_b else along_c
     transpose = 2 * tile.m_major_a + (1 - tile.k_major_b)
@@ -281,7 +281,7 @@ def plan_tma_wgmma(
     tile=None,  # a `WgmmaTile` that keeps `RULES`; `TILE` if None
     **options,  # factory options that override what the matrices imply
 ) -> Plan:
-    "A block for each tile of C, where the TMA can copy A and B; else kernel 15's."
+    "One block per tile of C if the TMA can copy A and B; otherwise kernel 15's plan."
     need_capability(KERNEL.capability, "wgmma")
     if tile is None: tile = TILE
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)

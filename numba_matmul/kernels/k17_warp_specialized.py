@@ -149,7 +149,7 @@ def order_barrier(
     its results while the second multiplies: where it waits, the wait, and the first one's arrival."""
     @cuda.jit(device=True)
     def pause_at(k_tiles, is_last_tile, warpgroup):
-        """The k tile before which a consumer waits; `k_tiles` if it does not. Only the main loop waits: where
+        """The k tile before which a consumer waits; `k_tiles` if it doesn't. Only the main loop waits: where
         sums are so short that this k tile is one of the prologue's, nobody does."""
         waits = is_last_tile and warpgroup == 1 and k_tiles > uint32(distance)
         return uint32(k_tiles - uint32(distance)) if waits else k_tiles
@@ -176,7 +176,7 @@ LARGE = WgmmaTile(bm=128, bn=256, stages=4)
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, {1: 240, 2: 232}  # by the number of consumers
 
 def with_producer(tile) -> int:
-    "Threads of a block of kernel 17: a warpgroup more than those that multiply."
+    "Threads of a block of kernel 17: those that multiply, and one more warpgroup."
     return tile.threads + 128
 
 def c_bytes(tile) -> int:
@@ -382,7 +382,7 @@ def plan_warp_specialized(
     blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ) -> Plan:
-    "Persistent blocks, where the TMA can copy A, B and C; else kernel 15's."
+    "Persistent blocks if the TMA can copy A, B and C; otherwise kernel 15's plan."
     need_capability(KERNEL.capability, "wgmma")
     if tile is None: tile = LARGE
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
