@@ -14,14 +14,17 @@ from sim_cases import refused, refuses
 
 from numba_matmul.arrays import from_bf16, to_bf16
 from numba_matmul.bench.verify import check_matmul
+from numba_matmul.gemm.tensor_maps import map_of
 from numba_matmul.gemm.tiles import BOX, WgmmaTile
 from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B
 from numba_matmul.kernels.k17_warp_specialized import RULES
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
-from numba_matmul.ptx.core import bind, shared_address, to_array
+from numba_matmul.ptx.core import bind, global_address, shared_address, to_array
 from numba_matmul.ptx.hopper import (
-    bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group, wgmma_wait_prior)
+    bar_sync, cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_async,
+    fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, wgmma_mma_async,
+    wgmma_wait_group, wgmma_wait_prior)
 from numba_matmul.registry import KERNELS
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -229,3 +232,36 @@ def test_a_kernel_of_tma_and_wgmma_with_a_mistake_is_refused(name):
     number, module, changed, match = MISTAKES[name]
     with pytest.raises((SimulatorError, ChildError), match=match):
         in_child(partial(hopper_product, number, module, **changed), simulator=True)
+
+
+@pytest.mark.parametrize("row_bytes", [128, 64, 32])
+def test_a_box_lies_swizzled_as_wide_as_its_rows(row_bytes):
+    "16 rows, of which the last one is outside of the matrix. Bits 7 and up of an address flip bits 4 and up."
+    columns, size = row_bytes // 2, 8 * row_bytes  # numbers of a row, and of the box
+    with_mbarrier = size + 4
+
+    @cuda.jit
+    def k(matrix_map, out):
+        box = cuda.shared.array(with_mbarrier, uint16, alignment=1024)
+        start, matrix = shared_address(box, uint64(0)), global_address(matrix_map, uint64(0))
+        full = uint32(start + 2 * size)
+        if cuda.threadIdx.x == 0:
+            mbarrier_init(full, 1)
+            fence_mbarrier_init()
+            fence_proxy_tensormap(matrix)
+            mbarrier_arrive_expect_tx(full, 2 * size)
+            cp_async_bulk_tensor_2d_global_to_shared(start, matrix, full, columns, 1)
+        cuda.syncthreads()
+        mbarrier_wait(full, 0)
+        for i in range(cuda.threadIdx.x, size, 32): out[i] = box[i]
+
+    def copied():
+        numbers = np.arange(16 * 2 * columns, dtype=np.uint16).reshape(16, -1)
+        matrix, out = cuda.to_device(numbers), np.zeros(size, np.uint16)
+        k[1, 32](map_of(matrix, 16, row_bytes), out)
+        return numbers, out
+    numbers, out = in_child(copied, simulator=True)
+    for row, col in np.ndindex(16, columns):
+        at = 2 * (row * columns + col)
+        at ^= (at >> 7 & row_bytes // 16 - 1) << 4
+        assert out[at // 2] == (numbers[row + 1, columns + col] if row < 15 else 0)

@@ -37,20 +37,20 @@ def ask_driver(
     return found[0] if found else None
 
 
-def _map_words(x, box_rows):
-    """The `MAP_WORDS` uint64 of a row-major matrix of 16-bit numbers, in boxes of 64 columns with the
-    128-byte swizzle. CUDA driver API, cuTensorMapEncodeTiled. `RuntimeError` if it refuses."""
+def _map_words(x, box_rows, row_bytes=128):
+    """The `MAP_WORDS` uint64 of a row-major matrix of 16-bit numbers, in boxes whose rows are as long as the
+    swizzle: 128, 64 or 32 bytes. CUDA driver API, cuTensorMapEncodeTiled. `RuntimeError` if it refuses."""
     rows, cols = map(int, x.shape)
     if config.ENABLE_CUDASIM:
-        return hopper.tensor_map(x._ary.ctypes.data, rows, cols, box_rows).view(np.uint64)
+        return hopper.tensor_map(x._ary.ctypes.data, rows, cols, box_rows, row_bytes).view(np.uint64)
     from cuda.bindings import driver as b
     made = ask_driver(
         b.cuTensorMapEncodeTiled,
         b.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, x.device_ctypes_pointer.value,
         [b.cuuint64_t(cols), b.cuuint64_t(rows)], [b.cuuint64_t(2 * cols)],
-        [b.cuuint32_t(64), b.cuuint32_t(box_rows)], [b.cuuint32_t(1)] * 2,
+        [b.cuuint32_t(row_bytes // 2), b.cuuint32_t(box_rows)], [b.cuuint32_t(1)] * 2,
         b.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        b.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        getattr(b.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{row_bytes}B"),
         b.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
         b.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
     return np.frombuffer(ctypes.string_at(made.getPtr(), 8 * MAP_WORDS), np.uint64)
@@ -69,10 +69,11 @@ class TensorMapWords:
 
 def map_of(
     x,              # (rows, cols), a device array that `gemm_args` has made
-    box_rows: int,  # of the box that a copy moves, 64 columns wide
+    box_rows: int,  # of the box that a copy moves
+    row_bytes: int = 128,  # of each of them, and of the swizzle: 128, 64 or 32
 ):                  # (16,) uint64, device array
     "The tensor map of a matrix in an array of its own, which a kernel has to fence."
-    return cuda.to_device(_map_words(x, box_rows))
+    return cuda.to_device(_map_words(x, box_rows, row_bytes))
 
 
 def tma_counts(

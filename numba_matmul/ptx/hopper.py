@@ -1,4 +1,4 @@
-"""One thread orders the copy of a whole tile, four warps together start a product: TMA and `wgmma`."""
+"""One thread issues the copy of a whole tile, four warps together start a product: TMA and `wgmma`."""
 import sys
 from functools import partial
 

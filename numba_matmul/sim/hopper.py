@@ -96,20 +96,21 @@ def mbarrier_wait(address, parity, frame):
 
 
 # A tensor map is 128 bytes that only the hardware understands. Here it has the address of the matrix, its
-# shape, and the rows of a box. A thread that uses it must have fenced it, unless it is among the kernel's
-# parameters. The swizzle depends on the address, as on the GPU.
+# shape, and a box's rows and bytes per row. A thread that uses it must have fenced it, unless it is among
+# the kernel's parameters. The swizzle depends on the address, as on the GPU.
 
 def tensor_map(
     address,     # of a row-major matrix of 16-bit numbers
     rows, columns,
-    box_rows,    # of a box, 64 columns wide
+    box_rows,    # of a box
+    row_bytes=128,  # of a box, and of the swizzle: 128, 64 or 32
 ) -> np.ndarray: # (128,) uint8
     "A stand-in for a tensor map. The matrix is in this process's memory, so the map holds only here."
     if address % 16 or columns % 8 or not 1 <= box_rows <= 256:
         raise SimulatorError(f"no tensor map for {columns} columns at {address}, boxes of {box_rows} "
                              "rows: the first two must be multiples of 16 bytes, and 256 is the most")
     found = np.zeros(16, np.uint64)
-    found[:5] = address, rows, columns, box_rows, os.getpid()
+    found[:6] = address, rows, columns, box_rows, os.getpid(), row_bytes
     return found.view(np.uint8)
 
 _PARAMETERS = {}  # words → the same in memory
@@ -123,38 +124,38 @@ def parameter_map(words):
     return np.uint64(address)
 
 def _described(address):
-    "The matrix that a tensor map describes, and the rows of a box."
+    "The matrix that a tensor map describes, and the rows of a box and the bytes of each."
     if int(address) not in getcurrent().maps:
         raise SimulatorError("a tensor map is used by a thread that has not fenced it: fence_proxy_tensormap",
                              "fence", of="tensor map")
-    described = np.frombuffer(ctypes.string_at(int(address), 40), np.uint64).tolist()
-    start, rows, columns, box_rows, process = described
+    described = np.frombuffer(ctypes.string_at(int(address), 48), np.uint64).tolist()
+    start, rows, columns, box_rows, process, row_bytes = described
     if process != os.getpid():
         raise SimulatorError("a tensor map of another process: have the host function called in "
                              "the child, with in_child, and not the kernel alone")
     numbers = (ctypes.c_uint16 * (rows * columns)).from_address(start)
-    return np.ctypeslib.as_array(numbers).reshape(rows, columns), box_rows
+    return np.ctypeslib.as_array(numbers).reshape(rows, columns), box_rows, row_bytes
 
-def _swizzled(addresses):
-    "Where the 16-bit numbers at `addresses` are after the 128-byte swizzle, counted in numbers."
-    return (addresses ^ (addresses >> 7 & 7) << 4) // 2
+def _swizzled(addresses, row_bytes=128):
+    "Where the 16-bit numbers at `addresses` are after the swizzle of so many bytes, counted in numbers."
+    return (addresses ^ (addresses >> 7 & row_bytes // 16 - 1) << 4) // 2
 
-def _box(address, rows):
+def _box(address, rows, row_bytes):
     "Where the numbers of a box are in shared memory, row by row."
     if address % 128:
         raise SimulatorError(f"a box begins at byte {address}, which is not a multiple of 128", "alignment")
-    return _swizzled(address + np.arange(rows * 128).reshape(rows, 64, 2)[:, :, 0])
+    return _swizzled(address + np.arange(0, rows * row_bytes, 2).reshape(rows, -1), row_bytes)
 
 def _signed(*numbers):
     "A box's row and column: they come as uint32, and may be negative."
     return np.array([int(x) & 0xFFFFFFFF for x in numbers], np.uint32).view(np.int32).tolist()
 
-def _covered(matrix, row, column, rows):
+def _covered(matrix, row, column, rows, columns):
     "The part of a matrix that a box covers, and the part of the box that is inside."
     if column % 8:
         raise SimulatorError(f"a box begins at column {column}: an illegal instruction on a GPU, which wants "
                              "a multiple of 16 bytes", "alignment")
-    part = matrix[max(row, 0):max(row + rows, 0), max(column, 0):max(column + 64, 0)]
+    part = matrix[max(row, 0):max(row + rows, 0), max(column, 0):max(column + columns, 0)]
     top, left = max(-row, 0), max(-column, 0)
     return part, (slice(top, top + part.shape[0]), slice(left, left + part.shape[1]))
 
@@ -165,11 +166,11 @@ def load_box(target, map_address, barrier_address, column, row):
     if not barrier.fenced:
         raise SimulatorError("a copy is told of an mbarrier that it may not see yet: fence_mbarrier_init",
                              "fence", of="mbarrier")
-    matrix, rows = _described(map_address)
-    part, inside = _covered(matrix, *_signed(row, column), rows)
-    values, memory = np.zeros((rows, 64), np.uint16), thread.block.memory
+    matrix, rows, row_bytes = _described(map_address)
+    part, inside = _covered(matrix, *_signed(row, column), rows, row_bytes // 2)
+    values, memory = np.zeros((rows, row_bytes // 2), np.uint16), thread.block.memory
     values[inside] = part
-    places = _box(int(target), rows).ravel()
+    places = _box(int(target), rows, row_bytes).ravel()
     # nothing else may use the target
     taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
     leaving = memory.leaving and not memory.leaving.isdisjoint(places.tolist())
@@ -322,12 +323,12 @@ def fence_proxy_async():
 def store_box(map_address, source, column, row):
     "Start to copy a box to a matrix. It is read as late as possible: when a thread waits for that."
     thread = getcurrent()
-    matrix, rows = _described(map_address)
+    matrix, rows, row_bytes = _described(map_address)
     row, column = _signed(row, column)
     if row < 0 or column < 0:
         raise SimulatorError(f"a box is stored from row {row} and column {column} on: an illegal instruction "
                              "on a GPU, where only loads may begin before 0", "bounds", negative=True)
-    places = _box(int(source), rows)
+    places = _box(int(source), rows, row_bytes)
     for other in thread.block.threads:
         # a thread's own stores need a fence, those of others a barrier after it
         early = {*other.stored, *(other.fenced if other is not thread else ())}
@@ -335,7 +336,7 @@ def store_box(map_address, source, column, row):
             raise SimulatorError(f"a box is sent, and what {other} has written to it may not be "
                                  "seen yet: fence_proxy_async, and then a barrier", "fence", of="store")
     thread.block.memory.leaving.update(places.flat)
-    thread.sends[-1].append((_covered(matrix, row, column, rows), places))
+    thread.sends[-1].append((_covered(matrix, row, column, rows, row_bytes // 2), places))
 
 def cp_async_bulk_commit_group():
     "Close the running thread's open group of stores."
