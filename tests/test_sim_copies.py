@@ -128,8 +128,8 @@ def test_the_tma_copies_what_is_inside(row, column):
 
 
 def test_a_box_that_begins_where_a_gpu_cannot_is_refused():
-    with pytest.raises(SimulatorError, match="begins at column 4: an illegal instruction"):
+    with pytest.raises(SimulatorError, match="starts at column 4: an illegal instruction"):
         in_child(boxes_at_the_edges, 0, 4, simulator=True, keep=True)
     for row, column in (-3, 0), (0, -8):
-        with pytest.raises(SimulatorError, match=f"stored from row {row} and column {column} on: an illegal"):
+        with pytest.raises(SimulatorError, match=f"stored at row {row}, column {column}: an illegal"):
             in_child(boxes_at_the_edges, row, column, (0, 0), simulator=True, keep=True)

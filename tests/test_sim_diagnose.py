@@ -48,8 +48,8 @@ def test_diagnose_is_the_launch(capsys):
                  r"3 of 4 elements of out were never written: the first is out\[0, 1\]"):
         assert re.search(text, message), (text, message)
     odd = diagnose(forgets[1, (2, 2)], X, X, X)
-    for text in ("2 dynamic shared arrays of forgets begin at the same byte", "y was never written",
-                 "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads"):
+    for text in ("2 dynamic shared arrays of forgets start at the same byte", "y was never written",
+                 "z is never used", r"cuda.grid\(1\) only counts along x, so 2 threads"):
         assert re.search(text, odd), (text, odd)
     assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
 
@@ -68,10 +68,10 @@ def stuck(x):
 
 def test_slow_is_told_from_stuck():
     message = diagnose(slow[1000, 4], np.zeros(4000), timeout=2)
-    assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in all. "
-                     "It's slow, but.*smaller shape", message), message
+    assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in total. "
+                     "It's slow but.*smaller shape", message), message
     message = diagnose(stuck[3, 4], np.zeros(4), timeout=2)
-    assert re.search(r"block 1 of 3 .*does a loop never end\? It's at line \d+ of stuck: while x\[0\] == 0",
+    assert re.search(r"block 1 of 3 .*an endless loop\? It's at line \d+ of stuck: while x\[0\] == 0",
                      message), message
 
 
@@ -82,8 +82,8 @@ def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
     last[40, 1](X.copy())
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("last")]
     assert 2 <= len(lines) <= 6
-    assert re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in all. "
-                        "A smaller shape takes less.", lines[0])
+    assert re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in total. "
+                        "A smaller shape is faster.", lines[0])
 
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")

@@ -44,7 +44,7 @@ def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
 
 @pytest.mark.parametrize("call", [simulate, diagnose], ids=["simulate", "diagnose"])
 @pytest.mark.parametrize("launch,args,error,match", [
-    (True, (), TypeError, "True is no kernel: pass kernel"), (None, (), TypeError, "None is no kernel"),
+    (True, (), TypeError, "True isn't a kernel: pass kernel"), (None, (), TypeError, "None is no kernel"),
     ("add", (), TypeError, "'add' is no kernel"), (1, ((64, 64, 64),), TypeError, "1 is no kernel"),
     (undecorated, (X, X), TypeError, "undecorated is no kernel.*@cuda.jit"),
     (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"),
@@ -62,7 +62,7 @@ def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, ar
     ("sgemm_naive", (8, 8, 8), TypeError, "got 'sgemm_naive'"),
     (add, (8, 8, 8), TypeError, "got the kernel add"),
     (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (5, (8, 8, 8), TypeError, "got 5"),
-    (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) is no host function.*@cuda.jit"),
+    (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) isn't a host function.*@cuda.jit"),
     *((sgemm_naive, shape, ValueError, f"three whole numbers, got {re.escape(repr(shape))}")
       for shape in ((8, 8), 8, (8, 8, -8), (8, 8, 0.5))),
 ], ids=["a boolean", "None", "a name", "a kernel", "a launch", "a number", "no decorator", "two sizes",
@@ -139,7 +139,7 @@ def test_a_signature_is_what_a_launch_must_have():
     wide, square = X.astype(np.float64), X.reshape(8, 8)
     for args in (wide, out, 3), (square, out, 3), (X, out, out), (X, 5, 3):
         with pytest.raises(TypeError,
-                           match="k was compiled for .*int32.*, and is launched with .*pass those"):
+                           match="k was compiled for .*int32.*, but launched with .*pass those"):
             k[1, 64](*args)
     assert "k was compiled for" in diagnose(k[1, 64], wide, out, 3)
     assert diagnose(k[1, 64], X, out, 3).startswith("No mistake found.")
@@ -156,8 +156,8 @@ def test_a_signature_is_what_a_launch_must_have():
         assert wide[0] == stored, (signature, x)
     @cuda.jit(["void(float32[::1], int32)", "void(float32[::1], float32)"])
     def either(out, n): out[0] = n
-    with pytest.raises(TypeError, match="more than one fits"): either[1, 1](out, 1.5)
-    with pytest.raises(TypeError, match="a kernel returns int32, and it cannot"): cuda.jit("int32(int32[:])")
+    with pytest.raises(TypeError, match="several match"): either[1, 1](out, 1.5)
+    with pytest.raises(TypeError, match="returns int32, which kernels can't"): cuda.jit("int32(int32[:])")
     with pytest.raises(NameError, match="flot32"): cuda.jit("void(flot32[:])")
 
 

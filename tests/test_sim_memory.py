@@ -13,7 +13,7 @@ from numba_matmul.ptx.core import load4, store4
 from numba_matmul.sim.launch import simulate
 
 ONES = "s = cuda.local.array((2, 4), float32)\ns.fill(1)\n"
-COPIED, UNWRITTEN = "a slice takes one number for all of its elements", "is read before it was written"
+COPIED, UNWRITTEN = "a slice can only be assigned a single number", "is read before it was written"
 REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and what the simulator says
     # Indices
     "global array below": ("x[i - 3] = 1", "negative"),
@@ -42,8 +42,8 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     "other type of local": (ONES + "out[0] = s.view(np.int32)[0, 0]",
                             "view of float32 as int32 here: libdevice"),
     "reshape of transposed": (ONES + "out[0] = s.T.reshape(8)[0]", "would copy"),
-    "reshape of columns": (ONES + "out[0] = s[:, 1:].reshape(6)[0]", "reshape of a part"),
-    "reshape of every second": ("out[0] = x[::2].reshape(2, 2)[0, 0]", "reshape of a part"),
+    "reshape of columns": (ONES + "out[0] = s[:, 1:].reshape(6)[0]", "reshape of a slice"),
+    "reshape of every second": ("out[0] = x[::2].reshape(2, 2)[0, 0]", "reshape of a slice"),
 }
 
 
@@ -172,7 +172,7 @@ def test_dynamic_arrays_are_one_memory():
     other = X.reshape(-1, 2)[:, ::-1].ravel()
     assert np.array_equal(simulate(k[1, 64, 0, 512], X, X.copy(), 0)[1], 2 * other + 1)
     refused(k[1, 64, 0, 512], X, X.copy(), 1,
-            match="written through one, and overwritten through other .*at line .*begin at the same byte")
+            match="written through one, then overwritten through other .*at line .*start at the same byte")
     assert np.array_equal(simulate(k[1, 64, 0, 512], X, X.copy(), 2)[1],
                           (other.view(np.int32) >> 23) + (np.arange(64) ^ 1) + 5)
 
@@ -190,4 +190,4 @@ def test_a_wide_access_needs_a_shared_array_that_is_declared_for_it():
         assert np.array_equal(simulate(kernel(alignment), X[:8], np.zeros(2, np.float32))[1], X[[0, 7]])
     for alignment in None, 4, 8:
         refused(kernel(alignment), X[:8], np.zeros(2, np.float32),
-                match=r"16 bytes to tile, which is declared for [48]: .*alignment=16")
+                match=r"16 bytes to tile, which is only aligned to [48]: .*alignment=16")

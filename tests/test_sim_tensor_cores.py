@@ -77,7 +77,7 @@ def test_a_wrong_load_of_matrices_is_refused(options, match):
     refused(warp_product(1, 2, **options)[1, 32], a.ravel(), b.ravel(), np.zeros(256, np.uint16), match=match)
 
 
-@refuses(32, np.zeros(1), match="needs all 32 lanes, and 31 are there")
+@refuses(32, np.zeros(1), match="needs all 32 lanes, but only 31 are here")
 @cuda.jit
 def test_a_warp_that_is_not_complete_cannot_multiply(a):
     z, u = np.float32(0), np.uint32(0)
@@ -137,7 +137,7 @@ def test_factors_that_threads_have_stored_are_fenced_before_a_product(fenced, me
     if fenced and met: assert in_child(product_of_stored_factors, fenced, met, simulator=True) == {64.0}
     else:
         with pytest.raises(SimulatorError,
-                           match="a factor is multiplied that .* has stored.*fence_proxy_async"):
+                           match="wgmma reads an operand that .* stored.*fence_proxy_async"):
             in_child(product_of_stored_factors, fenced, met, simulator=True)
 
 
@@ -182,8 +182,8 @@ def box_of_the_other(storage, warpgroup):
 
 K16, K17, EPILOGUE = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized", "gemm.epilogue"
 K19, UNWAITED = "kernels.k19_float32_on_tensor_cores", "has not waited for its products"
-UNSEEN, READ = "may not be seen yet: fence_proxy_async", "is written while a store may still read it"
-NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "overwritten after the product was started"
+UNSEEN, READ = "may not be visible yet: fence_proxy_async", "is written while a store may still read it"
+NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "an operand still being multiplied was overwritten"
 ODD_BOXES = {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
 MISTAKES = {  # kernel, module, what is changed in it, and what the simulator says
     # What a kernel lacks

@@ -98,7 +98,7 @@ def test_static_and_dynamic_shared_memory_count_together():
         tile = cuda.shared.array(4096, float32)
         tile[0] = out[0] = 1
     said = in_child(partial(races, k[1, 1, 0, OptIn(216 * 2**10 + 16)], np.zeros(1)), simulator=True)
-    assert said.startswith("237584 bytes of shared memory, static and dynamic together")
+    assert said.startswith("237584 bytes of shared memory, static plus dynamic")
     simulate(k[1, 1, 0, OptIn(211 * 2**10)], np.zeros(1))
 
 
