@@ -132,13 +132,13 @@ def my_naive(x, y, z):
 SUM = "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    "
 TOLD = {  # a body of kernel 1 → its verdict, what it finds, and what it hints at
     "for i in range(x.shape[1]): acc += x[row, i] * y[i, z.shape[1] - 1 - col]\n    z[row, col] = acc":
-        ("correct", "right numbers in the wrong places: first z[0, 0], which has what belongs into z[0, 9]",
-         "row and column exchanged"),
+        ("correct", "right numbers in the wrong places: first z[0, 0], which holds the value for z[0, 9]",
+         "row and column swapped"),
     SUM + "z[row, col] += acc": ("correct", "NaN, and each was stored", "NaN + x is NaN"),
     "if row > 0: z[row, col] = acc": ("correct", "are wrong: first z[0, 0] = nan", ""),
     "if acc < 0: z[row, col] = acc":
         ("correct", "330 of 330 elements were never written", "which thread stores"),
-    "z[row, col] = acc\n    return acc": ("compiles", "line 7 returns a value", "store it in an element"),
+    "z[row, col] = acc\n    return acc": ("compiles", "line 7 returns a value", "store it in an array"),
     SUM + "z[row, col] = np.dot(x[row], y[:, col])": ("compiles", "np.dot", "a loop of its own")}
 
 
@@ -195,7 +195,7 @@ WRONG = {  # by verdicts that only a careless judge would leave out
 @pytest.mark.parametrize("verdict", WRONG)
 def test_a_result_twice_and_a_changed_input_are_told(verdict):
     found = graded("00a", f"@cuda.jit\ndef my_saxpy(alpha, x, y, out):\n    i = cuda.grid(1){WRONG[verdict]}")
-    assert found.name == verdict and ("only to be read" in found.found) == (verdict == "correct")
+    assert found.name == verdict and ("read-only" in found.found) == (verdict == "correct")
 
 
 @pytest.mark.parametrize("error, passes", [(3e-6, True), (1e-4, False)])
@@ -216,7 +216,7 @@ def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
     subject = ALL[key].build("reference")
     if key == "09": subject.__globals__["my_tile"] = GroupTile(128, 128, 16, 4, 4, 4)
     board = exercise.grade(key, subject)
-    assert board.passed and "not judged: it is counted in the machine code" in repr(board)
+    assert board.passed and "not judged: this is counted in the machine code" in repr(board)
 
 
 @pytest.mark.parametrize("key, verdict", [
@@ -243,7 +243,7 @@ def test_a_function_of_the_readers_own_has_the_constants_of_each_case():
     one = ALL["11"]
     helper = "@cuda.jit(device=True)\ndef ahead(k0): return k0 + BK\n\n"
     source = helper + one.solutions["reference"].replace("        k0 += BK\n", "        k0 = ahead(k0)\n")
-    assert outcome(one, rewritten(one, source))[1] == "passes, and must not"
+    assert outcome(one, rewritten(one, source))[1] == "passes, but must not"
 
 
 def test_a_kernel_with_more_registers_than_its_pages_block_may_have_is_refused():

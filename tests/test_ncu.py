@@ -51,7 +51,7 @@ def test_without_a_profile_the_tables_say_so(monkeypatch):
     assert "0 predictions" in agreement(NAIVE, differing=True)
     for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"),
                  lambda: stalls("sgemm_naive")):
-        with pytest.raises(NcuError, match="no profile is recorded: run make gpu STAGE=ncu"): call()
+        with pytest.raises(NcuError, match="no recorded profile: run make gpu STAGE=ncu"): call()
     profile = {"shared load wavefronts": 0, "shared store wavefronts": 0, "cycles": 1}
     card |= dict(profiles=dict(sgemm_naive=profile), speed=[])
     assert "| sgemm_naive | not counted yet" in shared_memory_bound("sgemm_naive")  # no speed at that size

@@ -98,7 +98,7 @@ def test_two_barriers_on_one_line_are_two_places():
     x = np.zeros(64, np.int32)
     assert simulate(k[1, 64], x, 0)[0].tolist() == [3 * (63 - i) for i in range(64)]
     refused_cases(k[1, 64], x, cases={
-        1: r"not reached by all.* 32 of 64 .*column 17, called at column 25\); 32 of 64.*called at column 51",
+        1: r"not all threads.* 32 of 64 .*column 17, called at column 25\); 32 of 64.*called at column 51",
         2: r"syncthreads_or\(0\) \(column 32\).*\(column 70\).*different columns of one line",
         3: "32 of 64 threads wait at .*column 36.*32 of 64",
         4: "exchange values at different columns of one line"})

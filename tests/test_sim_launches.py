@@ -44,9 +44,9 @@ def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
 
 @pytest.mark.parametrize("call", [simulate, diagnose], ids=["simulate", "diagnose"])
 @pytest.mark.parametrize("launch,args,error,match", [
-    (True, (), TypeError, "True isn't a kernel: pass kernel"), (None, (), TypeError, "None is no kernel"),
-    ("add", (), TypeError, "'add' is no kernel"), (1, ((64, 64, 64),), TypeError, "1 is no kernel"),
-    (undecorated, (X, X), TypeError, "undecorated is no kernel.*@cuda.jit"),
+    (True, (), TypeError, "True isn't a kernel: pass kernel"), (None, (), TypeError, "None isn't a kernel"),
+    ("add", (), TypeError, "'add' isn't a kernel"), (1, ((64, 64, 64),), TypeError, "1 isn't a kernel"),
+    (undecorated, (X, X), TypeError, "undecorated isn't a kernel.*@cuda.jit"),
     (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"),
     (half[1, 1], (X,), TypeError, "half is a device function"),
     (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"),
@@ -143,7 +143,7 @@ def test_a_signature_is_what_a_launch_must_have():
             k[1, 64](*args)
     assert "k was compiled for" in diagnose(k[1, 64], wide, out, 3)
     assert diagnose(k[1, 64], X, out, 3).startswith("No mistake found.")
-    refused(k[1, 64], X, out, 2**40, match="1099511627776 is no int32")
+    refused(k[1, 64], X, out, 2**40, match="1099511627776 isn't a valid int32")
     assert machine_code(k, "void(float32[::1], float32[::1], int32)").registers > 0
 
     def store(out, x): out[0] = x

@@ -121,10 +121,10 @@ class Driver:
     (Driver(), "13.0.0", None),
     (Driver(version=13020, capability=(12, 0)), "13.5.0", None),
     (Driver(version=12040, capability=(7, 0)), "12.9.1", None),
-    (Driver(version=12040), "13.0.0", "knows CUDA 12.4"),
+    (Driver(version=12040), "13.0.0", "supports CUDA 12.4"),
     (Driver(capability=(6, 1)), "13.0.0", "compute capability 6.1"),
-    (Driver(gpus=0), "13.0.0", "finds no GPU"),
-    (Driver(init=100), "13.0.0", "finds no GPU"),
+    (Driver(gpus=0), "13.0.0", "doesn't find a GPU"),
+    (Driver(init=100), "13.0.0", "doesn't find a GPU"),
 ])
 def test_a_gpu_counts_if_the_driver_can_use_it(monkeypatch, driver, bindings, reason):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
@@ -218,10 +218,10 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
     (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
     (("--size", "big"), "--size"), (("--size", ""), "--size ''"), (("--size", "64x32"), "--size"),
     (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
-    (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"),
+    (("--size", "64", "--shape", "1", "2", "3"), "only one of them"), (("--shape", "1", "0", "1"), "--shape"),
     (("--runs", "0"), "--runs"), (("--tune", "3"), "9, 10, 11, 12"), (("--plot", ""), "--plot ''"),
     (("--plot", "speeds.doc"), ".png or .svg or .pdf"),
-    (("--plot", "no/such/folder/speeds.png"), "cannot be written"), (("--json", ""), "--json"),
+    (("--plot", "no/such/folder/speeds.png"), "can't be written"), (("--json", ""), "--json"),
 ])
 def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys):
     def asked(*_, **__): pytest.fail("asked after the work has begun")
@@ -286,7 +286,7 @@ def test_ctrl_c_is_answered_in_one_line():
     code = ("import os, signal, numba_matmul\nfrom numba_matmul import ladder\nladder.in_child = lambda *_, "
             "**__: os.kill(os.getpid(), signal.SIGINT)\nladder.main()")
     done = python(code)
-    assert done.returncode == 1 and done.stderr == "Interrupted: only what had ended is kept.\n"
+    assert done.returncode == 1 and done.stderr == "Interrupted: only finished results are kept.\n"
 
 
 def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
@@ -294,7 +294,7 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
     def needing(*several): return [kernel for kernel in kernels if kernel.capability in several]
     assert ladder_module._able(kernels, (7, 5)) == needing((0, 0))
     said = capsys.readouterr().out
-    assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in said
+    assert "sgemm_async_copy is skipped: it needs compute capability 8.0, but this GPU has 7.5" in said
     assert (ladder_module._able(kernels, (8, 0)) == needing((0, 0), (8, 0))
             and ladder_module._able(kernels, (9, 0)) == kernels)
     assert ladder_module._able(kernels, (10, 0)) == needing((0, 0), (8, 0))  # wgmma is for sm_90a alone
@@ -305,8 +305,8 @@ def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
     assert [kernel.name for kernel in kernels if not ladder_module._fits(kernel, (7, 4097, 64))] == [
         "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized", "sgemm_tensor_cores"]
     said = capsys.readouterr().out
-    assert "bf16_gemm_tma_wgmma is left out at 7×4097×64: n and k must be multiples of 8" in said
-    assert "sgemm_tensor_cores is left out at 7×4097×64: sgemm_stream_k does the work" in said
+    assert "bf16_gemm_tma_wgmma is skipped at 7×4097×64: n and k must be multiples of 8" in said
+    assert "sgemm_tensor_cores is skipped at 7×4097×64: sgemm_stream_k does the work" in said
     assert all(ladder_module._fits(kernel, (4096, 4096, 4096)) for kernel in kernels)
 
 

@@ -174,7 +174,7 @@ def a_lane_names_others_only(x, out):
     out[i] = cuda.shfl_sync(0xFFFF, x[i], 3)
 
 
-@wrong("masks", "different lines|not reached by all", 1, 32, one_in_one_out(32))
+@wrong("masks", "different lines|not all threads reach", 1, 32, one_in_one_out(32))
 @cuda.jit
 def all_lanes_are_named_in_two_branches(x, out):
     i = cuda.threadIdx.x

@@ -294,7 +294,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         for what, dims, most in limits:
             if not all(0 < n <= limit for n, limit in zip(dims, most)):
                 raise SimulatorError(f"a {what} of {tuple(dims)}: "
-                                     f"each dimension must be between 1 and {most}")
+                                     f"each dimension must be at least 1 and at most {most}")
         if bound and threads > bound:
             raise SimulatorError(f"a block of {threads} threads breaks the promise launch_bounds={bounds}")
         if not 0 <= self.dynshared_size <= DYNAMIC_SHARED_LIMIT:
