@@ -181,7 +181,7 @@ def write_card(
     if not isinstance(card, dict) or "gpu" not in card:
         raise ValueError(f"{card!r:.60} isn't a result card: expected a dict that names a GPU under \"gpu\"")
     if card["gpu"] != _here():
-        raise ValueError(f"only a {card['gpu']} can change its card, and this is "
+        raise ValueError(f"only an {card['gpu']} can change its card, and this is "
                          f"{_here() or 'a machine without a GPU'}")
     if not (path or CHECKOUT):
         raise ValueError("the course's checkout isn't here, so there is no card to change: "

@@ -128,7 +128,7 @@ def test_only_its_gpu_changes_a_card_and_other_fields_stay(results, monkeypatch)
     path = keep(results, minimal_card() | dict(tuned={}))
     before = path.read_bytes()
     monkeypatch.setattr(cards, "_here", lambda: None)
-    with pytest.raises(ValueError, match="only one Invented GPU can change its card, "
+    with pytest.raises(ValueError, match="only an Invented GPU can change its card, "
                                          "and this is a machine without a GPU"):
         cards.write_card(dict(gpu="Invented GPU", experiments={}))
     monkeypatch.setattr(cards, "_here", lambda: "Another GPU")
@@ -265,7 +265,7 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
 
 def test_readme_without_a_card_is_refused(results, capsys):
     with pytest.raises(SystemExit): ladder.main(readme=True)
-    assert "make gpu STAGE=ladder comes first" in capsys.readouterr().err
+    assert "run make gpu STAGE=ladder first" in capsys.readouterr().err
     keep(results, minimal_card(size=512))
     with pytest.raises(SystemExit): ladder.main(readme=True)
 

@@ -49,8 +49,8 @@ def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
     (undecorated, (X, X), TypeError, "undecorated isn't a kernel.*@cuda.jit"),
     (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"),
     (half[1, 1], (X,), TypeError, "half is a device function"),
-    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"),
-    (add[1, 8], (X,) * 4, TypeError, "and 4 were given"),
+    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), but 2 were given"),
+    (add[1, 8], (X,) * 4, TypeError, "but 4 were given"),
 ], ids=["a boolean", "None", "a name", "a number and a shape", "no decorator", "no configuration",
         "a device function", "too few arguments", "too many arguments"])
 def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, args, error, match, no_child):

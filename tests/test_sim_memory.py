@@ -38,7 +38,7 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     # Views
     "shorter type": ("out[0] = x.view(np.int16)[0]", "view float32 as int16 here: pass x.view"),
     "longer type of shared": ("s = cuda.shared.array((2, 4), float32)\nout[0] = s.view(np.int64)[0, 0]",
-                              "view float32 as int64 here: dynamic shared memory"),
+                              "view float32 as int64 here: declare dynamic shared memory"),
     "other type of local": (ONES + "out[0] = s.view(np.int32)[0, 0]",
                             "view float32 as int32 here: libdevice"),
     "reshape of transposed": (ONES + "out[0] = s.T.reshape(8)[0]", "would copy"),

@@ -219,5 +219,5 @@ def test_special_numbers_go_through_the_activations():
 @pytest.mark.parametrize("option", ["read_c", "scaled"])
 def test_the_epilogue_of_a_layer_refuses_alpha_and_beta(option):
     options = dict(predicated=False, read_c=False, scaled=False, bias=True, activation="relu", residual=False)
-    with pytest.raises(ValueError, match="a layer has no alpha and no beta"):
+    with pytest.raises(ValueError, match="a layer doesn't have alpha or beta"):
         fused_epilogue(WARP_SPECIALIZED.tiles.tile, **options | {option: True})
