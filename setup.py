@@ -1,4 +1,4 @@
-"Everything is said in settings.ini; this file only hands it to setuptools."
+"Passes the settings in settings.ini to setuptools."
 from configparser import ConfigParser
 from pathlib import Path
 from setuptools import find_packages, setup
@@ -10,7 +10,7 @@ cfg = ini["DEFAULT"]
 
 
 def lines(key):
-    "The requirements under `key`, one a line, without comments."
+    "The requirements under `key`, one per line, without comments."
     return [line.strip() for line in cfg[key].splitlines()
             if line.strip() and not line.strip().startswith("#")]
 

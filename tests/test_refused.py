@@ -65,7 +65,7 @@ def test_a_tensor_on_another_gpu_is_refused():
         return Tensor()
     with pytest.raises(ValueError, match="on cuda:1; expected an array on the current GPU, cuda:0"):
         device_matrix("a", tensor_on(1), "float32")
-    with pytest.raises(ValueError, match="a matrix, two dimensions"):
+    with pytest.raises(ValueError, match="a matrix with two dimensions"):
         device_matrix("a", tensor_on(0), "float32")
 
 
@@ -86,7 +86,7 @@ def test_a_factor_is_any_number_that_float32_holds(name):
         assert np.array_equal(taken(value), np.float32(value), equal_nan=True), value
     beyond = np.nextafter(LARGEST, np.inf)
     for value in 1e300, -1e300, 10**400, -10**400, beyond, -beyond:
-        with pytest.raises(ValueError, match=f"{name} is .*, which exceeds the range of float32"): taken(value)
+        with pytest.raises(ValueError, match=f"{name} is .*, which exceeds the range of"): taken(value)
     for value in "2", None, 1j, [1.0], np.array([2.0]), np.complex64(1), to_d(random(1)):
         with pytest.raises(TypeError, match=f"{name} is .*; expected a number"): taken(value)
 
@@ -225,7 +225,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_launched(kernel, 
         cases.append((ValueError, "schedule", ["fast", None, (2, 3, 1, 3, 1), [1]], "a MainloopSchedule"))
     if "epilogue" in factory:
         wrong = ["fused", "fused_bias", "late", "", None, 1, ["staged"]]
-        cases.append((ValueError, "epilogue", wrong, "there are overlapped, staged, direct"))
+        cases.append((ValueError, "epilogue", wrong, "expected overlapped or staged or direct"))
     for shape in (4, 8, 8), (4, 6, 5), (0, 8, 8), (4, 8, 0):
         a, b = good(kernel, *shape)
         for error, name, values, text in cases:
@@ -242,7 +242,7 @@ def test_options_that_cannot_be_are_refused_before_anything_is_launched(kernel, 
     ("sgemm_stream_k", dict(blocks=10**6), "blocks is 1000000; expected at most"),
     ("bf16_gemm_warp_specialized", dict(epilogue="split_k"), "call bf16_gemm_past_cublas"),
     ("bf16_gemm_past_cublas", dict(epilogue="late"),
-     "epilogue is 'late'; there are overlapped, staged, direct, split_k"),
+     "epilogue is 'late'; expected overlapped or staged or direct or split_k"),
 ], ids=str)
 def test_an_option_that_cannot_work_is_refused_with_the_reason(name, option, text):
     with pytest.raises(ValueError, match=text): ALL[name](*good(ALL[name], 8, 8, 8), **option)

@@ -77,7 +77,7 @@ def test_the_environment_holds_the_tested_set():
     "Else these tests look at other packages than those that are named."
     named = pins(".venv/constraints.txt")  # without NVIDIA's packages where the driver is one of CUDA 12
     assert not [f"{name} {found}" for name in named
-                if (found := version_of(name)) and not installed(name)], "call make"
+                if (found := version_of(name)) and not installed(name)], "run make"
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -225,8 +225,8 @@ def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, proj
         assert first.startswith("Setting up .venv with Python")
         assert (done.returncode == 2 and "ERROR: " in done.stderr and "setuptools" in done.stderr
                 and "Traceback" not in done.stdout + done.stderr)
-        assert (last[-2].startswith("pip could not install the packages; its reason is above. ")
-                and last[-2].endswith("make again: it goes on from here."))
+        assert (last[-2].startswith("pip couldn't install the packages; see its reason above. ")
+                and last[-2].endswith("make again: it continues from here."))
         assert not (project.root/".venv"/"ready").exists()
         for size in sizes: assert size in done.stdout
         assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
@@ -244,13 +244,13 @@ def test_what_pip_says_is_shown_and_its_status_kept(project):
     (project.root/".venv"/"lib"/"python3"/"site-packages"/"torch").mkdir(parents=True)
     done = project("setup")
     assert done.returncode == 0 and not done.stderr and ready.exists(), done.stderr
-    assert told(done)[:2] == ["Bringing .venv up to date with settings.ini and constraints.txt",
+    assert told(done)[:2] == ["Updating .venv to match settings.ini and constraints.txt",
                               "Downloading torch (526.6 MB)"]
     script(project.root/".venv"/"bin"/"python", PIP + "echo 'ERROR: No space left on device' >&2; exit 3\n")
     os.utime(ready, (0, 0))  # of an older constraints.txt
     done = project("setup")
     assert (done.returncode == 2 and not ready.exists()
-            and done.stderr.startswith("ERROR: No space left on device\npip could not install the packages"))
+            and done.stderr.startswith("ERROR: No space left on device\npip couldn't install the packages"))
 
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
