@@ -1,4 +1,4 @@
-"What tests of kernels share: each kernel by its name, random matrices, and a kernel that multiplies two."
+"Shared by the kernel tests: each kernel by name, random matrices, and a kernel that multiplies two."
 import numpy as np
 import pytest
 from numba import cuda

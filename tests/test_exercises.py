@@ -1,7 +1,7 @@
-"""The judge is judged: correct solutions pass, and wrong ones fail, each by the verdict that it names.
+"""The judge is judged: correct solutions pass, and each wrong one fails with its own verdict.
 
-`make grade` judges all of them. Here it's each exercise's correct solutions, and two mutants that change from
-time to time."""
+`make grade` judges all of them. This test covers each exercise's correct solutions, and two mutants that
+change from time to time."""
 import hashlib
 import json
 import linecache
@@ -22,7 +22,7 @@ ALL = exercises()
 
 
 def some_mutants(one):
-    "Two of them, by a hash over the exercise."
+    "Two of them, chosen by a hash of the exercise."
     text = repr([one.solutions, [(m.name, m.old, m.new) for m in one.mutants]])
     def rank(mutant): return hashlib.sha256((text + mutant.name).encode()).digest()
     return sorted(one.mutants, key=rank)[:2]
@@ -39,7 +39,7 @@ def test_a_variant_comes_out_as_it_should(one, variant):
 
 @pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_whole(one):
-    "Enough variants, all different. Each mutant changes a text that is there, and names a verdict there is."
+    "Enough variants, all different. Each mutant changes a text that exists, and names an existing verdict."
     assert len(one.mutants) >= 15 and len(one.solutions) >= 3 and "reference" in one.solutions
     sources = [one.source(variant) for variant in exercise.variants(one)]
     assert len(set(sources)) == len(sources) and len({m.name for m in one.mutants}) == len(one.mutants)
@@ -50,7 +50,7 @@ def test_an_exercise_is_whole(one):
 
 @pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_in_its_lesson(one):
-    "Its page calls grade on a function of that name, in which there is a hole."
+    "Its page calls grade on a function with that name and a hole in it."
     for path in (ROOT/"nbs").glob(f"{one.key[:2]}_*.ipynb"):
         cells = json.loads(path.read_text())["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
@@ -70,7 +70,7 @@ def rewritten(one, source, verdict=""):
 
 
 def graded(key, source):
-    "The verdict that fails on a kernel of this source."
+    "The verdict that fails for a kernel with this source."
     scope, file = dict(np=np, cuda=cuda, float32=float32, uint32=uint32), f"<graded {hash(source)}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     exec(compile(source, file, "exec"), scope)
@@ -130,7 +130,7 @@ def my_naive(x, y, z):
     acc = float32(0)
 """
 SUM = "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    "
-TOLD = {  # a body of kernel 1 → its verdict, what it finds, and what it hints at
+TOLD = {  # a body of kernel 1 → its verdict, its finding, and its hint
     "for i in range(x.shape[1]): acc += x[row, i] * y[i, z.shape[1] - 1 - col]\n    z[row, col] = acc":
         ("correct", "right numbers in the wrong places: first z[0, 0], which holds the value for z[0, 9]",
          "row and column swapped"),
@@ -150,7 +150,7 @@ def test_a_mistake_is_told_by_what_it_is(body):
     if name == "compiles": assert "line " in found.found
 
 
-NAMED = {  # exercise, mutant → what is found
+NAMED = {  # exercise, mutant → the finding
     ("19", "2048 left out"): "the 2048 is missing",
     ("19", "what truncation would have lost"): "that's the rest of a truncated number",
     ("19", "a power of two too many"): "becomes -inf",
@@ -181,7 +181,7 @@ def test_constants_of_an_exercise_win_over_what_its_page_computes():
     assert (scope["BM"], scope["BN"], scope["HALF"]) == (16, 48, 24)
 
 
-WRONG = {  # by verdicts that only a careless judge would leave out
+WRONG = {  # by verdicts that only a careless judge would omit
     "one writer": """
     if i < out.shape[0]: out[i] = alpha * x[i] + y[i]
     if i == 1: out[0] = alpha * x[0] + y[0]
@@ -206,7 +206,7 @@ def test_a_result_may_be_off_by_rounding_alone(error, passes):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    "On a Mac there is no numba-cuda."
+    "macOS doesn't have numba-cuda."
     for module in judge, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
     monkeypatch.setattr(judge, "machine_code", None)
 
@@ -247,7 +247,7 @@ def test_a_function_of_the_readers_own_has_the_constants_of_each_case():
 
 
 def test_a_kernel_with_more_registers_than_its_pages_block_may_have_is_refused():
-    "96 sums for each thread, in a block of 1,024 threads."
+    "96 sums per thread, in a block of 1,024 threads."
     found = graded("01", """@cuda.jit
 def my_naive(a, b, c):
     row, col = cuda.grid(2)

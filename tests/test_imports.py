@@ -1,4 +1,4 @@
-"""Imports run one way: each room of the library stands on those before it, and no import, not even inside a
+"""Imports run one way: each room of the library builds on those before it, and no import, not even inside a
 function, goes upward."""
 import ast
 from functools import cache

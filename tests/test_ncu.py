@@ -1,4 +1,4 @@
-"Nsight Compute: its tables are read, its errors have a remedy, and predictions agree with what it counted."
+"Nsight Compute: its tables are read, its errors come with a remedy, and predictions agree with its counts."
 import shutil
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_predictions_agree_with_what_was_counted():
 
 
 def show(monkeypatch, *cards):
-    "Let the tables find these cards, in this order."
+    "Make the tables find these cards, in this order."
     monkeypatch.setattr(ncu_module, "load_cards",
                         lambda *fields: [card for card in cards if card.keys() >= set(fields)])
 
@@ -106,7 +106,7 @@ def test_launches_of_a_kernel_are_averaged():
 
 
 def profile_tool(folder, *numbers, **env):
-    "What tools/profile_kernels.py answers in a copy of the project, and what it leaves in the folder."
+    "The output of tools/profile_kernels.py in a copy of the project, and the files it leaves."
     for name in ("tools", "profiling_scripts"):
         shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
     before = set(folder.iterdir())
@@ -129,4 +129,4 @@ def test_a_kernel_is_profiled_under_its_number_with_or_without_the_zero(tmp_path
     said = (tmp_path/"said").read_text().splitlines()
     assert said[0] == "--version" and said[1].endswith("profiling_scripts/05_2d_blocktiling.py")
     assert "profiles" in left
-    assert done.returncode == 1 and "there is no file" in done.stderr  # this ncu writes none
+    assert done.returncode == 1 and "there is no file" in done.stderr  # this ncu doesn't write one

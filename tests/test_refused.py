@@ -42,7 +42,7 @@ REFUSED = {
 
 @each_kernel()
 def test_wrong_arguments_are_refused(kernel):
-    "Every kernel checks all of its arguments, in the one place that does so."
+    "Every kernel checks all of its arguments, in one common place."
     for case, (arguments, error, texts) in REFUSED.items():
         with pytest.raises(error) as caught: kernel(*arguments(*good(kernel)))
         for text in texts: assert text in str(caught.value), case
@@ -52,7 +52,7 @@ def test_wrong_arguments_are_refused(kernel):
 def test_c_may_not_overlap_a_part_of_b(kernel):
     a, whole = to_d(random(6, 6, dtype=kernel.dtype)), to_d(random(12, 5, dtype=kernel.dtype))
     with pytest.raises(ValueError, match="overlaps b"): kernel(a, whole[:6], whole[4:10])
-    kernel(a, whole[:6], whole[6:])  # neighbours are fine
+    kernel(a, whole[:6], whole[6:])  # adjacent arrays are fine
 
 
 def test_a_tensor_on_another_gpu_is_refused():
@@ -169,11 +169,11 @@ def test_an_epilogue_of_warp_specialized_that_does_not_read_c_is_refused_where_i
 
 
 def has_option(kernel, name):
-    if name == "predicated" and kernel.number in (17, 18): return False  # the TMA needs no predicate
+    if name == "predicated" and kernel.number in (17, 18): return False  # the TMA doesn't need a predicate
     return name in signature(kernel.factory).parameters
 
 
-# alpha, beta, and an option that fits them not
+# alpha, beta, and an option that doesn't match them
 UNFIT = ((1.0, 2.0, dict(read_c=False)), (1.0, 0.0, dict(read_c="no")), (1.0, 0.0, dict(predicated=False)),
          (1.0, 0.0, dict(width=3)), (2.0, 0.0, dict(scaled=False)))
 
@@ -199,7 +199,7 @@ def test_host_functions_take_row_major_matrices_alone(kernel, change):
 
 @each_kernel()
 def test_options_that_cannot_be_are_refused_before_anything_is_launched(kernel, monkeypatch):
-    "By every host function that has them, whether it does the work, another one does, or there is none."
+    "By every host function that has them, whether it does the work, another one does, or there is no work."
     def launched(launch, *args): raise AssertionError("launched")
     monkeypatch.setattr(StrictKernel, "__call__", launched)
     options = signature(kernel.fn).parameters

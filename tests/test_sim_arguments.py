@@ -49,7 +49,7 @@ def slots(n):
 
 
 def test_every_scalar_type_of_numpy_in_every_slot_of_a_launch():
-    "Whole numbers count as Python's do, in every width; all else is refused before a thread runs."
+    "Whole numbers of every width work like Python's; anything else is refused before a thread runs."
     def launches():
         @cuda.jit
         def dims(sizes):

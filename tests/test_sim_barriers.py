@@ -84,7 +84,7 @@ def test_two_barriers_on_one_line_are_two_places():
     def k(x, case):
         s, i = cuda.shared.array(64, float32), cuda.threadIdx.x
         s[i] = i
-        # E702 is off: barriers on one line are what this test is about
+        # E702 is off: this test is about barriers on one line
         if case == 0: all_wait(); x[i] = s[63 - i]; all_wait(); s[i] = 2 * i; all_wait(); x[i] += s[63 - i]  # noqa: E702
         elif case == 1: all_wait() if i < 32 else all_wait()
         elif case == 2: x[i] = cuda.syncthreads_or(1) if i < 32 else cuda.syncthreads_or(0)
@@ -116,7 +116,7 @@ def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
         cuda.threadfence()
         cuda.atomic.add(flags, i, 1)
     flags = np.zeros(140, np.int32)
-    large = with_shared_memory(k, 140, 1, 0, 200 * 1024)  # bytes: a multiprocessor has room for one block
+    large = with_shared_memory(k, 140, 1, 0, 200 * 1024)  # bytes: one block fits on a multiprocessor
     refused_cases(large, flags, cases={
         0: "needs all 140 blocks resident at once, but an H100 runs at most 132",
         1: "wait for something that never happens.*132 blocks of this size fit on an H100"})

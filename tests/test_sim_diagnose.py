@@ -1,4 +1,4 @@
-"What diagnose says of a launch, and what a long launch says of itself."
+"What diagnose reports about a launch, and what a long launch reports about itself."
 import re
 import warnings
 from importlib.util import find_spec
@@ -17,8 +17,8 @@ from numba_matmul.sim.launch import diagnose, launch_of
 
 
 def test_diagnose_is_the_launch(capsys):
-    """Device arrays that share memory still do; what a kernel prints is shown once; it says what it doesn't
-    promise, and what looks odd."""
+    """Device arrays that share memory still do; a kernel's output is printed once; the report says what it
+    doesn't cover, and what looks odd."""
     @cuda.jit
     def shift(a, b):
         i = cuda.grid(1)
@@ -26,7 +26,7 @@ def test_diagnose_is_the_launch(capsys):
     d, host = to_d(X), X.copy()
     for args in (d, d), (d[1:], d[:-1]), (d, d.reshape(64)), (d[::2], d[::2]):
         assert diagnose(shift[2, 32], *args).startswith("race"), args
-    # arrays of the host are copied, each for itself
+    # host arrays are copied separately
     for args in (d, to_d(X)), (d[:32], d[32:]), (host, host):
         assert diagnose(shift[2, 32], *args).startswith("No mistake found."), args
     @cuda.jit
@@ -88,8 +88,8 @@ def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
 def test_more_registers_than_there_are_is_named():
-    """158 for each of 1024 threads; also for a launch_bounds that is kept, and by the signature that the
-    decorator has."""
+    """158 per thread for 1024 threads; also with launch_bounds that fit, and with the decorator's
+    signature."""
     size = 8
     def heavy(A, B, out):
         acc = cuda.local.array((size, size), float32)

@@ -30,8 +30,8 @@ def test_what_nobody_wrote_shows():
 
 
 def test_a_device_array_does_what_a_gpus_does():
-    """What the real one lacks is refused, what it copies is a copy, and what numpy would copy in silence is
-    refused."""
+    """Whatever the real one lacks is refused, whatever it copies is a copy, and whatever numpy would
+    silently copy is refused."""
     def look():
         d = cuda.to_device(np.arange(12, dtype=np.float32).reshape(3, 4))
         other, transposed = cuda.to_device(np.ones((3, 4), np.float32)), d.T
@@ -69,7 +69,7 @@ print(json.dumps([[name for name in dir(x) if name[0] != "_"] for x in there]))
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
 def test_every_public_name_of_numba_cuda_is_there_or_is_told_apart():
-    "A name of a kernel, one that the simulator lacks, a typo: each has an answer of its own."
+    "A kernel-only name, one the simulator lacks, a typo: each gets its own answer."
     done = subprocess.run([sys.executable, "-c", REAL_NAMES],
                           env=environment() | {"NUMBA_ENABLE_CUDASIM": "0"}, capture_output=True, text=True)
     names, of_kernel, of_array, *others = json.loads(done.stdout)

@@ -1,4 +1,4 @@
-"What the strict simulator accepts as a launch, and what it refuses before a thread runs."
+"Launches that the strict simulator accepts, and launches it refuses before a thread runs."
 import importlib
 import os
 import re
@@ -127,7 +127,7 @@ def test_two_launch_configurations_of_one_kernel_are_two():
 
 
 def test_a_signature_is_what_a_launch_must_have():
-    "As the dispatcher of Numba has it, which was asked on the CPU: numbers are converted, arrays are not."
+    "As in Numba's dispatcher, which was queried on the CPU: numbers are converted, arrays aren't."
     @cuda.jit("void(float32[:], float32[:], int32)")
     def k(x, out, n):
         i = cuda.grid(1)
@@ -151,7 +151,7 @@ def test_a_signature_is_what_a_launch_must_have():
     both = [types.void(types.float64[::1], float32), "void(float64[::1], float64)"]
     for signature, x, stored in ((narrow, 0.1, np.float32(0.1)), (both, 0.1, 0.1),
                                  (both, np.float32(0.1), np.float32(0.1)),
-                                 (both, 2**24 + 1, 2**24 + 1)):  # as a float64 it loses nothing
+                                 (both, 2**24 + 1, 2**24 + 1)):  # lossless as a float64
         cuda.jit(signature)(store)[1, 1](wide, x)
         assert wide[0] == stored, (signature, x)
     @cuda.jit(["void(float32[::1], int32)", "void(float32[::1], float32)"])
@@ -190,7 +190,7 @@ def test_the_simulator_here_is_the_strict_one():
     @cuda.jit
     def fine(x): x[cuda.threadIdx.x] = uint32(7)
     y = X.copy()
-    fine[1, 8](y)  # the simulator is in order after an error
+    fine[1, 8](y)  # the simulator works again after an error
     assert y[:9].tolist() == [7] * 8 + [8]
 
 
@@ -225,12 +225,12 @@ def test_a_range_between_numbers_that_are_not_known_is_typed():
 
 @pytest.mark.parametrize("reloaded", [True, False], ids=["reloaded", "not reloaded"])
 def test_a_file_that_was_edited_does_not_change_what_was_loaded(reloaded, tmp_path, monkeypatch):
-    "What runs is the code that is loaded, as when compiled, and not what its file says by now."
+    "The loaded code runs, as when compiled, not the present contents of its file."
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path/"edited_kernel.py"
     def write(number):
         path.write_text(f"from numba import cuda\n@cuda.jit\ndef k(x): x[0] = {number}\n")
-        os.utime(path, (number, number))  # another time, whatever the clock's steps are
+        os.utime(path, (number, number))  # a different time, whatever the clock's resolution
     def found():
         x = np.zeros(1)
         edited_kernel.k[1, 1](x)

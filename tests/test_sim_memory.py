@@ -1,4 +1,4 @@
-"Indices, views, and memory that nobody has written, in the strict simulator."
+"Indices, views, and unwritten memory, in the strict simulator."
 from importlib.util import find_spec
 
 import agreement
@@ -14,7 +14,7 @@ from numba_matmul.sim.launch import simulate
 
 ONES = "s = cuda.local.array((2, 4), float32)\ns.fill(1)\n"
 COPIED, UNWRITTEN = "a slice can only be assigned a single number", "is read before it was written"
-REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and what the simulator says
+REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and the simulator's message
     # Indices
     "global array below": ("x[i - 3] = 1", "negative"),
     "global array past": ("x[i + 6] = 1", "out of bounds"),
@@ -22,7 +22,7 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     "shared array past": ("s = cuda.shared.array(8, float32)\ns[i + 6] = 1", "out of bounds"),
     "local array below": ("s = cuda.local.array(8, float32)\ns[i - 3] = 1", "negative"),
     "local array past": ("s = cuda.local.array(8, float32)\ns[i + 6] = 1", "out of bounds"),
-    # Memory that nobody wrote
+    # Unwritten memory
     "unwritten element": ("s = cuda.local.array((2, 2), float32)\nout[0] = s[1, 1]",
                           rf"s\[1, 1\] {UNWRITTEN}, in thread .0. of block .0."),
     "unwritten element, its line": ("s = cuda.local.array(3, int32)\nif i == 2: out[0] = s[2]",
@@ -30,7 +30,7 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     "unwritten element, added to": ("s = cuda.local.array(3, int32)\ns[0] += 1", rf"s\[0\] {UNWRITTEN}"),
     "unwritten element, to a row": ("s = cuda.local.array((2, 2), float32)\ns[0] = s[1, 0]",
                                     f"s.*{UNWRITTEN}"),
-    # The compiler would need memory of its own for that, and has none: NRT required but not enabled
+    # The compiler would need to allocate memory for that, but can't: NRT required but not enabled
     "copy to local array": ("s = cuda.local.array(4, float32)\ns[1:3] = x[:2]\nx[0] = s[1]", COPIED),
     "copy within local array": (
         "s = cuda.local.array((2, 2), float32)\ns[:] = x[0]\ns[0] = s[1]\nx[0] = s[0, 0]", COPIED),
@@ -57,7 +57,7 @@ def test_what_is_wrong_with_memory_is_refused(name):
             machine_code(cuda.jit(fn), "void(float64[::1], float32[::1])")
 
 
-RIGHT = {  # and what it leaves in `out`
+RIGHT = {  # and its contents of `out`
     "reshapes and sums": (
         ONES + "out[0] = x[4:].reshape(2, 2)[0, 0]\nout[1] = s[1].reshape(4, 1)[3, 0] + s.sum() + x.ndim",
         [5, 10]),
@@ -104,8 +104,8 @@ def test_views_of_shared_arrays_are_checked_too():
 
 
 def test_views_are_checked_as_the_array_itself():
-    """Reshaped, transposed, of another type: a missing barrier, an index below 0 or past the end, what nobody
-    wrote, sectors."""
+    """Reshaped, transposed, of another type: a missing barrier, an index below 0 or past the end, unwritten
+    memory, sectors."""
     @cuda.jit
     def viewed(x, out, space, sync, i, j):
         t = cuda.threadIdx.x

@@ -1,4 +1,4 @@
-"What happens at the first import, and what the command line answers."
+"The first import, and the command line's answers."
 import ctypes
 import fcntl
 import os
@@ -31,8 +31,8 @@ def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args
 
 @without_gpu
 def test_without_a_gpu_the_simulator_is_announced_in_one_line():
-    """On stderr, and by a program that only imports not at all: what it prints is its own, and the collector
-    is as it was."""
+    """On stderr, and not at all in a program that only imports the package: its output is its own, and the
+    garbage collector is unchanged."""
     done = python("""
 import gc, sys
 before = gc.get_threshold()
@@ -232,7 +232,7 @@ def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys)
 
 
 def arguments(*args):
-    "What the command line makes of its arguments."
+    "How the command line parses its arguments."
     found, rest = {}, list(args)
     while rest:
         name = rest.pop(0).removeprefix("--")
@@ -276,7 +276,7 @@ def test_progress_is_shown_on_a_terminal():
     said = b""
     try:
         while new := os.read(ours, 1 << 16): said += new
-    except OSError: pass  # how a terminal ends
+    except OSError: pass  # the end of a terminal
     os.close(ours)
     assert process.wait() == 0 and re.search(r"paths of kernels: +[1-9][0-9]%", said.decode())
 
@@ -297,7 +297,7 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
     assert "sgemm_async_copy is skipped: it needs compute capability 8.0, but this GPU has 7.5" in said
     assert (ladder_module._able(kernels, (8, 0)) == needing((0, 0), (8, 0))
             and ladder_module._able(kernels, (9, 0)) == kernels)
-    assert ladder_module._able(kernels, (10, 0)) == needing((0, 0), (8, 0))  # wgmma is for sm_90a alone
+    assert ladder_module._able(kernels, (10, 0)) == needing((0, 0), (8, 0))  # wgmma is only for sm_90a
 
 
 def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):

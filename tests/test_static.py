@@ -1,4 +1,4 @@
-"Static loops do, line by line, what Python's own would; what can't be unrolled is refused by name and line."
+"Static loops match Python's own line by line; loops that can't be unrolled are refused by name and line."
 import ast
 import inspect
 import linecache
@@ -17,7 +17,7 @@ LENGTH = 3
 
 
 def in_python(fn):
-    "The function with `range` in place of `static`: what Python makes of its loops."
+    "The function with `range` instead of `static`: Python's version of its loops."
     around = inspect.getclosurevars(fn).nonlocals
     tree = module._definition(fn)
     tree.decorator_list = []
@@ -27,7 +27,7 @@ def in_python(fn):
 
 
 def makers():
-    "Functions with static loops, by the numbers of their factory."
+    "Functions with static loops, by their factory's numbers."
     def sums(n, m):
         def f(x):
             total = 0
@@ -142,7 +142,7 @@ def test_a_global_is_fixed_when_the_kernel_is_compiled():
 
 
 def refused():
-    "Functions that can't be unrolled, and what they are told."
+    "Functions that can't be unrolled, and the messages."
     n = 4
     def break_in_it(x):
         for i in static(n):

@@ -1,4 +1,4 @@
-"Kernels that look wrong and are right must pass, and others that look right and are wrong must be refused."
+"Kernels that look wrong but are right must pass, and kernels that look right but are wrong must be refused."
 import copy
 import re
 from functools import partial
@@ -18,7 +18,7 @@ SEEDS = None, 1, 2, 3
 
 
 def outcome(name):
-    "In a child: what the simulator says of a kernel with its blocks in several orders."
+    "In a child: the simulator's message about a kernel with its blocks in several orders."
     case, said = (tricky.RIGHT | tricky.WRONG)[name], []
     for seed in SEEDS:
         args, launch = case.args(), case.launch()

@@ -1,4 +1,4 @@
-"A table of kernels and nothing else: those that look right and are wrong. Most lack a part of a right one."
+"A table of kernels and nothing else: those that look right but are wrong. Most lack a part of a right one."
 import numpy as np
 from numba import cuda, float32, float64
 
