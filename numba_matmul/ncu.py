@@ -208,7 +208,7 @@ def shared_memory_bound(
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
 
-# number of the colour, and shape: of the last kernel, the last one
+# color number and shape; the last kernel gets the last one
 MARKS = (5, "^"), (7, "v"), (8, "s"), (4, "o"), (6, "D")
 
 def stalls(

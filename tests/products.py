@@ -8,7 +8,7 @@ from numba_matmul.registry import KERNELS
 
 
 def each_kernel(condition=bool):
-    "Runs a test for each kernel that meets a condition."
+    "Runs a test with every kernel that meets a condition."
     kernels = [*filter(condition, KERNELS.values())]
     return pytest.mark.parametrize("kernel", kernels, ids=lambda kernel: kernel.name)
 

@@ -233,7 +233,7 @@ def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict
     ("13", "the library's main loop"), ("14", "whole tiles for each block"),
     ("16", "four calls, one of them at work"), ("17", "all threads release"),
     ("17", "a barrier of both consumers for each k tile"), ("19b", "never promoted"),
-    ("30b", "a barrier for each sum")], ids=exercise_id)
+    ("30b", "one barrier per sum")], ids=exercise_id)
 def test_a_cheat_is_refused_by_its_own_verdict(key, name):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))
     assert ok, found

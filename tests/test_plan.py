@@ -178,8 +178,8 @@ def test_further_arrays_of_a_call_are_operands_of_its_plan():
 
 
 def maps_of_calls():
-    """In a child: where the tensor maps of prepared launches are, what they contain, and what the driver is
-    told about them. It refuses threads without a context, and the main thread starts without one. Then the
+    """In a child: where the tensor maps of prepared launches are, what they contain, and the driver's calls
+    for them. It refuses threads without a context, and the main thread starts without one. Then the
     same launch in separate threads; and the message for a different error."""
     from cuda.bindings import driver
     import numba_matmul.gemm.plan as gemm_plan

@@ -198,7 +198,7 @@ def test_the_roof_and_the_marks_under_it():
     assert plots.peaks(invented(row("sgemm_naive", 200, 50)) | dict(compute_capability="7.5")) == [2560]
     ax = plots.draw_roofline(profiles()).axes[0]
     roofs = [line.get_xydata().tolist() for line in ax.lines[:2]]
-    assert [roof[1] for roof in roofs] == [[25.6, 2560], [409.6, 40960]]  # a byte per hundredth of a nanosecond
+    assert [roof[1] for roof in roofs] == [[25.6, 2560], [409.6, 40960]]  # a byte per 0.01 ns
     assert all(y == pytest.approx(100 * x) for (x, y), *_ in roofs)
     marks = [line.get_xydata().tolist() for line in ax.lines[2:] if line.get_marker() != "None"]
     by_hand = tables.intensities(profiles(), KERNELS[18])[0]

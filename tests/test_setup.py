@@ -282,5 +282,5 @@ def test_what_nbdev_leaves_behind_is_not_committed():
     names = ([f"nbs/{name}" for name in ("_quarto.yml", "nbdev.yml", "sidebar.yml")]
              + ["_proc/index.ipynb", "_docs/index.html"])
     done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode == 128: pytest.skip("this is no clone")
+    if done.returncode == 128: pytest.skip("not a clone")
     assert done.stdout.split() == names

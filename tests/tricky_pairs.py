@@ -97,7 +97,7 @@ def reversed_in_place(barrier=True):
 
 @broken("race within a block", RACE + r"x\[", 1, 64, lambda: (numbers(64),),
         lambda x: np.convolve(np.convolve(x, [1, 1])[:-1], [1, 1])[:-1],
-        as_it_is="neighbours_in_place", without_the_first_barrier=dict(first=False),
+        as_it_is="neighbors_in_place", without_the_first_barrier=dict(first=False),
         without_the_second_barrier=dict(second=False))
 def neighbours(first=True, second=True):
     @cuda.jit

@@ -198,7 +198,7 @@ EXCUSED = {
         'results stay as they are, by narrower accesses: a width counts as true, and true is not 4',
     ('kernels.k08_bank_conflicts_padding', 'gap, step = (4 * bn // tn, 4) if split else (4, tn)',
      'split → False'):
-        'a thread\'s columns are then neighbours, where it computes them and where it stores them: bank '
+        'a thread\'s columns are then adjacent where it computes them and where it stores them: bank '
         'conflicts, the same results',
     ('kernels.k06_vectorized', 'second = x[uint64(at + uint64(1))] if not predicated or inside > 1 else zero',
      'not predicated or inside > 1 → ((inside > 1))'):
@@ -223,7 +223,7 @@ EXCUSED = {
         'an alignment is a power of two',
     ('gemm.epilogue', 'elif i == 0: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring',
      'i == 0 → True'):
-        'a barrier for each box, where one is enough: slower, with the same results',
+        'one barrier per box, where one is enough: slower, with the same results',
     ('gemm.args', 'if not isinstance(factor, Real):', 'not isinstance(factor, Real) → False'):
         'no path is given what is no number; tests/test_kernels.py gives it',
     ('gemm.plan', 'if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):',

@@ -20,7 +20,7 @@ from numba.cuda import libdevice, libdevicefuncs
 def in_direction(
     exact,  # a `Fraction`
     kind,   # numpy's float32 or float64
-    how,    # rn: to nearest, ties to even; rz: towards 0; rd, ru: down, up
+    how,    # rn: to nearest, ties to even; rz: toward 0; rd, ru: down, up
 ):
     "An exact number, rounded once."
     try:

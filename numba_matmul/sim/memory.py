@@ -161,7 +161,7 @@ class SharedArray(Noted):
 
     # All dynamic arrays of a block (`cuda.shared.array(0, …)`) are one piece of memory. Two of them may be
     # two intentional views, say of floats and of their bits. But if one overwrites what nobody has yet read
-    # through the other, and the other is read afterwards, the kernel mistook them for two arrays, and gets
+    # through the other, and the other is read afterward, the kernel mistook them for two arrays, and gets
     # an error.
 
     def _keep_owner(self, element, access, value):
