@@ -394,6 +394,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.registry': {},
             'numba_matmul.report.plots': {},
             'numba_matmul.report.readme': {},
+            'numba_matmul.report.strip': {},
             'numba_matmul.report.tables': {},
             'numba_matmul.sim.arguments': {},
             'numba_matmul.sim.async_copy': {},

@@ -1,7 +1,7 @@
 """Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/, with the
 Python source in them.
 
-At the end come the numbers the lesson asks you to look at: each script lists them in its first lines.
+The output ends with the numbers the lesson asks you to look at: each script lists them in its first lines.
 
 With `--card` first, which is part of `make gpu STAGE=ncu`, the counters go to the result card; without
 numbers it covers all kernels."""

@@ -160,7 +160,7 @@ class Functions(Composites):
             return Value(plain, "complex64" if set(kinds) == {"float32"} else kind)
         if target is range: return Value(self.ranged(plain, values).node)
         if target is abs and len(values) != 1: self.refuse("abs takes one number")
-        # of complex numbers the compiler takes the absolute value alone
+        # for complex numbers the compiler only supports the absolute value
         if any(k in COMPLEX for k in kinds):
             if target is not abs: self.refuse(f"{text} of a complex number: the compiler doesn't support it")
             return Value(plain, "float32" if kinds[0] == "complex64" else "float64")

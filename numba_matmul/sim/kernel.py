@@ -141,7 +141,7 @@ class Progress:
     def seconds(self): return time.perf_counter() - self.since
 
     def next_block(self):
-        "A block begins. Report a launch that takes over a minute, and again each time its duration doubles."
+        "A block starts. Report a launch that takes over a minute, and again each time its duration doubles."
         seconds, done = self.seconds, self.begun
         self.begun += 1
         if not done or seconds <= 2 * self.said: return
@@ -258,7 +258,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
         cuda_here = StrictModule(self.grid_dim, self.block_dim)
         progress = cuda_here.progress = Progress(self)
-        # blocks begin when there is room for them, and end one by one
+        # blocks start when there is room for them, and finish one by one
         def start(index):
             progress.next_block()
             return Block(grid, index, args, SharedMemory(self.dynshared_size))
