@@ -56,7 +56,7 @@ VERDICTS = {  # name → the hint, unless an exercise has a better one
     "aligned": (
         "a 16-byte access starts at a multiple of four floats, and a shared array guarantees that with "
         "alignment=16"),
-    "all written": "which thread writes this element, and is there a barrier between the two?",
+    "all written": "which thread writes this element? Is there a barrier between its write and this read?",
     "no races: with no flag": (
         "two blocks use this element: does the index depend on blockIdx?"),
     "no races: was read by": (
@@ -74,8 +74,8 @@ VERDICTS = {  # name → the hint, unless an exercise has a better one
         "the sums are right but in the wrong place: are row and column swapped somewhere, or is the corner "
         "of the block's tile missing or wrong?"),
     "correct: was stored": (
-        "result arrays are full of NaN before the launch, and NaN + x is NaN: did you write += instead of "
-        "=?"),
+        "result arrays are full of NaN before the launch, and NaN + x is NaN: did you write += where = "
+        "belongs?"),
     "correct": "trace the first wrong element by hand: which thread computes it, and from what?"}
 VERDICT_OF = {  # kind of a `SimulatorError` → the verdict that fails
     "race": "no races", "uninitialized": "all written", "barrier": "barriers", "deadlock": "ends",

@@ -18,7 +18,7 @@ MOST_BLOCKS, MOST_THREADS, MOST_SHARED = 32, 2048, 228 * 1024  # resident on a m
 class Grid:
     "A launch in progress, and what is learned about it."
     def __init__(self, launch, elements, seed=None):
-        self.elements = elements  # records on global memory, by address
+        self.elements = elements  # notes on global memory, by address
         self.fn, self.grid_dim, self.block_dim = launch.fn, launch.grid_dim, launch.block_dim
         self.random = None if seed is None else Random(seed)
         self.moves = 0                      # how many events happened that others may wait for
@@ -110,4 +110,4 @@ class Grid:
         if more:
             text += (f". {len(self.started)} blocks of this size fit on an H100 at once, and these wait for "
                      "one that can't start until they finish: launch fewer blocks, with a loop in each")
-        raise SimulatorError(f"deadlock, threads wait for something that never happens: {text}", "deadlock")
+        raise SimulatorError(f"threads wait for something that never happens: {text}", "deadlock")

@@ -102,7 +102,7 @@ def _attribute(array, name):
 
 def _refused(symbol):
     def refuse(array, other):
-        raise TypeError(f"device arrays don't support {symbol}: write a kernel, or copy it to the host "
+        raise TypeError(f"device arrays don't support {symbol}: write a kernel, or copy them to the host "
                         "first, to_h(x)")
     return refuse
 

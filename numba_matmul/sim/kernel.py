@@ -64,8 +64,8 @@ def _dimensions(what, given):
     return (*map(int, dims), *(1,) * (3 - len(dims)))
 
 
-# Recording accesses costs time, so a launch records none for arrays that nothing writes. What a kernel writes
-# is first read from its source. Where that misses something, the launch starts over and records more, and the
+# Taking notes costs time, so a launch takes none on arrays that nothing writes. What a kernel writes
+# is first read from its source. If that misses something, the launch starts over and notes more, and the
 # kernel's next launch knows.
 
 _one_at_a_time = RLock()   # launches share the module `cuda`, and what is learned about kernels
@@ -236,7 +236,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         while True:
             try:
                 with redirect_stdout(printed): self._run(typed_launch, args, arrays)
-            except Again as e:  # start over, and record what wasn't recorded
+            except Again as e:  # start over, and note what wasn't noted
                 printed.again()
                 _learned(self.fn).discard(str(e))
                 if str(e) == "masked": _MASKED.add(self.fn.__code__)
@@ -246,7 +246,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         for copy_back in write_back: copy_back()
 
     def _run(self, launch, args, arrays):
-        "Run the blocks once. Nothing is recorded for arrays that no launch has written so far."
+        "Run the blocks once. No notes are taken on arrays that no launch has written so far."
         # the caller finds the last grid here, and what was stored
         self.grid = grid = Grid(launch, Elements(), _seed.get())
         self.arrays = arrays
@@ -266,7 +266,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             self._check_shared(block.memory.static_bytes)
             check_end(block)
         collector = gc.get_threshold()
-        gc.set_threshold(50_000, 20, 20)  # a block's records are many small objects, few of them garbage
+        gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, few of them garbage
         try:
             with numba_kernel._push_kernel_context(cuda_here): grid.run(indices, start, end)
         except SimulatorError as e:  # after the races; a new one, without what the traceback holds
