@@ -69,7 +69,7 @@ def test_a_warp_multiplies_matrices(rows, columns, swizzle):
 
 
 @pytest.mark.parametrize("options,match",
-                         [(dict(sync=False), "race"), (dict(skew=4), "not a multiple of 16")],
+                         [(dict(sync=False), "race"), (dict(skew=4), "isn't a multiple of 16")],
                          ids=["no barrier", "skew"])
 def test_a_wrong_load_of_matrices_is_refused(options, match):
     a, b = bf16_pair(1, 2)

@@ -97,7 +97,7 @@ REFUSED = {  # a kernel's body, and the simulator's message
     "tries": ("try: out[0] = 1\nexcept ValueError: out[0] = 2", "try in a kernel"),
     "returns": ("return out[0] + 1", "returns a value"),
     "has an index that is a float": ("out[out.shape[0] / 4] = 1", "an index is a float64"),
-    "adds a tuple": ("out[0] = out[0] + (1, 2)", "doesn't support this operator|a sequence"),
+    "adds a tuple": ("out[0] = out[0] + (1, 2)", "doesn't support it|a sequence"),
     "has a name that is not there": ("out[0] = nowhere", "the name nowhere is not defined"),
     "calls a Python function": ("out[0] = math.prod((1, 2))", "prod"),
 }
@@ -176,7 +176,7 @@ def test_names_from_outside_are_read_when_the_compiler_reads_them(monkeypatch):
     lazy[1, 1](first)
     monkeypatch.setattr(here, "EAGER", 9)
     monkeypatch.setattr(here, "WIDTH", 8)
-    with pytest.warns(UserWarning, match="lazy was compiled with WIDTH = 4: it is 8 now"): lazy[1, 1](second)
+    with pytest.warns(UserWarning, match="lazy was compiled with WIDTH = 4: it's now 8"): lazy[1, 1](second)
     assert first[0] == second[0] == 5
     with pytest.warns(UserWarning, match="eager was compiled with EAGER = 1: it is 9 now"):
         eager[1, 1](second)
