@@ -46,7 +46,7 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
     (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments, micro"),
     (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
     (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"),
-    (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
+    (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"one block \(x, y, z\)"),
     (lambda: microscope(counting[10**9, 8], X), SimulatorError, "1,000,000,000 blocks"),
 ])
 @pytest.mark.usefixtures("no_child")
@@ -135,7 +135,7 @@ def test_a_kernel_that_races_or_hangs_is_named():
     assert len(waiting.counts) == launch_of(sgemm_stream_k, (64, 64, 64)).grid[0] > 1
     with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"):
         microscope(past_the_end[1, 8], np.zeros(8, np.float32))
-    with pytest.raises(ValueError, match="it touches out, x"):
+    with pytest.raises(ValueError, match="it accesses out, x"):
         microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
 
 

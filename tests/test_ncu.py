@@ -86,10 +86,10 @@ HEAD, UNITS = '"ID","Kernel Name","cycles.avg"', '"","","cycle"'
 @pytest.mark.parametrize("lines,text", [
     ([], "no table"), ([HEAD], "no table"), ([HEAD, UNITS], "no table"),
     (["==PROF== Connected", "some last words"], "no table.*some last words"),
-    ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "says n/a of cycles.avg.*--query-metrics"),
-    ([HEAD, UNITS, '"0","k[1](A)"'], "says nothing of cycles.avg"),
-    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "says nothing of cycles.avg"),
-    (['"ID"', '""', '"0"'], "says nothing of cycles.avg"),
+    ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "reported n/a for cycles.avg.*--query-metrics"),
+    ([HEAD, UNITS, '"0","k[1](A)"'], "reported nothing for cycles.avg"),
+    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "reported nothing for cycles.avg"),
+    (['"ID"', '""', '"0"'], "reported nothing for cycles.avg"),
 ])
 def test_a_table_that_cannot_be_read_is_shown(lines, text, tmp_path):
     report = tmp_path/"a.ncu-rep"

@@ -222,7 +222,7 @@ def test_a_child_runs_what_a_launch_here_runs(capsys):
     def inner(x): return x - number  # noqa: F811  `outer` was compiled with the first one
     with pytest.warns(UserWarning) as told: launch(x)
     assert [str(w.message).partition(",")[0] for w in told] == [
-        "outer was compiled with an earlier inner", "inner was compiled with number = 3: it is 5 now"]
+        "outer was compiled with an earlier inner", "inner was compiled with number = 3: it's now 5"]
     assert x[0] == 22 and simulate(launch, np.full(1, 2.0))[0] == 7
     assert "No mistake found." in diagnose(launch, np.full(1, 2.0))
     assert capsys.readouterr().out.split() == ["7.0", "22.0", "7.0", "7.0"]

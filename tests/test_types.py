@@ -178,7 +178,7 @@ def test_names_from_outside_are_read_when_the_compiler_reads_them(monkeypatch):
     monkeypatch.setattr(here, "WIDTH", 8)
     with pytest.warns(UserWarning, match="lazy was compiled with WIDTH = 4: it's now 8"): lazy[1, 1](second)
     assert first[0] == second[0] == 5
-    with pytest.warns(UserWarning, match="eager was compiled with EAGER = 1: it is 9 now"):
+    with pytest.warns(UserWarning, match="eager was compiled with EAGER = 1: it's now 9"):
         eager[1, 1](second)
     assert second[0] == 1
     with pytest.warns(UserWarning, match="BORDER with different contents"):
