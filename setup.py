@@ -30,7 +30,7 @@ setup(
                  "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA",
                  "Framework :: Jupyter"],
     python_requires=">=" + cfg["min_python"],
-    # a wheel brings the result cards and their schema as data of the package; a checkout reads them where
+    # a wheel contains the result cards and their schema as package data; a checkout reads them where
     # they are
     packages=[*find_packages(include=[cfg["lib_path"], f"{cfg['lib_path']}.*"]),
               f"{cfg['lib_path']}.results"],

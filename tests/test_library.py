@@ -259,7 +259,8 @@ def test_libdevice_rounds_as_it_is_told():
 
 
 def test_registers_that_fit_a_multiprocessor():
-    assert misfit(256, 255) is None and misfit(1024, 64) is None and "at most 64 per thread" in misfit(1024, 65)
+    assert misfit(256, 255) is None and misfit(1024, 64) is None
+    assert "at most 64 per thread" in misfit(1024, 65)
 
 
 def test_tables_and_pictures():

@@ -207,7 +207,7 @@ MISTAKES = {  # kernel, module, what is changed in it, and the simulator's messa
                                               "fence_mbarrier_init"),
     # Wrong parts: the last stage is released while its k tile is multiplied
     "warp_specialized, stage": (17, K17, dict(wgmma_wait_group=lambda acc: acc),
-                                f"{OVERWRITTEN}|is multiplied"),
+                                f"{OVERWRITTEN}|is still being multiplied"),
     "warp_specialized, box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
     "warp_specialized, odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
     "warp_specialized, number": (17, EPILOGUE,
