@@ -204,8 +204,7 @@ def test_arrays_of_a_gpu_that_share_memory_share_it_in_a_child(monkeypatch):
 
 
 def test_a_child_runs_what_a_launch_here_runs(capsys):
-    """With the values kernels and device functions have read: a number, and a device function decorated
-    again."""
+    "With the values kernels and device functions have read: a number, and a device function decorated again."
     number = 3
     @cuda.jit(device=True)
     def inner(x): return x * number

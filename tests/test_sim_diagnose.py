@@ -88,8 +88,7 @@ def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
 def test_more_registers_than_there_are_is_named():
-    """158 per thread for 1024 threads; also with launch_bounds that fit, and with the decorator's
-    signature."""
+    "158 per thread for 1024 threads; also with launch_bounds that fit, and with the decorator's signature."
     size = 8
     def heavy(A, B, out):
         acc = cuda.local.array((size, size), float32)

@@ -105,8 +105,7 @@ def test_rounding_to_bfloat16_is_that_of_torch_and_that_of_two_numbers_is_the_sa
 
 
 def change(module, functions):
-    """In a child: replace functions of a module. Functions that aren't kernels stand for
-    instructions."""
+    "In a child: replace functions of a module. Functions that aren't kernels stand for instructions."
     for name, function in functions.items():
         if inspect.isfunction(function): function = bind("", result=types.undefined)(function)
         setattr(import_module(f"numba_matmul.{module}"), name, function)

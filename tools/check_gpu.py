@@ -265,8 +265,7 @@ def sanitizer_part(kernels):
 
 
 def tricky_part(kernels):
-    """Nothing may be found in the correct small kernels; findings on the wrong ones go to the
-    card."""
+    "Nothing may be found in the correct small kernels; findings on the wrong ones go to the card."
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = dict(zip(tricky.WRONG, progress(pool.map(find_tricky, tricky.WRONG), "wrong kernels")))
     of_right = find_tricky(*(name for name, case in tricky.RIGHT.items() if not case.alarms))
@@ -289,8 +288,7 @@ def code_in(path):
 
 
 def what_is_checked():
-    """The GPU and the code loaded here: parts checked before count only if these are the
-    same."""
+    "The GPU and the code loaded here: parts checked before count only if these are the same."
     code = hashlib.sha256()
     loaded = sorted(Path(module.__file__) for name, module in sys.modules.items()
                     if name.startswith(("numba_matmul", "instruction", "tricky")))  # the last two: tests/

@@ -276,8 +276,7 @@ CUBE = np.float32(0.044715 * STEEP)
 
 @cuda.jit(device=True)
 def gelu(x):
-    """x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): the tanh form of GELU, with tanh(u) = 2·sigmoid(2u) -
-    1."""
+    "x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): the tanh form of GELU, with tanh(u) = 2·sigmoid(2u) - 1."
     return x * rcp_approx_ftz_f32(float32(1) + ex2_approx_ftz_f32(x * (STEEP + CUBE * (x * x))))
 
 @cuda.jit(device=True)

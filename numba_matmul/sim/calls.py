@@ -187,8 +187,7 @@ class Calls(CudaCalls):
         return self.other_call(target, plain, values)
 
     def step(self, node):
-        """A step of a loop read from bytecode: `<iter>` creates the iterator, `<next>` takes an item from
-        it."""
+        "A step of a loop read from bytecode: `<iter>` creates the iterator, `<next>` takes an item from it."
         if node.func.id == "<iter>":
             taken = self.iterated(node.args[0])
             return Value(call("iter", taken.node), Known((taken.type, taken.bounds)))

@@ -234,8 +234,7 @@ class Products:
         for place in self.first.tolist(): self.memory.numbers.note_read(place, Access(frame))
 
     def _factors(self, descriptor, row, column):
-        """The elements in some 128-byte rows and columns of a tile. Those stored by threads must be
-        fenced."""
+        "The elements in some 128-byte rows and columns of a tile. Those stored by threads must be fenced."
         if descriptor >> 62 != 1:
             raise SimulatorError("the simulator only supports the 128-byte swizzle", "descriptor")
         # a descriptor counts addresses in units of 16 bytes; 8-row tiles are `stride` bytes apart

@@ -76,8 +76,7 @@ def _parameters(fn): return {*fn.__code__.co_varnames[:fn.__code__.co_argcount]}
 
 @cache
 def _stored(fn):
-    """Parameters that a function's source writes to, as far as that can be seen. A launch finds the
-    others."""
+    "Parameters that a function's source writes to, as far as that can be seen. A launch finds the others."
     names, found = _parameters(fn), []
     try:
         outer = inspect.getclosurevars(fn)

@@ -165,8 +165,7 @@ class SharedArray(Noted):
     # an error.
 
     def _keep_owner(self, element, access, value):
-        """Remember through which array an element was written, and what that overwrote. Zeros don't
-        count."""
+        "Remember through which array an element was written, and what that overwrote. Zeros don't count."
         owner, unread = element.owner or (None, False)
         if unread and owner != self.declared: element.lost = owner, access
         elif element.lost and element.lost[0] == self.declared: element.lost = None

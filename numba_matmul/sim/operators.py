@@ -73,8 +73,7 @@ def fitted(value, slack=0):
     return wrapped(value.node, value.type) if grown else value.node
 
 def boxed(value):
-    """The node of a value whose type is visible when the kernel runs, as elements of arrays and tuples
-    are."""
+    "The node of a value whose type is visible when the kernel runs, as elements of arrays and tuples are."
     return call(f"{value.type}", fitted(value)) if value.type in NARROW else fitted(value)
 
 def unboxed(node, kind):

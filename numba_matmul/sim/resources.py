@@ -47,8 +47,7 @@ def registers_of(
 REGISTERS = 65536  # per multiprocessor
 
 def warps_that_fit(registers):
-    """How many warps fit in a multiprocessor's registers, with this many registers per thread; at least
-    one."""
+    "How many warps fit in a multiprocessor's registers, with this many registers per thread; at least one."
     a_warp = -(-registers * 32 // 256) * 256
     return REGISTERS // 4 // a_warp * 4
 

@@ -49,8 +49,7 @@ REFUSED = {"Try": "try", "TryStar": "try", "With": "with", "ClassDef": "a class"
 
 
 class Statements(Calls):
-    """Types statements. One method per kind, called `do_…`, returns the statements that
-    replace it."""
+    "Types statements. One method per kind, called `do_…`, returns the statements that replace it."
     exits = result = None  # the exits of the innermost loop; the return type
 
     def block(self, nodes):

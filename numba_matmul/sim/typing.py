@@ -151,8 +151,7 @@ def _does(code):
     return code.co_code, code.co_names, code.co_varnames, constants
 
 def _source(fn):
-    """The text of the file a function comes from; empty if an edit since then affects the
-    function."""
+    "The text of the file a function comes from; empty if an edit since then affects the function."
     code = fn.__code__
     for _ in range(2):
         text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
