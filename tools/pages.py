@@ -1,10 +1,10 @@
-"""Bring what the pages show of the result cards in step with them: `make pages`, after a card has changed. It
-needs no GPU. `PAGES="01* 90*"` does only some of them.
+"""Update what the pages show of the result cards: `make pages`, after a card has changed. It needs no
+GPU. `PAGES="01* 90*"` does only some of them.
 
-Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks the cards, and measures nothing,
-shows the same there as on a GPU: it gets its outputs from that run, and no other cell changes. `--check`
-changes nothing and compares the texts. `make test` runs every notebook in this way: the names come one by one
-on stdin, so that all pages share one process and its children."""
+Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards without measuring
+anything shows the same there as on a GPU: it gets its outputs from that run, and no other cell changes.
+`--check` changes nothing and compares the texts. `make test` runs every notebook this way: the names arrive
+one by one on stdin, so that all pages share one process and its children."""
 import ast
 import os
 import subprocess
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-import numba_matmul  # noqa: E402, F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: E402, F401  first: this chooses between the GPU and the simulator
 import nbdev.test  # noqa: E402
 from execnb.nbio import read_nb  # noqa: E402
 
@@ -23,18 +23,18 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "you_are_here"}
-HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has asked for
+HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has read
 
 
 class Keeping(nbdev.test.CaptureShell):
-    "Keeps the notebook that was run last, with its outputs."
+    "Keeps the last executed notebook, with its outputs."
     def run_all(self, nb, **options):
         Keeping.ran = nb
         return super().run_all(nb, **options)
 
 
 def asks_cards(cell):
-    "Does this cell show what it asked the cards? One that is exported shows nothing."
+    "Does this cell show something from the cards? Exported cells show nothing."
     if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return False
     lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
     nodes = [*ast.walk(ast.parse("\n".join(lines)))]
@@ -44,7 +44,7 @@ def asks_cards(cell):
 
 
 def texts(cell):
-    "What a cell shows, without pictures and without what it says on the error stream."
+    "A cell's output as text, without pictures and stderr."
     found = []
     for output in cell.get("outputs") or []:
         if output.get("name") == "stderr": continue
@@ -54,17 +54,17 @@ def texts(cell):
 
 
 def run(path):
-    "Run a page as `nbdev_test` does; its cells that ask the cards, with their outputs, by id."
+    "Run a page as `nbdev_test` does; returns the cells that read the cards, with their outputs, by id."
     nbdev.test.nbdev_test(path=path, n_workers=0)
     return {cell.id: cell for cell in Keeping.ran.cells if asks_cards(cell)}
 
 
 def check(path):
-    "End with a line that names a cell which shows something else than the cards say."
+    "Exit with a message that names a cell whose output differs from the cards."
     made = run(path)
     for cell in read_nb(path).cells:
         if cell.id not in made or "#| compiler" in cell.source:
-            continue  # another version compiles otherwise
+            continue  # other versions compile differently
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
             why = stale_kernels() or "the cards have changed"
@@ -73,7 +73,7 @@ def check(path):
 
 
 def check_all_from_stdin():
-    "Check one page per line. After each comes a line that says whether it is as it should be."
+    "Check one page per line. A line follows each one with the result."
     for line in sys.stdin:
         verdict = "checked"
         try: check(Path(line.strip()).resolve())
@@ -84,7 +84,7 @@ def check_all_from_stdin():
 
 
 def refresh(path):
-    "Give the cells of a page that ask the cards the outputs of a run; was any of them another?"
+    "Give the cells of a page that read the cards the outputs of a run; did any change?"
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
     shrink_pictures(made.values())
@@ -96,7 +96,7 @@ def refresh(path):
 
 
 def in_child(path):
-    "Refresh a page in a process of its own; what it printed if it failed."
+    "Refresh a page in its own process; returns what it printed if it failed."
     command = [sys.executable, __file__, "--one", path]
     done = subprocess.run(command, cwd=NBS.parent, capture_output=True, text=True)
     print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line), end="",
@@ -109,7 +109,7 @@ def main(wanted):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
-    print(f"{len(paths)} pages ask the cards. To commit: nbs")
+    print(f"{len(paths)} pages read the cards. To commit: nbs")
 
 
 if __name__ == "__main__":

@@ -330,7 +330,7 @@ EXERCISES = (Exercise(
             "a product may start once the phase of its stage's mbarrier has ended: does each thread wait "
             "for that, before the product, at the mbarrier of the stage that it multiplies? Which parity is "
             "that the first time around the ring, and which the second?"),
-        "no races: or an mbarrier is": (
+        "no races: over an mbarrier": (
             "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written "
             "where STAGE_BYTES or STAGES belongs? And map_a comes before map_b"),
         "no races: two asynchronous copies": (

@@ -313,7 +313,7 @@ WRONG_EPILOGUES = (
     Mutant("the first warp's sums", "32 * warp + lane", "lane", "correct"),
     Mutant("y stored before the residual is added", "        y[row, col] = x + residual[row, col]\n",
            "        y[row, col] = x\n        y[row, col] = x + residual[row, col]\n", "one store each"),
-    Mutant("a barrier for each sum", "        y[row, col] =",
+    Mutant("one barrier per sum", "        y[row, col] =",
            "        cuda.syncthreads()\n        y[row, col] =", "barriers"),
     Mutant("a fence for each sum", "        y[row, col] =",
            "        cuda.threadfence()\n        y[row, col] =", "fences"),
