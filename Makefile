@@ -7,7 +7,8 @@
 # make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu or check; writes results to commit
 #                        (a subset: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, the seconds for each,
-#                        STAGE=check KERNELS=16 PARTS="new_threads large")
+#                        STAGE=check KERNELS=16 PARTS="new_threads large",
+#                        STAGE=notebooks MISSING=1: only experiments that the GPU's card lacks)
 # make mutants           plants mistakes in the kernels: is each one found? (ARGS="--count 0": all mistakes)
 # make site              the course as a website, in _docs
 # make site-check        opens every page of the website in a headless Chromium
@@ -122,7 +123,7 @@ gpu-calls: setup
 	@echo "To commit: nbs/results README.md$(AND_PAGES)"
 
 gpu-notebooks: setup
-	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
+	@set -f; $(if $(MISSING),MATMUL_MISSING=1) $(PY) tools/run_notebooks.py $(NOTEBOOKS)
 	$(PY) -m numba_matmul.ladder --readme
 	@echo "To commit: nbs README.md"
 

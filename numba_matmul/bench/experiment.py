@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from ..draw import COLORS, number_text
-from ..cards import card_of, gpu_name
+from ..cards import card_of, gpu_card, gpu_name
 from numba import config
 
 
@@ -84,6 +84,9 @@ def experiment(
         card = card_of(name)
         return from_card(card, name, of) if card else Experiment(name, unit, {}, "Not recorded yet.")
     gpu, today = gpu_name(), date.today().isoformat()
+    kept = gpu_card().get("experiments", {}).get(name)
+    if kept and os.environ.get("MATMUL_MISSING") and kept.get("of", {}) == (of or {}):
+        return from_card(gpu_card(), name, of)
     values = {label: float(value) for label, value in measure().items()}
     if notes := os.environ.get("MATMUL_RECORD"):  # a file, one line per experiment
         with open(notes, "a", encoding="utf-8") as file:
