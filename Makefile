@@ -11,7 +11,7 @@
 # make site             the course as a website, in _docs; make site-check opens every page of it in a headless Chromium
 # make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU (STAMP=1: then their speeds stay)
 # make readme            README's table and picture, from the result cards
-# make pages             what the notebooks show of the result cards, from them (needs no GPU; PAGES="01* 90*": these)
+# make pages             what the notebooks show of the result cards, from them, and all figures (needs no GPU; PAGES="01* 90*": these)
 # make clean             removes .venv and all that was built; make help shows this
 #
 # Each makes .venv at its first call. PYTHON=python3 uses that interpreter instead and installs nothing.
