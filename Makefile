@@ -1,28 +1,31 @@
-# make ladder            every kernel, checked and beside cuBLAS (without a GPU: in the simulator, with recorded speeds)
-# make test              all that CI checks; needs no GPU
-# make lesson N=05       one lesson: its notebook, all paths of its kernel, its exercises with all their variants
+# make ladder            every kernel, checked, next to cuBLAS (no GPU: in the simulator, with recorded speeds)
+# make test              everything CI checks; needs no GPU
+# make lesson N=05       one lesson: its notebook, all paths of its kernel, all variants of its exercises
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
-# make grade            tests the judges of the exercises: known solutions must pass, known mistakes fail (ARGS="02 03": these)
+# make grade             tests the exercises' judges on known solutions and mistakes (ARGS="02 03": only these)
 # make profile KERNEL=05 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu or check; writes results to commit
-#                        (only some of them: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
-#                        STAGE=tune KERNELS="9 10" BUDGET=60, in seconds for each, STAGE=check KERNELS=16 PARTS="new_threads large")
-# make mutants          plant mistakes into the kernels, one at a time: is each of them found? (ARGS="--count 0": all)
-# make site             the course as a website, in _docs; make site-check opens every page of it in a headless Chromium
-# make same-code BASE=…  is the kernels' machine code that of another commit? needs no GPU (STAMP=1: then their speeds stay)
-# make readme            README's table and picture, from the result cards
-# make pages             what the notebooks show of the result cards, from them, and all figures (needs no GPU; PAGES="01* 90*": these)
-# make clean             removes .venv and all that was built; make help shows this
+#                        (a subset: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
+#                        STAGE=tune KERNELS="9 10" BUDGET=60, the seconds for each,
+#                        STAGE=check KERNELS=16 PARTS="new_threads large",
+#                        STAGE=notebooks MISSING=1: only experiments that the GPU's card lacks)
+# make mutants           plants mistakes in the kernels: is each one found? (ARGS="--count 0": all mistakes)
+# make site              the course as a website, in _docs
+# make site-check        opens every page of the website in a headless Chromium
+# make same-code BASE=…  is the machine code the same as at another commit? (STAMP=1: then its speeds stay valid)
+# make readme            updates README's table and picture from the result cards
+# make pages             updates what notebooks show of the result cards, and figures; no GPU (PAGES="01*": only these)
+# make clean             removes .venv and everything that was built; make help shows this
 #
-# Each makes .venv at its first call. PYTHON=python3 uses that interpreter instead and installs nothing.
+# The first call creates .venv. PYTHON=python3 uses that interpreter instead and installs nothing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
 .PHONY: ladder test lesson grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
-# Powers of two; sizes that fit no tile; then m×n×k with few rows, few columns, a long sum, and a short one.
+# Powers of two; sizes that no tile fits; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
-# Ends with one line where an interpreter is too old, or too new for the tested packages.
+# Exits with a one-line message if the interpreter is too old, or too new for the tested packages.
 FITS := import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "Python 3.11 to 3.14 is needed; %s is %s" % (sys.executable, sys.version.split()[0]))
 
 ifdef PYTHON
@@ -45,7 +48,7 @@ site-check: NEEDS := playwright
 test lesson: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis ruff
 gpu-notebooks pages: NEEDS := nbdev execnb
 
-# The first interpreter that fits makes the environment.
+# The first interpreter that fits creates the environment.
 .venv/ready: settings.ini setup.py constraints.txt compiler.txt
 	@PATH="$(SYSTEM_PATH)"; for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	   command -v $$python > /dev/null && $$python -c '$(FITS)' 2> /dev/null && exec $$python tools/set_up.py; done; \
@@ -54,9 +57,9 @@ gpu-notebooks pages: NEEDS := nbdev execnb
 ladder: setup
 	@$(PY) -m numba_matmul.ladder
 
-# Each core has a test of its own: threads of numpy and PyTorch would wait for one another.
+# Each core runs its own test: threads of numpy and PyTorch would get in each other's way.
 test lesson: export OMP_NUM_THREADS := 1
-# Hundreds of processes start, and import the same packages: their bytecode is kept, even if the shell says otherwise.
+# Hundreds of processes import the same packages: keep their bytecode, whatever the shell says.
 test lesson: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
@@ -71,8 +74,8 @@ grade: setup
 mutants: setup
 	@$(PY) tools/mutants.py $(ARGS)
 
-# The root is the repository, so that links to the scripts work; the address that Jupyter prints opens the lesson, too.
-# In a container one is often root, and Jupyter wants to be told that this is meant.
+# The root is the repository, so that links to scripts work; the address Jupyter prints opens the lesson too.
+# In a container you're often root, which Jupyter must be told is intentional.
 lab: setup
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb \
 	   $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
@@ -102,7 +105,7 @@ gpu:
 	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
 	 *) echo "make gpu STAGE=tune|ladder|calls|notebooks|ncu|check" >&2; exit 2;; esac
 
-# A page shows what the cards say, so a stage that changes a card ends with this.
+# Pages show the cards' numbers, so a stage that changes a card ends with this.
 AND_PAGES := , and then what make pages changes
 
 gpu-tune: setup
@@ -120,7 +123,7 @@ gpu-calls: setup
 	@echo "To commit: nbs/results README.md$(AND_PAGES)"
 
 gpu-notebooks: setup
-	@set -f; $(PY) tools/run_notebooks.py $(NOTEBOOKS)
+	@set -f; $(if $(MISSING),MATMUL_MISSING=1) $(PY) tools/run_notebooks.py $(NOTEBOOKS)
 	$(PY) -m numba_matmul.ladder --readme
 	@echo "To commit: nbs README.md"
 

@@ -1,4 +1,4 @@
-"Everything is said in settings.ini; this file only hands it to setuptools."
+"Passes the settings in settings.ini to setuptools."
 from configparser import ConfigParser
 from pathlib import Path
 from setuptools import find_packages, setup
@@ -10,7 +10,7 @@ cfg = ini["DEFAULT"]
 
 
 def lines(key):
-    "The requirements under `key`, one a line, without comments."
+    "The requirements under `key`, one per line, without comments."
     return [line.strip() for line in cfg[key].splitlines()
             if line.strip() and not line.strip().startswith("#")]
 
@@ -30,7 +30,7 @@ setup(
                  "Programming Language :: Python :: 3", "Environment :: GPU :: NVIDIA CUDA",
                  "Framework :: Jupyter"],
     python_requires=">=" + cfg["min_python"],
-    # a wheel brings the result cards and their schema as data of the package; a checkout reads them where
+    # a wheel contains the result cards and their schema as package data; a checkout reads them where
     # they are
     packages=[*find_packages(include=[cfg["lib_path"], f"{cfg['lib_path']}.*"]),
               f"{cfg['lib_path']}.results"],

@@ -1,9 +1,11 @@
-// Two kernels and what PyTorch needs to call them. From the top: the kernels, as CUDA C++ has them anywhere; a launch
-// that checks its tensors and takes PyTorch's current stream; and the functions that Python sees, by pybind11.
-// (extern "C" keeps the kernels' names as they are, for those who load them by name.)
+// Two kernels and what PyTorch needs to call them. From the top: the kernels, in plain CUDA C++; a launch that checks
+// its tensors and uses PyTorch's current stream; and the functions that Python sees, through pybind11.
+// (extern "C" keeps the kernels' names, for those who load them by name.)
 
-extern "C" __global__ void naive(const float* a, const float* b, float* c, int m, int n, int k) {
-    int row = blockIdx.x * blockDim.x + threadIdx.x, col = blockIdx.y * blockDim.y + threadIdx.y;
+extern "C" __global__ void naive(
+        const float* a, const float* b, float* c, int m, int n, int k) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    int col = blockIdx.y * blockDim.y + threadIdx.y;
     if (row < m && col < n) {
         float acc = 0;
         for (int i = 0; i < k; i++) acc += a[row * k + i] * b[i * n + col];
@@ -13,16 +15,19 @@ extern "C" __global__ void naive(const float* a, const float* b, float* c, int m
 
 constexpr int BM = 128, BN = 128, BK = 8, TM = 8, TN = 8, THREADS = BM * BN / (TM * TN);
 
-extern "C" __global__ void tiled(const float* a, const float* b, float* c, int m, int n, int k) {
+extern "C" __global__ void tiled(
+        const float* a, const float* b, float* c, int m, int n, int k) {
     __shared__ float a_tile[BM][BK], b_tile[BK][BN];
     float acc[TM][TN] = {}, reg_m[TM], reg_n[TN];
     int thread = threadIdx.x, row0 = blockIdx.y * BM, col0 = blockIdx.x * BN;
     int row = thread / (BN / TN) * TM, col = thread % (BN / TN) * TN;
     for (int k0 = 0; k0 < k; k0 += BK) {
         for (int s = 0; s < BM; s += THREADS / BK)
-            a_tile[s + thread / BK][thread % BK] = a[(row0 + s + thread / BK) * k + k0 + thread % BK];
+            a_tile[s + thread / BK][thread % BK] =
+                a[(row0 + s + thread / BK) * k + k0 + thread % BK];
         for (int s = 0; s < BK; s += THREADS / BN)
-            b_tile[s + thread / BN][thread % BN] = b[(k0 + s + thread / BN) * n + col0 + thread % BN];
+            b_tile[s + thread / BN][thread % BN] =
+                b[(k0 + s + thread / BN) * n + col0 + thread % BN];
         __syncthreads();
         for (int dot = 0; dot < BK; dot++) {
             for (int i = 0; i < TM; i++) reg_m[i] = a_tile[row + i][dot];
@@ -33,7 +38,8 @@ extern "C" __global__ void tiled(const float* a, const float* b, float* c, int m
         __syncthreads();
     }
     for (int i = 0; i < TM; i++)
-        for (int j = 0; j < TN; j++) c[(row0 + row + i) * n + col0 + col + j] = acc[i][j];
+        for (int j = 0; j < TN; j++)
+            c[(row0 + row + i) * n + col0 + col + j] = acc[i][j];
 }
 
 #include <ATen/core/Tensor.h>
@@ -65,6 +71,6 @@ void run_tiled(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
 }
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
-    m.def("naive", &run_naive, "C = A B, a thread for each element");
+    m.def("naive", &run_naive, "C = A B, one thread per element");
     m.def("tiled", &run_tiled, "C = A B, 8 x 8 elements per thread");
 }

@@ -1,4 +1,4 @@
-"""What was measured on a named GPU is kept in a file: found, checked, and written whole or not at all."""
+"""Result cards: measurements on a named GPU, kept in a file that is validated and written atomically."""
 import json
 import os
 import re
@@ -9,7 +9,7 @@ from numbers import Integral
 from pathlib import Path
 from threading import get_ident
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # first: this chooses between the GPU and the simulator
 from .arrays import current_gpu, dtype_of
 from .draw import Markdown
 from .fingerprint import fingerprint
@@ -18,10 +18,10 @@ from numba import config
 
 _package = Path(numba_matmul.__file__).parent
 CHECKOUT = _package.parent if (_package.parent/"nbs"/"results").is_dir() else None
-RESULTS = CHECKOUT/"nbs"/"results" if CHECKOUT else _package/"results"  # a wheel brings a copy
+RESULTS = CHECKOUT/"nbs"/"results" if CHECKOUT else _package/"results"  # a wheel contains a copy
 
 def card_folder():
-    "Where the result cards are: `nbs/results` of the checkout; without one, the package's copy."
+    "The folder of the result cards: `nbs/results` in a checkout, otherwise the package's copy."
     return RESULTS
 
 @lru_cache(None)
@@ -31,38 +31,38 @@ def _card_schema():
     return fastjsonschema.compile(json.loads(schema.read_text(encoding="utf-8")))
 
 def check_card(card):
-    "`ValueError` unless the card has what the schema asks for."
+    "Raises `ValueError` unless the card follows the schema."
     from fastjsonschema import JsonSchemaException
     try: _card_schema()(card)
     except JsonSchemaException as e: raise ValueError(f"{e}".replace("data", "card", 1)) from None
 
-def _refuse_constant(name): raise ValueError(f"{name} is not a number of JSON")
+def _refuse_constant(name): raise ValueError(f"{name} isn't a JSON number")
 
 @lru_cache(None)
 def _read_card(path, changed):
-    "A card, read once; of a file that is none, say so in a line, once."
+    "A card, read once; a file that isn't one gets a one-line notice, once."
     try:
         card = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         check_card(card)
         return card
-    except (OSError, ValueError, RecursionError) as e:  # also what is no JSON, or not UTF-8
+    except (OSError, ValueError, RecursionError) as e:  # includes files that aren't JSON or UTF-8
         reason = str(e).splitlines()[0].replace(str(path), path.name)
-        print(f"{path.name} is left out, it is no result card: {reason:.200}", file=sys.stderr)
+        print(f"{path.name} is skipped, it isn't a result card: {reason:.200}", file=sys.stderr)
 
 
 def load_cards(
-    *fields,     # what a card must have besides its speeds: "ncu", "profiles" …
-    kernels=(),  # names of kernels whose speed it must have …
+    *fields,     # required besides the speeds: "ncu", "profiles" …
+    kernels=(),  # names of kernels whose speed is required …
     size=4096,   # … at this m = n = k
-) -> list:       # of dicts; not to be changed
-    "The result cards that have all this; first the one with the most experiments, then by file name."
+) -> list:       # of dicts; don't modify them
+    "The result cards that have all of this: the one with the most experiments first, then by file name."
     if isinstance(kernels, str):
         raise TypeError(f"kernels is {kernels!r}; expected a list of names: pass [{kernels!r}]")
     for text in (*fields, *kernels):
         if not isinstance(text, str): raise TypeError(f"{text!r} is not a name")
     if isinstance(size, bool) or not isinstance(size, Integral):
         raise TypeError(f"size is {size!r}; expected a whole number, m = n = k")
-    def changed(path):  # a link may lead nowhere
+    def changed(path):  # a link may be broken
         with suppress(OSError): return path.stat().st_mtime_ns
     paths = sorted(card_folder().glob("*.json"))
     cards = [card for path in paths if (card := _read_card(path, changed(path)))]
@@ -74,7 +74,7 @@ def pick_card(
     *fields,  # as for `load_cards`
     **needs,
 ) -> dict:
-    "This GPU's card if it has all that, else the first card that has; `LookupError` if none has."
+    "This GPU's card if it has all of this, else the first that does; `LookupError` if none does."
     cards = load_cards(*fields, **needs)
     if not cards:
         wanted = [*fields, *needs.get("kernels", ())]
@@ -82,41 +82,41 @@ def pick_card(
     return next((card for card in cards if card["gpu"] == _here()), cards[0])
 
 def card_of(experiment):
-    "This GPU's card if it has the experiment of that name, else the first card that has; `None` if none has."
+    "This GPU's card if it has this experiment, else the first that does; `None` if none does."
     cards = [card for card in load_cards("experiments") if experiment in card["experiments"]]
     return next((card for card in cards if card["gpu"] == _here()), next(iter(cards), None))
 
 
 def gpu_name():
-    """Name of this GPU. In the simulator: that of the process which started this one, if it has a
-    GPU, else that of the first result card."""
+    """Name of this GPU. In the simulator: that of the parent process's GPU, if it has one, else that of the
+    first result card."""
     return _here() or next((card["gpu"] for card in load_cards()), None)
 
 def _here():
-    "Name of the GPU of this process, or of the one which started it; `None` without a GPU."
+    "Name of the GPU of this process or its parent; `None` without a GPU."
     return os.environ.get("MATMUL_GPU") if config.ENABLE_CUDASIM else str(current_gpu().name)
 
 def gpu_card():
-    "The result card of the GPU that `gpu_name` names; an empty dict if there is none."
+    "The result card of the GPU returned by `gpu_name`; an empty dict if there is none."
     return next((card for card in load_cards() if card["gpu"] == gpu_name()), {})
 
 def need_gpu(what):
-    "End the program with a line where kernels run in the simulator."
+    "Exit with a one-line message if kernels run in the simulator."
     if config.ENABLE_CUDASIM: sys.exit(f"{what} needs a GPU; kernels run in the simulator here.")
 
 def code_of(
-    card,  # a result card: where a search found a better tile, the kernel has that one
-    name,  # of the host function
+    card,  # a result card: the kernel uses the best tile found by its searches
+    name,  # name of the host function
 ) -> str:
-    "The fingerprint of a kernel's code as it is now, for the GPU of this card."
+    "The fingerprint of a kernel's current code, for this card's GPU."
     best = card.get("tuned", {}).get(name, {"best": {}})["best"]
     return fingerprint(name, tuple(best.items()))
 
 def marked(
     card,  # a result card
-    row,   # of its speeds
+    row,   # one of its speeds
 ) -> dict:
-    "The row, with the name of the GPU as `stale` if the kernel has changed since it was timed there."
+    "The row, with the GPU's name as `stale` if the kernel has changed since it was timed there."
     return row if row.get("code") == code_of(card, row["name"]) else row | dict(stale=card["gpu"])
 
 def _row(card, name, size):
@@ -125,20 +125,20 @@ def _row(card, name, size):
 
 def card_row(
     card,    # a result card
-    name,    # of the host function
+    name,    # name of the host function
     size,    # m = n = k
 ):
-    "The recorded speed of one kernel at one size, see `marked`; `None` if there is none."
+    "The recorded speed of a kernel at one size, see `marked`; `None` if there is none."
     row = _row(card, name, size)
     return row and marked(card, row)
 
-STALE = " †"  # what stands behind a stale speed
+STALE = " †"  # the mark after a stale speed
 
 def stale_note(
     rows,                    # see `marked`
-    called="`{}`".format,    # function: name of a host function → what it is called
+    called="`{}`".format,    # function: name of a host function → display name
 ) -> str:
-    "One line about the kernels that have changed since they were timed, and where; empty if none has."
+    "One line about the kernels that changed since they were timed, and where; empty if none did."
     names, gpus = {}, {}  # GPU → kernels; kernels → GPUs
     for row in filter(None, rows):
         if "stale" in row: names.setdefault(row["stale"], {})[called(row["name"])] = None
@@ -150,14 +150,14 @@ def stale_note(
 
 def cycles_per_step(
     card,       # a result card
-    name,       # of the host function
+    name,       # name of the host function
     size=4096,  # m = n = k
 ) -> float:
-    """Cycles of a multiprocessor per finished step (32 multiply-adds) of a warp; the card must hold the
-    kernel at that size."""
+    """Multiprocessor cycles per completed step (32 multiply-adds) of a warp; the card must have the kernel at
+    that size."""
     row = card_row(card, name, size)
     if row is None:
-        raise LookupError(f"the card of the {card['gpu']} has no speed of {name!r} at {size}")
+        raise LookupError(f"the {card['gpu']}'s card doesn't have a speed for {name!r} at {size}")
     cycles = row["ms"] * 1e3 * card["clock_mhz"] * card["multiprocessors"]
     return cycles / (size**3 / 32)
 
@@ -166,7 +166,7 @@ def write_whole(
     path,  # a `Path`
     text,  # its new content
 ):
-    "Write a text file whole or not at all: nobody reads half of it, and no failure leaves a part."
+    "Write a text file atomically: nobody ever sees half of it, even after a failure."
     part = path.with_name(f"{path.name}.{os.getpid()}.{get_ident()}")
     try:
         part.write_text(text, encoding="utf-8")
@@ -174,31 +174,31 @@ def write_whole(
     finally: part.unlink(missing_ok=True)
 
 def write_card(
-    card,       # dict: name of the GPU under "gpu", and what to keep: speed, check, experiments …
-    path=None,  # file; the card of that GPU in `card_folder()` if None
+    card,       # dict: the GPU's name under "gpu", and what to keep: speed, check, experiments …
+    path=None,  # file; if None, that GPU's card in `card_folder()`
 ) -> Path:
-    "Write a result card, and return its path. `ValueError` for what would be no card of this GPU."
+    "Write a result card and return its path. `ValueError` if it wouldn't be a valid card of this GPU."
     if not isinstance(card, dict) or "gpu" not in card:
-        raise ValueError(f"{card!r:.60} is no result card: expected a dict that names a GPU under \"gpu\"")
+        raise ValueError(f"{card!r:.60} isn't a result card: expected a dict that names a GPU under \"gpu\"")
     if card["gpu"] != _here():
-        raise ValueError(f"only one {card['gpu']} can change its card, and this is "
+        raise ValueError(f"only an {card['gpu']} can change its card, and this is "
                          f"{_here() or 'a machine without a GPU'}")
     if not (path or CHECKOUT):
-        raise ValueError("the course's checkout is not here, so there is no card to change: "
-                         "give a file to write")
-    # What the file has already is checked before anything is written: it must be this GPU's card.
+        raise ValueError("the course's checkout isn't here, so there is no card to change: "
+                         "pass a file to write")
+    # Check the existing file before writing: it must be this GPU's card.
     file_name = re.sub(r"[^a-z0-9]+", "-", card["gpu"].lower()) + ".json"
     path = Path(path) if path else card_folder()/file_name
     try: old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except (OSError, ValueError) as e:
-        raise ValueError(f"{path.name} stays as it is, for it is no result card: {e}") from None
+        raise ValueError(f"{path.name} was left unchanged: it isn't a result card: {e}") from None
     if not isinstance(old, dict):
-        raise ValueError(f"{path.name} stays as it is, for it is no result card")
+        raise ValueError(f"{path.name} was left unchanged: it isn't a result card")
     if old.get("gpu", card["gpu"]) != card["gpu"]:
-        raise ValueError(f"{path.name} is the card of one {old['gpu']}: choose another file")
+        raise ValueError(f"{path.name} is the card of an {old['gpu']}: choose another file")
     card = old | card
     if "speed" not in card:
-        raise ValueError(f"there is no card of the {card['gpu']} yet: make gpu STAGE=ladder comes first")
+        raise ValueError(f"there is no card for the {card['gpu']} yet: run make gpu STAGE=ladder first")
     check_card(card)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(card, indent=1, allow_nan=False) + "\n")
@@ -206,15 +206,15 @@ def write_card(
 
 
 def recorded(
-    name,         # of the host function
+    name,         # name of the host function
     size=4096,    # m = n = k
-    before=None,  # name of another one to compare it with
+    before=None,  # name of another one to compare with
 ):
-    """What the cards say about a kernel's speed, a sentence or two for each GPU, as Markdown. `ValueError` if
-    no card knows the other one."""
+    """What the cards say about a kernel's speed, one or two sentences per GPU, as Markdown. `ValueError` if
+    no card knows the other kernel."""
     here, there = (load_cards(kernels=[one], size=size) for one in (name, before or name))
     if here and not there:
-        raise ValueError(f"before is {before!r}, and no result card has its speed at {size}")
+        raise ValueError(f"before is {before!r}, but no result card has its speed at {size}")
     sentences = []
     for card in here:
         row, other = card_row(card, name, size), before and card_row(card, before, size)
@@ -226,21 +226,22 @@ def recorded(
         if other: text += f" It is {other['ms'] / row['ms']:.2f} times as fast as `{before}`."
         if note := stale_note([row, other]): text += f" **But {note}.**"
         sentences.append(text)
-    nothing = f"`{name}` has not been recorded at {size} yet."
+    nothing = f"`{name}` hasn't been recorded at {size} yet."
     return Markdown("  \n".join(sentences) or nothing)
 
 def gain(
-    experiment,  # name of one that timed a lesson's short kernels, in ms or in GFLOP/s, the new one last
+    experiment,  # name of one that timed a lesson's short kernels, in ms or GFLOP/s, the new one last
     size=4096,   # m = n = k
     what="short kernel against short kernel",  # it compares
+    of=None,     # labels of the two values, if they aren't the first and the last
 ):
-    "From how many GFLOP/s to how many a lesson's idea leads, on the first card that knows, as Markdown."
+    "The gain of a lesson's idea in GFLOP/s, before → after, from the first card that has it, as Markdown."
     card = card_of(experiment)
     if card is None: return Markdown(f"{experiment}: not recorded yet.")
     kept = card["experiments"][experiment]
     if kept["unit"] not in ("ms", "GFLOP/s"):
         raise ValueError(f"{experiment!r} is in {kept['unit']}; expected ms or GFLOP/s")
-    speeds = list(kept["values"].values())
+    speeds = [kept["values"][label] for label in of or kept["values"]]
     if kept["unit"] == "ms": speeds = [2 * size**3 / ms / 1e6 for ms in speeds]
     if len(speeds) == 1: text, what = f"{speeds[0]:,.0f}", "the short kernel"
     else: text = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}"

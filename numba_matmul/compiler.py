@@ -164,6 +164,23 @@ def register_reads(
         kept = [number if reuse else None for number, reuse in operands]
     return found
 
+def until_use(
+    instructions,  # a list of `Instruction`s: a loop, which begins again at its end
+) -> list:
+    """For each load from shared memory: its place in the loop, and how many FFMA follow before the first
+    that needs what it loads."""
+    def reads(x): return {int(number) for number in re.findall(r"\bR(\d+)", x.operands)[1:]}
+    found = []
+    for place, load in enumerate(instructions):
+        if not load.kind.startswith("LDS"): continue
+        first = int(re.search(r"\bR(\d+)", load.operands)[1])
+        loaded = {*range(first, first + int(load.kind.split()[-1]) // 32)}
+        after = [x for x in instructions[place + 1:] + instructions[:place] if x.kind == "FFMA"]
+        uses = (count for count, x in enumerate(after) if reads(x) & loaded)
+        if (count := next(uses, None)) is not None: found.append((place, count))
+    return found
+
+
 
 @dataclass
 class MachineCode:

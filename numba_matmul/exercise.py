@@ -1,4 +1,4 @@
-"""What a reader uses, and what an exercise is: `ask` takes a prediction, `grade` judges what you wrote."""
+"""Exercises as the reader uses them: `ask` takes a prediction, `grade` judges what you wrote."""
 import hashlib
 import html
 import linecache
@@ -27,7 +27,7 @@ from numba import config
 # A prediction
 
 def _distance(said, found):
-    "How far a prediction is from what was found, in words."
+    "How far a prediction is from the measured value, as text."
     if said == found: return "exactly"
     if said and found and (said > 0) == (found > 0):
         ratio = max(said / found, found / said)
@@ -37,11 +37,11 @@ def _distance(said, found):
 class _Show:
     def __repr__(self): return "show"
 
-show = _Show()  # in place of a prediction: the reader wants to see the answer
+show = _Show()  # instead of a prediction: shows the answer
 
 @dataclass
 class Prediction:
-    "What a reader expects, by quantity."
+    "A reader's prediction, by quantity."
     question: str
     said: dict  # quantity → number, `show`, or `...`
 
@@ -57,14 +57,14 @@ class Prediction:
 
     def against(
         self,
-        *found,   # the number, if one was asked for
+        *found,   # the number, if the question asked for one
         **named,  # the numbers by quantity
     ) -> Markdown:
-        "A table of what was predicted and what was found; nothing before the reader has predicted."
+        "A table of predictions and measured values; empty until the reader has predicted."
         found = dict(zip(self.said, found)) | named
         if found.keys() != self.said.keys():
             raise TypeError(f"{self.question} asks for {', '.join(self.said) or 'one number'}, "
-                            f"and found are {', '.join(found) or 'none'}")
+                            f"but got {', '.join(found) or 'none'}")
         if self.untouched:
             return Markdown("The answer appears here once you put a number, or `show`, in place of the dots.")
         rows = []
@@ -75,7 +75,7 @@ class Prediction:
 
 def ask(
     question: str,
-    *answer: float,    # one number, or `show`; dots until the reader puts it there
+    *answer: float,    # one number, or `show`; dots until the reader replaces them
     **answers: float,  # or several, by quantity
 ) -> Prediction:
     "A question to answer before the result is shown."
@@ -83,30 +83,30 @@ def ask(
         raise TypeError("ask takes one answer, ask(question, 4), or named ones, ask(question, A=1, B=4)")
     for value in (*answer, *answers.values()):
         if value is not ... and value is not show and not isinstance(value, Real):
-            raise TypeError(f"{value!r} isn't a number: put one, such as 4, in place of the dots, or show")
+            raise TypeError(f"{value!r} isn't a number: replace the dots with one, such as 4, or with show")
     return Prediction(question, dict(zip([""], answer)) | answers)
 
 
-# What an exercise is
+# Definition of an exercise
 
 @dataclass(frozen=True)
 class Case:
-    "One launch of a kernel, and the result that it must have."
+    "One launch of a kernel, and its expected result."
     name: str
     block: tuple    # threads
     grid: tuple     # blocks
     make: Callable  # function of a random generator → (arguments, {position: expected array})
     shared_bytes: int = 0   # of dynamic shared memory
-    call: Callable = None   # in the simulator: (configured kernel, arguments); if None, they are passed on
-    signature: str = None   # types of the kernel's arguments, where they are not those of these
-    constants: dict = None  # instead of the exercise's; empty: those of the page
+    call: Callable = None   # in the simulator: (configured kernel, arguments); None: just call it
+    signature: str = None   # types of the kernel's arguments, if they differ from these arguments'
+    constants: dict = None  # instead of the exercise's; empty: the page's
     size: tuple = ()        # m, n, k of a product
 
 @dataclass(frozen=True)
 class Goal:
-    "A number that a kernel is to reach, counted without a GPU."
+    "A number a kernel must reach, counted without a GPU."
     name: str
-    measure: Callable      # of what `counted` names: a number, or a `Site`
+    measure: Callable      # from what `counted` names: a number, or a `Site`
     most: float = None     # its limits
     least: float = None
     unit: str = ""
@@ -119,34 +119,34 @@ class Goal:
 class Mutant:
     "A correct solution with one mistake."
     name: str
-    old: str      # text of the solution that occurs in it once …
-    new: str      # … and what stands there instead
+    old: str      # text that occurs once in the solution …
+    new: str      # … and its replacement
     verdict: str  # the one that must fail
     of: str = "reference"
 
 
 @dataclass(frozen=True)
 class Exercise:
-    "What a reader is to write, how it is judged, and how the judge is judged."
+    "What a reader writes, how it is judged, and how the judge is tested."
     key: str
     name: str               # of the reader's function
     cases: tuple = ()       # the first one is cheap; the goals are counted in it
     goals: tuple = ()
-    hints: dict = field(default_factory=dict)      # verdict, or "verdict: words in it" → what to think about
-    constants: dict = field(default_factory=dict)  # values that names of the page have while it is graded
-    compiled: dict = None   # and those for the machine code, if others
-    page: ModuleType = None  # the lesson's module: who has one of its functions do the work hasn't written it
-    places: bool = True     # are right numbers in wrong places told? not where they may be there by chance
+    hints: dict = field(default_factory=dict)      # verdict, or "verdict: words in it" → the hint
+    constants: dict = field(default_factory=dict)  # values of the page's names during grading
+    compiled: dict = None   # and the ones for the machine code, if different
+    page: ModuleType = None  # the lesson's module: calling one of its functions doesn't count as a solution
+    places: bool = True     # report right numbers in wrong places? not if they may be there by chance
     preamble: str = ""      # source before each solution
     solutions: dict = field(default_factory=dict)  # name → source; "reference" and at least two others
     mutants: tuple = ()
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
-    host: Callable = None    # kernel → host function (a, b, c), to time what takes more than a launch
-    record: Callable = None  # (exercise, kernel) → what goals in "events" are measured in
+    host: Callable = None    # kernel → host function (a, b, c), for solutions that need more than a launch
+    record: Callable = None  # (exercise, kernel) → what goals in "events" are measured on
     judge: Callable = None   # instead of `judge_kernel`: (exercise, subject) → `Verdict`s, one by one
 
     def source(self, variant):
-        "The source of a solution by its name, or of a `Mutant`."
+        "The source of a solution, by name, or of a `Mutant`."
         if isinstance(variant, str): return self.solutions[variant]
         base = self.solutions[variant.of]
         if base.count(variant.old) != 1:
@@ -155,7 +155,7 @@ class Exercise:
         return base.replace(variant.old, variant.new)
 
     def build(self, variant):
-        "What the source of a variant defines under the exercise's name."
+        "The object a variant's source defines under the exercise's name."
         text = _PRELUDE + self.preamble + self.source(variant)
         file = f"<exercise {self.key}, {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
         linecache.cache[file] = len(text), None, text.splitlines(True), file
@@ -184,28 +184,28 @@ def matmul_case(
 
 NO_FLOAT64 = Goal(
     "float64", lambda code: sum(code.mix.get(kind, 0) for kind in ("DFMA", "float64")), most=0,
-    unit="instructions in float64 in the main loop", counted="code",
-    hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0); and so is what "
-         "comes of an unsigned and a signed number of 64 bits, and an array without float32")
+    unit="float64 instructions in the main loop", counted="code",
+    hint="for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). Combining an "
+         "unsigned and a signed 64-bit integer gives float64 too, and so does an array without float32")
 
 
 # The scoreboard
 
 @dataclass
 class Scoreboard:
-    "The verdicts on what a reader wrote, a line each."
+    "The verdicts on what a reader wrote, one per line."
     verdicts: list
-    left: tuple = ()  # names of verdicts that were not reached
-    beside: str = ""  # what the reader's kernel and the reference ask of memory, where that is the mistake
+    left: tuple = ()  # names of verdicts that weren't reached
+    beside: str = ""  # memory accesses of the reader's kernel and the reference, if the mistake is there
 
     @property
     def passed(self):
-        "Is all as it should be?"
+        "Did every verdict pass?"
         return not any(verdict.failed for verdict in self.verdicts)
 
     @property
     def width(self):
-        "Characters of the longest name."
+        "Length of the longest name."
         return max(len(name) for name in (*(v.name for v in self.verdicts), *self.left))
 
     def __repr__(self):
@@ -219,7 +219,7 @@ class Scoreboard:
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
 
     def _repr_html_(self):
-        hang = self.width + 4  # a long line goes on under its text
+        hang = self.width + 4  # a long line continues under its text
         style = ("font: var(--jp-code-font-size, 1em) monospace; "
                  f"padding-left: {hang}ch; text-indent: -{hang}ch")
         rows = [f'<div style="white-space: pre-wrap">{html.escape(line) or " "}</div>'
@@ -237,14 +237,14 @@ def exercises() -> dict:
 def exercise_of(
     key: str | int,  # "02", or 2
 ) -> Exercise:
-    "The exercise of a key. `ValueError` if there is none."
+    "The exercise with this key. `ValueError` if there is none."
     known, number = exercises(), re.fullmatch(r"(\d+)([a-z]?)", str(key))
     if (padded := number and f"{int(number[1]):02}{number[2]}") not in known:
         raise ValueError(f"there is no exercise {key!r}; there are {', '.join(known)}")
     return known[padded]
 
 def _speed(exercise, kernel):
-    "On a GPU: how fast the kernel is, in the launch of its page."
+    "On a GPU: the kernel's speed, launched as on its page."
     def launched(a, b, c): kernel[exercise.launch(*c.shape)](a, b, c)
     host = exercise.host(kernel) if exercise.host else launched
     name = function_of(kernel).__name__
@@ -254,17 +254,17 @@ def _speed(exercise, kernel):
     return Verdict("speed", True, f"{time.gflops:,.0f} GFLOP/s at 4096, {time.percent:.1f} % of cuBLAS")
 
 def _beside(exercise, view):
-    "What a reader's kernel asks of memory, and what the reference solution does, in the first case."
+    "Memory accesses of a reader's kernel and of the reference solution, in the first case."
     case, kernel = exercise.cases[0], exercise.build("reference")
     launch = kernel[case.grid, case.block, 0, case.shared_bytes]
     reference = accesses(exercise, launch, case.make(np.random.default_rng())[0])
     return f"Your kernel, {case.name}:\n{view!r}\n\nThe reference solution:\n{reference!r}"
 
 def grade(
-    key: str | int,     # of the exercise, the lesson's number: "02", or 2
+    key: str | int,     # of the exercise, which is the lesson's number: "02", or 2
     subject: Callable,  # what you wrote
 ) -> Scoreboard:
-    "Judge what you wrote, without a GPU; on a GPU, once all is right, time it as well."
+    "Judge what you wrote, without a GPU; if there is one and everything passes, time it as well."
     exercise = exercise_of(key)
     found = verdicts(exercise, subject)
     board = Scoreboard(found)
@@ -280,17 +280,17 @@ def grade(
     return board
 
 
-# Who judges the judge?
+# Testing the judge
 
 def outcome(
     exercise: Exercise,
     variant: str | Mutant,  # the name of a solution, or a mistake
-) -> tuple:                 # (did it come out as it should, what was found)
-    "Judge a variant: a correct solution must pass, a mutant fail by its own verdict."
+) -> tuple:                 # (was the outcome as expected, what was found)
+    "Judge a variant: a correct solution must pass, a mutant must fail with its own verdict."
     *_, last = verdicts(exercise, exercise.build(variant))
     expected = None if isinstance(variant, str) else variant.verdict
     if last.failed: return last.name == expected, f"{last.name}: {last.found}"
-    return expected is None, "passes" if expected is None else "passes, and must not"
+    return expected is None, "passes" if expected is None else "passes, but must not"
 
 def variants(exercise: Exercise) -> list:
     "The correct solutions by name, and the mutants."
@@ -299,7 +299,7 @@ def variants(exercise: Exercise) -> list:
 def table(
     exercise: Exercise,
 ) -> Markdown:
-    "The mistakes that an exercise catches, and the verdict on each."
+    "The mistakes an exercise catches, and the verdict on each."
     rows = [f"| {mutant.name.replace('|', chr(92) + '|')} | {mutant.verdict} |"
             for mutant in exercise.mutants]
     return Markdown("| mistake | verdict |\n|---|---|\n" + "\n".join(rows))
@@ -307,17 +307,17 @@ def table(
 def solutions(
     key: str | int,  # of the exercise: "02", or 2
 ) -> Markdown:
-    "The goals of an exercise, correct solutions, and the mistakes that it catches. They give it away."
+    "An exercise's goals, correct solutions, and the mistakes it catches. Spoilers."
     exercise = exercise_of(key)
     goals = [f"| {goal.name} | {limit_text(goal).replace('none', 'no')} {goal.unit} |"
              for goal in exercise.goals]
     parts = ["| goal | |\n|---|---|\n" + "\n".join(goals)] if goals else []
     parts += [f"**{name[0].upper()}{name[1:]}**\n\n```python\n{source.strip()}\n```"
               for name, source in exercise.solutions.items()]
-    return Markdown("\n\n".join([*parts, "**Mistakes that it catches**", table(exercise)]))
+    return Markdown("\n\n".join([*parts, "**Mistakes it catches**", table(exercise)]))
 
 def _grade_all(keys):
-    "Judge every variant of the exercises; how many did not come out as they should."
+    "Judge every variant of the exercises; returns how many had an unexpected outcome."
     known = exercises()
     if unknown := set(keys) - set(known):
         sys.exit(f"no exercise {', '.join(map(repr, sorted(unknown)))}; there are {', '.join(known)}")
@@ -332,7 +332,7 @@ def _grade_all(keys):
     for key in keys or known:
         print(f"{key}: {counts[key, True]} correct, {counts[key, False]} wrong solutions")
     wrong = sum(not ok for ok, _ in results)
-    print(f"{len(results) - wrong} of {len(results)} variants came out as they should")
+    print(f"{len(results) - wrong} of {len(results)} variants had the expected outcome")
     return wrong
 
 
@@ -340,6 +340,6 @@ def _grade_all(keys):
 def main(
     keys: Param("of exercises, as in 02 03; all if none", str, nargs="*"),
 ):
-    "Judge correct and wrong solutions of exercises. The exit status is 1 unless each comes out as it should."
-    empty = [""] * ("" in sys.orig_argv[1:])  # fastcore drops it where it comes first
+    "Judge correct and wrong solutions of exercises. The exit status is 1 if any outcome is unexpected."
+    empty = [""] * ("" in sys.orig_argv[1:])  # fastcore drops it if it comes first
     sys.exit(bool(_grade_all([*(keys or ()), *empty])))

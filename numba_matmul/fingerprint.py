@@ -1,11 +1,11 @@
-"""Which source makes a kernel's machine code? A fingerprint of it, so that a result card knows the code that
-it timed.
+"""A fingerprint of the source that a kernel's machine code is made from, so a result card knows which code it
+timed.
 
-Nothing is compiled or run: the source files of the package are read. So a fingerprint is the same with and
-without a GPU or a compiler, on every Python and with every version of Numba. From the definition of a host
-function it follows names to definitions in `kernels`, `ptx` and `gemm`, and from those further. Comments,
+Nothing is compiled or run: this only reads the package's source files. So a fingerprint is the same with or
+without a GPU or a compiler, on every Python, and with every version of Numba. Starting from the definition of
+a host function, it follows names to definitions in `kernels`, `ptx` and `gemm`, and on from those. Comments,
 line breaks, docstrings, type hints, checks and their messages don't count. A refactoring that leaves the
-machine code alone does count: `make same-code BASE=… STAMP=1` compares the machine code and renews the
+machine code unchanged does count: `make same-code BASE=… STAMP=1` compares the machine code and updates the
 fingerprints on the cards."""
 import ast
 import hashlib
@@ -21,12 +21,12 @@ HOST = {f"gemm/{name}.py" for name in ("args", "kernel", "limits", "plan", "tens
 
 
 class _MachineCode(ast.NodeTransformer):
-    "Leaves only what machine code can depend on."
+    "Keeps only what machine code can depend on."
     def visit_FunctionDef(self, node):
         if ast.get_docstring(node) is not None: del node.body[0]
-        # The Python body of an instruction is for the simulator; the compiler puts what the decorator says.
+        # The Python body of an instruction is for the simulator; the compiler emits what the decorator says.
         if any(ast.unparse(x).startswith("bind(") for x in node.decorator_list): node.body = []
-        # PTX stands in decorators, so their strings stay.
+        # PTX is in decorators, so their strings stay.
         decorators, node.decorator_list, node.returns = node.decorator_list, [], None
         self.generic_visit(node)
         node.decorator_list = decorators
@@ -49,26 +49,26 @@ class _MachineCode(ast.NodeTransformer):
 
     def visit_If(self, node):
         self.generic_visit(node)
-        return node if node.body or node.orelse else None  # a guard is gone with what it raised
+        return node if node.body or node.orelse else None  # a guard is dropped along with its raise
 
     def visit_Expr(self, node):
-        "Calls that only check something are left out."
+        "Drops calls that only check something."
         return None if ast.unparse(node).startswith(("check_", "need_")) else self.generic_visit(node)
 
     def visit_Call(self, node):
-        "Of `Kernel(…)` only its two functions count."
+        "In `Kernel(…)` only its two functions count."
         if ast.unparse(node.func) == "Kernel": node.args, node.keywords = node.args[4:6], []
         return self.generic_visit(node)
 
     def visit_JoinedStr(self, node): return ast.Constant("")
 
     def visit_Constant(self, node):
-        "A string with a space is for people."
+        "A string with a space is meant for people."
         return ast.Constant("") if isinstance(node.value, str) and " " in node.value else node
 
 
 def _defined(node):
-    "The names that a statement defines. (`a.plan = …` belongs to a.)"
+    "The names a statement defines. (`a.plan = …` belongs to a.)"
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)): return [node.name]
     targets = [node.target] if isinstance(node, ast.AnnAssign) else getattr(node, "targets", ())
     return [x.id for target in targets for x in ast.walk(target) if isinstance(x, ast.Name)]
@@ -101,14 +101,14 @@ def _home_of(name):
 
 
 def _named(node):
-    "The names that a tree uses, each with the attribute that is asked of it."
+    "The names a tree uses, each with the attribute accessed on it."
     for x in ast.walk(node):
         if isinstance(x, ast.Attribute) and isinstance(x.value, ast.Name): yield x.value.id, x.attr
         elif isinstance(x, ast.Name): yield x.id, ""
 
 
 def _plain(x):
-    "A tree as tuples that are the same for every Python."
+    "A tree as tuples that are the same on every Python."
     if isinstance(x, list): return [_plain(one) for one in x]
     if not isinstance(x, ast.AST): return x
     fields = [(name, _plain(value)) for name, value in ast.iter_fields(x)
@@ -118,15 +118,15 @@ def _plain(x):
 
 @cache
 def _reached(path, name):
-    "The text of a definition's statements without what doesn't count, and the names from outside in them."
+    "The text of a definition's relevant statements, and the outside names they use."
     trees = [_MachineCode().visit(node) for node in _module(path)[0][name]]
     return repr(_plain(trees)), {pair for tree in trees for pair in _named(tree)}
 
 
 def definitions(
-    name,  # of a host function
+    name,  # name of a host function
 ) -> dict:  # (file, name) → text
-    "Every definition that a host function's machine code comes from; empty if no kernel has this name."
+    "Every definition a host function's machine code comes from; empty if no kernel has this name."
     found, todo = {}, [(_home_of(name), name)] if _home_of(name) else []
     while todo:
         path, one = todo.pop()
@@ -144,8 +144,8 @@ def definitions(
 
 @cache
 def fingerprint(
-    name,     # of a host function
+    name,     # name of a host function
     tile=(),  # (name, value) of each size that a search found
 ) -> str:
-    "Of the source that its machine code comes from: 12 digits that change with it."
+    "A fingerprint of the source of its machine code: 12 hex digits that change with it."
     return hashlib.sha256(repr((sorted(definitions(name).items()), sorted(tile))).encode()).hexdigest()[:12]

@@ -1,5 +1,5 @@
-"""How a kernel is judged: what it does in the strict simulator, whether its results are right, and whether it
-reaches the goals of its exercise. Each finding is a `Verdict`; the first that fails ends it."""
+"""How a kernel is judged: what it does in the strict simulator, whether its results are correct, and whether
+it reaches the exercise's goals. Each finding is a `Verdict`; the first failure ends it."""
 import ast
 import inspect
 import io
@@ -26,67 +26,67 @@ class Verdict:
     ok: bool         # None: not judged
     found: str = ""
     hint: str = ""
-    view: View = field(default=None, repr=False)    # in which a goal that isn't reached was counted
-    mistake: tuple = field(default=(), repr=False)  # of wrong results: the case, and what is wrong in a word
+    view: View = field(default=None, repr=False)    # in which a missed goal was counted
+    mistake: tuple = field(default=(), repr=False)  # wrong results: the case, and what is wrong
 
     @property
     def failed(self): return self.ok is False
 
 
-VERDICTS = {  # name → the hint, where an exercise has no better one
+VERDICTS = {  # name → the hint, unless an exercise has a better one
     "written": "replace the dots with lines of your own",
-    "your own": "write the lines yourself: the library's are for comparing, after you have passed",
-    "compiles: must be known to the compiler": "give the number a name above the kernel",
-    "compiles: returns a value": "a kernel has no result: store it in an element of an array",
+    "your own": "write it yourself: the library's version is there to compare with after you pass",
+    "compiles: must be known to the compiler": "define the number above the kernel",
+    "compiles: returns a value": "a kernel can't return a value: store it in an array",
     "compiles: missing": (
-        "count the arguments of that call: load4 returns four numbers, and a star, *load4(…), passes them "
+        "count the arguments of that call: load4 returns four numbers, and the star in *load4(…) passes them "
         "one by one"),
     "compiles: np.": (
-        "numpy works on whole arrays on the host; a thread adds up numbers, in a loop of its own"),
-    "compiles: cannot unpack non-iterable int": "cuda.grid(1) returns one number, and cuda.grid(2) a pair",
+        "numpy works on whole arrays on the host; a thread adds up numbers in a loop of its own"),
+    "compiles: cannot unpack non-iterable int": "cuda.grid(1) returns one number, cuda.grid(2) a pair",
     "compiles: 'array' and 'array'": (
-        "a kernel has no arithmetic on whole arrays: write a loop over their elements"),
+        "a kernel can't do arithmetic on whole arrays: write a loop over the elements"),
     "compiles: not associated with a value": (
-        "give the name a value in every thread that uses it, before the loop or the branch"),
-    "compiles": "the message names the line; a GPU's compiler knows only a part of Python",
-    "ends: It's slow": "a thread computes only its own results: does a loop run over the work of others?",
-    "ends": "does the loop's counter change in every turn, and by a positive step?",
-    "in bounds: is negative": "an index counts from 0: what is subtracted, and may it be too large?",
+        "assign the variable in every thread that uses it, before the loop or the branch"),
+    "compiles": "see the line in the message; the compiler for GPUs only supports a subset of Python",
+    "ends: It's slow": "a thread computes only its own results: does a loop cover other threads' work too?",
+    "ends": "does the loop counter change in every iteration, by a positive step?",
+    "in bounds: is negative": "indices start at 0: what do you subtract, and can it be too large?",
     "in bounds": "compare the index with the shape of the array before you use it",
     "aligned": (
-        "an access of 16 bytes begins at a multiple of four floats, and a shared array promises that by "
+        "a 16-byte access starts at a multiple of four floats, and a shared array guarantees that with "
         "alignment=16"),
-    "all written": "which thread writes this element, and is there a barrier between that and the read?",
+    "all written": "which thread writes this element? Is there a barrier between its write and this read?",
     "no races: with no flag": (
-        "two blocks use this element: does the index say which block it is, by blockIdx?"),
+        "two blocks use this element: does the index depend on blockIdx?"),
     "no races: was read by": (
-        "one thread still reads this element when another writes its next value: put a barrier between the "
-        "two, in each turn"),
+        "one thread is still reading this element when another writes its next value: put a barrier between "
+        "the two, in every iteration"),
     "no races: and is written by": (
-        "two threads write this element: does each write only what is its own, and does the index belong to "
-        "one of them alone?"),
-    "no races": "two threads use one element: put a barrier between the write and the other access",
+        "two threads write this element: does each one write only its own elements, and does this index "
+        "belong to just one of them?"),
+    "no races": "two threads access the same element: put a barrier between the write and the other access",
     "one writer": "several threads do the same work: give each element to one of them",
     "barriers": "all threads of the block must reach the same barrier: move it out of the branch",
-    "one store each": "add up in a variable of your own, and store it once, after all loops over k",
-    "fences": "a copy works on its own, and sees what threads have made only after a fence",
+    "one store each": "accumulate in a local variable and store it once, after all loops over k",
+    "fences": "a copy is asynchronous, and sees what threads wrote only after a fence",
     "correct: in the wrong places": (
-        "the sums are right, and the place is not: are row and column exchanged somewhere, or is the corner "
-        "of the block's tile missing or another block's?"),
+        "the sums are right but in the wrong place: are row and column swapped somewhere, or is the corner "
+        "of the block's tile missing or wrong?"),
     "correct: was stored": (
-        "the arrays for results are full of NaN before the launch, and NaN + x is NaN: does += stand where "
-        "= belongs?"),
-    "correct": "follow the first wrong element by hand: which thread computes it, from what?"}
+        "result arrays are full of NaN before the launch, and NaN + x is NaN: did you write += where = "
+        "belongs?"),
+    "correct": "trace the first wrong element by hand: which thread computes it, and from what?"}
 VERDICT_OF = {  # kind of a `SimulatorError` → the verdict that fails
     "race": "no races", "uninitialized": "all written", "barrier": "barriers", "deadlock": "ends",
     "fence": "fences", "unfinished": "ends", "descriptor": "correct",
     "alignment": "aligned", "bounds": "in bounds"}
 
 
-# Is it written, and the reader's own?
+# Is it written, and is it the reader's own work?
 
 def unwritten(fn):
-    "The verdict on a function or a kernel that still has dots, other than in an index; else `None`."
+    "The verdict on a function or kernel that still contains dots, other than in an index; else `None`."
     tree = parsed(source_of(fn))
     indices = {id(node) for part in ast.walk(tree) if isinstance(part, ast.Subscript)
                for node in ast.walk(part.slice)}
@@ -97,7 +97,7 @@ def unwritten(fn):
                        f"not written yet: line {line_of(fn, min(lines))} still has the dots")
 
 def _returns(kernel):
-    "The line in which a kernel returns a value; `None` if it doesn't. A function inside it may."
+    "The line where a kernel returns a value; `None` if it doesn't. Nested functions may."
     nodes = [*parsed(source_of(kernel)).body[0].body]
     while nodes:
         node = nodes.pop()
@@ -107,22 +107,22 @@ def _returns(kernel):
         nodes += ast.iter_child_nodes(node)
 
 def _codes(code):
-    "The instructions of a code object, and of those inside it."
+    "The instructions of a code object and of nested ones."
     return {code.co_code}.union(*(_codes(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 def _is_the_librarys(fn, page):
-    "Is a function a kernel module's, or defined again by a cell of the lesson? The name alone doesn't count."
+    "Is a function from a kernel module, or redefined by a cell of the lesson? The name alone doesn't count."
     if (fn.__globals__.get("__name__") or "").startswith("numba_matmul.kernels."): return True
-    theirs = getattr(page, _root(fn), None)  # it, or the factory that has made it
+    theirs = getattr(page, _root(fn), None)  # itself, or the factory that made it
     code = getattr(function_of(theirs), "__code__", None)
     return bool(code) and fn.__code__.co_code in _codes(code)
 
 def _root(fn):
-    "The name of a function, or of the one in which it was made."
+    "The name of a function, or of the factory that made it."
     return fn.__qualname__.partition(".")[0]
 
 def borrowed(exercise, subject):
-    "The verdict on a subject that is, or calls, an answer of the library's; `None` if it's the reader's own."
+    "The verdict on a subject that is, or calls, a library solution; `None` if it's the reader's own."
     given = function_of(exercise.build("reference")).__globals__
     left, seen = [(None, function_of(subject))], set()
     while left:
@@ -132,8 +132,8 @@ def borrowed(exercise, subject):
         if _is_the_librarys(fn, exercise.page):
             if _root(fn) in given: continue
             calls = f"{caller.__name__} calls {fn.__name__}, which" if caller else fn.__name__
-            return Verdict("your own", False, f"{calls} is the library's own answer")
-        # what a constant of the exercise names is replaced anyway
+            return Verdict("your own", False, f"{calls} is the library's own solution")
+        # the exercise's constants are replaced anyway
         names = [name for name in fn.__code__.co_names if name not in exercise.constants]
         called = [kernel_parts(fn.__globals__.get(name)) for name in names]
         left += [(fn, parts[0]) for parts in called if parts]
@@ -145,19 +145,19 @@ def borrowed(exercise, subject):
 class Counts:
     "What a whole launch did."
     stores: dict   # argument → how many elements were stored to it
-    barriers: int  # that a thread of a block passed, at most
+    barriers: int  # the most passed by any thread of a block
 
 def verdict_and_text(
     error: Exception,  # raised by a launch
     verdict_of: dict = VERDICT_OF,  # kind of a `SimulatorError` → verdict
 ) -> tuple:
-    "By which verdict an error is told, and its first mistake."
+    "The verdict an error belongs to, and its first mistake."
     text = first_of(str(error))
     if not isinstance(error, SimulatorError): return "compiles", f"{type(error).__name__}: {text}"
     return verdict_of.get(error.kind, "compiles"), text
 
 def _play(launches):
-    "In a child: what each launch leaves, or the number of one and its mistake; and what the kernel printed."
+    "In a child: each launch's results, or a launch's number and its mistake; and what the kernel printed."
     left, printed = [], io.StringIO()
     with redirect_stdout(printed):
         for number, (launch, args, call) in enumerate(launches):
@@ -170,29 +170,29 @@ def _play(launches):
     return None, left, _shortened(printed.getvalue())
 
 def _shortened(text, lines=10, columns=100):
-    "The first lines of a text, and how many more there are."
+    "The first lines of a text, and how many follow."
     found = text.splitlines()
     shown = [line if len(line) <= columns else f"{line[:columns]}…" for line in found[:lines]]
     return "\n".join(shown + [f"… and {len(found) - lines:,} more lines"] * (len(found) > lines))
 
 def first_of(message):
-    "The first of several mistakes, and how many more there are."
+    "The first of several mistakes, and how many follow."
     first, *more = message.splitlines() or [""]
     return first + (f" (and {len(more)} more)" if more else "")
 
 def wrong_elements(name, found, expected, stores=0, places=True):
-    """What is wrong with an array: a word for it, and a sentence; `None` if nothing is.
+    """What is wrong with an array: one word and a sentence; `None` if nothing is.
 
-    Right numbers in wrong places are told unless `places` is false: they may be there by chance."""
+    Right numbers in wrong places are reported unless `places` is false: they may be there by chance."""
     limit = 1e-5 * (1 + np.max(abs(expected), initial=0))
-    bad = ~(abs(found.astype(np.float64) - expected) <= limit)  # NaN, too
+    bad = ~(abs(found.astype(np.float64) - expected) <= limit)  # NaN too
     if not bad.any(): return None
     where = tuple(np.argwhere(bad)[0].tolist())
     count, first = f"{bad.sum():,} of {bad.size:,} elements", f"first {name}{[*where]}"
     if np.isnan(found[bad]).all():
         if stores + bad.sum() > bad.size: return "NaN", f"{count} are NaN, and each was stored: {first}"
         return "never written", f"{count} were never written: {first}"
-    # the right number nearest to each wrong one
+    # the expected number closest to each wrong one
     order = np.argsort(expected, axis=None)
     sums, numbers = expected.ravel()[order], found[bad & ~np.isnan(found)]
     near = np.searchsorted((sums[1:] + sums[:-1]) / 2, numbers)
@@ -201,17 +201,17 @@ def wrong_elements(name, found, expected, stores=0, places=True):
         home = np.unravel_index(order[near[0]], expected.shape)
         count = f"{len(numbers):,} of {bad.size:,} elements"
         return "elsewhere", (f"{count} hold right numbers in the wrong places: {first}, "
-                             f"which has what belongs into {name}{[*map(int, home)]}")
+                             f"which holds the value for {name}{[*map(int, home)]}")
     return "wrong", f"{count} are wrong: {first} = {found[where]:.5g}, expected {expected[where]:.5g}"
 
 def _wrong(names, given, left, expected, stores, places):
-    "What is wrong with the arrays that a launch left: a word for it, and a sentence; `None` if nothing is."
+    "What is wrong with the arrays after a launch: one word and a sentence; `None` if nothing is."
     for i, (before, after) in enumerate(zip(given, left)):
         if i in expected:
             wrong = wrong_elements(names[i], after, expected[i], stores.get(names[i], 0), places)
             if wrong: return wrong
         elif isinstance(before, np.ndarray) and not np.array_equal(before, after):
-            return "changed", f"{names[i]} was changed, and it is only to be read"
+            return "changed", f"{names[i]} was changed, but it's read-only"
 
 
 # Goals
@@ -233,7 +233,7 @@ def reached(
     goal,   # a `Goal`
     value: float | Site | tuple,  # what was counted: a number, or a `Site`, or a number and its line
 ) -> Verdict:
-    "Is a goal reached?"
+    "The verdict on a goal."
     where = ""
     if isinstance(value, Site): value, where = value.cost, f"; line {value.line}: {value.text}"
     elif isinstance(value, tuple): value, where = value[0], f"; line {value[1]}"
@@ -243,7 +243,7 @@ def reached(
     return Verdict(goal.name, ok, text if ok else f"{text}, the goal is {limit_text(goal)}{where}", goal.hint)
 
 def limit_text(goal):
-    "The limits of a goal, in words."
+    "The limits of a goal, as text."
     if goal.most == goal.least: return f"exactly {number_text(goal.most)}"
     if goal.most == 0: return "none"
     limits = ("at least", goal.least), ("at most", goal.most)
@@ -257,24 +257,24 @@ def _signature(args):
     return f"void({', '.join(map(kind, args))})"
 
 def accesses(exercise, configured, args):
-    "What a block asks of memory. Its arguments have the names that the goals know, not the reader's."
+    "A block's memory accesses. Arguments get the names the goals use, not the reader's."
     canonical = re.search(rf"def {exercise.name}\((.*?)\)", exercise.solutions["reference"])[1].split(", ")
     names = function_of(configured).__code__.co_varnames
     return microscope(configured, *args, blocks=[(0, 0, 0)]).renamed(dict(zip(names, canonical)))
 
 def _refusal(message, kernel):
-    "Why the compiler refuses a kernel, and in which line: that of the call, where it names a function."
+    "Why the compiler refuses a kernel, and on which line: the call's, if it names a function."
     if called := re.search(r">>> (\w+)(\(.*\))|<ufunc '(\w+)'>", message):
         name = called[1] or called[3]
         for node in ast.walk(parsed(source_of(kernel))):
             if not isinstance(node, ast.Call): continue
             if name == getattr(node.func, "attr", getattr(node.func, "id", None)):
                 refused = f"{ast.unparse(node.func)}{called[2] or ''}"
-                return f"the compiler has no {refused}, in line {line_of(kernel, node.lineno)}"
+                return f"the compiler doesn't support {refused}, in line {line_of(kernel, node.lineno)}"
     line = re.search(r"^line (\d+):", message, re.MULTILINE)
     return message.partition("\n")[0] + (f", in line {line[1]}" if line else "")
 
-NO_COMPILER = "not judged: it is counted in the machine code, which needs numba-cuda"
+NO_COMPILER = "not judged: this is counted in the machine code, which needs numba-cuda"
 
 def judge_code(goals, kernel, signature):
     "Does a kernel compile, and does its machine code reach these goals?"
@@ -299,7 +299,7 @@ def _judge_goals(exercise, kernel, configured, args, counts):
         if verdict.failed: verdict.view = view
         yield verdict
     compiled = with_constants(kernel, exercise.compiled)
-    # in the page's launch: a multiprocessor must have as many registers
+    # in the page's launch: a multiprocessor must have enough registers
     if exercise.launch: compiled = compiled[exercise.launch(4096, 4096)]
     yield from judge_code(goals("code"), compiled, exercise.cases[0].signature or _signature(args))
     if exercise.record:
@@ -310,11 +310,11 @@ def _judge_goals(exercise, kernel, configured, args, counts):
 # A kernel
 
 def constants_of(exercise, case):
-    "The values that names of the page have in a case."
+    "The values of the page's names in a case."
     return exercise.constants if case.constants is None else case.constants
 
 def told(exercise, case):
-    "A case in words, with its constants."
+    "A case as text, with its constants."
     return f"{case.name}{_with(constants_of(exercise, case))}"
 
 def _with(constants):
@@ -322,13 +322,13 @@ def _with(constants):
     return f" with {', '.join(values)}" if values else ""
 
 def _all_told(exercise):
-    "All cases in words, with their constants where those are the same for all."
+    "All cases as text, with their constants if those are the same for all."
     used = [constants_of(exercise, case) for case in exercise.cases]
-    same = _with(used[0]) if all(one == used[0] for one in used) else ", each with constants of its own"
+    same = _with(used[0]) if all(one == used[0] for one in used) else ", each with its own constants"
     return f"{'; '.join(case.name for case in exercise.cases)}{same}; random data"
 
 def unfit(kernel, arguments):
-    "The verdict on what can't be launched with such arguments; `None` if it can."
+    "The verdict on something that can't be launched with these arguments; `None` if it can."
     parts = kernel_parts(kernel)
     if not parts:
         return Verdict("compiles", False, f"{getattr(kernel, '__name__', kernel)!r} isn't a kernel",
@@ -342,17 +342,17 @@ def unfit(kernel, arguments):
     try: all_arguments(fn, arguments)
     except TypeError as e:
         return Verdict("compiles", False, str(e),
-                       "a kernel takes the arguments that the page shows, in that order")
+                       "a kernel takes the arguments shown on the page, in that order")
 
 def judge_kernel(
     exercise,  # an `Exercise`
     kernel,    # what the reader wrote
 ):
-    "The verdicts on a kernel, one by one. None is asked for after one that fails."
+    "The verdicts on a kernel, one by one. The caller stops after a failure."
     random = np.random.default_rng()
     made = [case.make(random) for case in exercise.cases]
     if verdict := unfit(kernel, made[0][0]): yield verdict
-    # one run for all verdicts up to `correct`
+    # a single run for all verdicts up to `correct`
     kernels = [with_constants(kernel, constants_of(exercise, case)) for case in exercise.cases]
     launches = [(one[case.grid, case.block, 0, case.shared_bytes], args, case.call)
                 for one, case, (args, _) in zip(kernels, exercise.cases, made)]
@@ -363,7 +363,7 @@ def judge_kernel(
         name, text = result
         case = exercise.cases[number]
         yield Verdict(name, False, f"{case.name if name == 'compiles' else told(exercise, case)}: {text}")
-    # its results
+    # the results
     names = function_of(kernel).__code__.co_varnames
     for case, (args, expected), (left, remarks, counts) in zip(exercise.cases, made, result):
         stores = {} if remarks else counts.stores
@@ -385,10 +385,10 @@ def judge_kernel(
 
 
 def _hint(exercise, verdict, subject):
-    "The hint to a verdict: first those to words in it, then those to its name; first the exercise's own."
+    "The hint for a verdict: hints for words in it before hints for its name; the exercise's own first."
     told = verdict.found
     for line in sorted({line.strip() for line in source_of(subject).splitlines()}, key=len, reverse=True):
-        if line: told = told.replace(f": {line}", "")  # words of the source are none of the message's
+        if line: told = told.replace(f": {line}", "")  # words of the source don't belong to the message
     def hinted(hints, for_words):
         for key, hint in hints.items():
             name, _, word = key.partition(": ")

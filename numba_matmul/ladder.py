@@ -62,13 +62,13 @@ def _kernels(text):
     return [KERNELS[n] for n in numbers]
 
 def _check_file(option, name, endings):
-    "Can this file be written? Asked before anything is measured."
+    "Check that this file can be written, before measuring anything."
     path = Path(name)
     if path.suffix not in endings:
-        _refuse(f"{option} {name!r}: expected the name of a file that ends in {' or '.join(endings)}")
+        _refuse(f"{option} {name!r}: expected a file name ending in {' or '.join(endings)}")
     there = path.exists()
     try: path.open("a").close()
-    except OSError as e: _refuse(f"{option} {name!r} cannot be written: {e.strerror}")
+    except OSError as e: _refuse(f"{option} {name!r} can't be written: {e.strerror}")
     if not there: path.unlink()
 
 def _check_memory(shapes):
@@ -85,7 +85,7 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
     _check_memory(shapes)
     kernels = _able(kernels, current_gpu().compute_capability)
     if find_spec("triton"): kernels += others
-    elif others: print("sgemm_triton is left out: Triton is not installed")
+    elif others: print("sgemm_triton is skipped: Triton is not installed")
     wrong, card, before, rows, path = _wrong(kernels), machine(), clocks(), [], None
     jobs = [(kernel, shape) for shape in shapes for kernel in kernels if _fits(kernel, shape)]
     for _, at_size in groupby(progress(jobs, "kernels"), itemgetter(1)):
@@ -94,7 +94,7 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
             else:
                 rows.append(dict(name=kernel.name, **dict(zip("mnk", shape)), passed=False,
                                  message=wrong[kernel]))
-        # size by size: what has ended stays if the rest is interrupted
+        # size by size: finished sizes are kept if the rest is interrupted
         if card_path and all(row["passed"] for row in rows):
             kept = _rows_beside(rows, card) if card_path == "card" else []
             measured = dict(clocks=dict(before=before, after=clocks()), speed=sorted(rows + kept, key=_place))
@@ -104,11 +104,11 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
         if not row["passed"]: print(f"{row['name']} {row['m']}×{row['n']}×{row['k']}: {row['message']}")
     if path: print(f"Written: {path}")
     if card_path and not all(row["passed"] for row in rows):
-        print("A check failed: sizes from there on are not written.")
+        print("A check failed: sizes from there on aren't written.")
     return rows, card["gpu"]
 
 def _rows_beside(rows, card):
-    "What this GPU's card has besides, if it was measured with the same software; rows of another day say so."
+    "Other rows on this GPU's card, if measured with the same software; rows from another day are marked."
     def run(row): return row["name"], row["m"], row["n"], row["k"]
     earlier, new = gpu_card(), {run(row) for row in rows}
     if any(earlier.get(name) != card[name] for name in ("driver", "versions")): return []
@@ -116,40 +116,40 @@ def _rows_beside(rows, card):
     return [older | row for row in earlier["speed"] if run(row) not in new]
 
 def _place(row):
-    "Where a row stands on a card: by size, squares first, and then by kernel, those of other tools last."
+    "The order of rows on a card: by size, squares first, then by kernel, other tools last."
     m, n, k = shape = row["m"], row["n"], row["k"]
     return len(set(shape)) > 1, m * n * k, shape, number_of(row["name"]) or float("inf")
 
 def _fits(kernel, shape):
-    "Can the kernel multiply these matrices by itself? If not, say so in a line."
+    "Can the kernel itself multiply these matrices? If not, print a line saying so."
     if kernel.takes: fits, why = kernel.takes(*shape), ""
     else:
         fits = kernel.pads or kernel.fitted(*shape) == tuple(shape)
         why = f"n and k must be multiples of {kernel.multiple}, else "
     if not fits:
         size = "×".join(map(str, shape))
-        print(f"{kernel.name} is left out at {size}: {why}{kernel.fallback.name} does the work")
+        print(f"{kernel.name} is skipped at {size}: {why}{kernel.fallback.name} does the work")
     return fits
 
 def _able(kernels, capability):
-    "The kernels that a GPU of this compute capability can run, and a line for each other one."
+    "The kernels that a GPU of this compute capability can run, and one printed line for each of the others."
     def text(numbers): return ".".join(map(str, numbers[:2]))
     for kernel in kernels:
         if not capable(capability, kernel.capability):
-            print(f"{kernel.name} is left out: it needs compute capability {text(kernel.capability)}, "
-                  f"and this GPU has {text(capability)}")
+            print(f"{kernel.name} is skipped: it needs compute capability {text(kernel.capability)}, "
+                  f"but this GPU has {text(capability)}")
     return [kernel for kernel in kernels if capable(capability, kernel.capability)]
 
 # %% ../nbs/90_ladder.ipynb #e8e909ba
 def _wrong(kernels):
-    "Take every path of kernels, in children on all cores: kernel → what is wrong with it."
+    "Run every path of the kernels, in children on all cores: kernel → what is wrong with it."
     wrong, simulator = {}, config.ENABLE_CUDASIM
     pool = ThreadPoolExecutor(children_at_once(simulator))
     def take(kernel, paths):
         try: in_child(check_paths, kernel, paths, simulator=simulator, keep=True, timeout=120)
         except (AssertionError, ChildError) as e:
             wrong.setdefault(kernel, str(e).removeprefix("AssertionError: "))
-    try:  # a kernel goes to few children, for each of them types it anew
+    try:  # a kernel goes to few children, since each has to type it again
         jobs = [pool.submit(take, kernel, kernel.paths[part::3]) for kernel in reversed(kernels)
                 for part in range(3)]
         for job in progress(jobs, "paths of kernels"): job.result()
@@ -159,7 +159,7 @@ def _wrong(kernels):
     return {kernel: wrong[kernel] for kernel in kernels if kernel in wrong}
 
 def _in_simulator(kernels, others, shapes):
-    # What is shown of a kernel that passes is the first card's.
+    # Speeds shown for passing kernels come from the first card.
     card, wrong = next(iter(load_cards()), None), _wrong(kernels)
     for kernel, text in wrong.items(): print(f"{kernel.name}: {text}")
     recorded = {(r["name"], r["m"], r["n"], r["k"]): marked(card, r) for r in card["speed"]} if card else {}
@@ -172,7 +172,7 @@ def _in_simulator(kernels, others, shapes):
     for shape, other in product(shapes, others):  # can't be checked here
         row = recorded.get((other.name, *shape))
         if row: rows.append(row | dict(passed=None))
-    where = f"speeds recorded on one {card['gpu']}, {card['date']}" if card else "no speed is recorded"
+    where = f"speeds recorded on one {card['gpu']}, {card['date']}" if card else "no recorded speeds"
     paths = sum(len(kernel.paths) for kernel in kernels)
     print(f"Checked here in the simulator, {paths} paths; {where}.\n{table(rows)}")
     for m, n, k in shapes:
@@ -182,18 +182,18 @@ def _in_simulator(kernels, others, shapes):
 
 # %% ../nbs/90_ladder.ipynb #e8e909bb
 def _need_card(option):
-    "Nothing is measured where it could not be kept."
+    "Don't measure anything that can't be saved."
     if config.ENABLE_CUDASIM: _refuse(f"{option} needs a GPU; kernels run in the simulator here")
     if not gpu_card():
-        _refuse(f"{option.split()[0]} keeps what it finds on this GPU's card: "
-                "make gpu STAGE=ladder comes first")
+        _refuse(f"{option.split()[0]} saves its results on this GPU's card: "
+                "run make gpu STAGE=ladder first")
 
 def _tune(text, budget):
     "Search for the best tiles, print the five fastest of each kernel, and keep the searches."
     if not 0 < budget < float("inf"): _refuse(f"--budget {budget}: expected a number of seconds above 0")
     searched = {str(n): kernel for n, kernel in KERNELS.items() if kernel.tiles and kernel.tiles.space}
     if text != "all" and text not in searched:
-        _refuse(f"--tune {text}: the kernels with a space to search are {', '.join(searched)}, or all")
+        _refuse(f"--tune {text}: the kernels with a search space are {', '.join(searched)}, or all")
     _need_card(f"--tune {text}")
     for kernel in searched.values() if text == "all" else [searched[text]]:
         tiles, in_use = kernel.tiles, tuned_tile(kernel.name, kernel.tiles.tile)._asdict()
@@ -206,7 +206,7 @@ def _tune(text, budget):
         if found.rows: print(f"Written: {write_tuning(found).name}")
 
 def _calls():
-    "Measure what calls cost, print it, and keep it."
+    "Measure the cost of a call, print it, and save it."
     _need_card("--calls")
     rows = measure_calls(_able(list(KERNELS.values()), current_gpu().compute_capability))
     measured = dict(gpu=gpu_card()["gpu"], calls=dict(date=date.today().isoformat(), rows=rows))
@@ -215,64 +215,64 @@ def _calls():
 
 # %% ../nbs/90_ladder.ipynb #8df99dce
 def _run(kernels, size, shape, runs, card_path, picture):
-    "Check and time kernels, print the table, and write what was asked for."
-    # All that can be wrong about the options is told before anything is measured.
+    "Check and time kernels, print the table, and write the requested files."
+    # Report everything wrong with the options before measuring anything.
     chosen, others = _kernels(kernels), list(OTHERS) if kernels == "all" else []
     if runs < 1: _refuse(f"--runs {runs}: expected a whole number of at least 1")
-    if shape and size is not None: _refuse("--size and --shape: give one of them")
+    if shape and size is not None: _refuse("--size and --shape: pass only one of them")
     if shape and min(shape) < 1:
         _refuse(f"--shape {' '.join(map(str, shape))}: each must be at least 1")
     shapes = [tuple(shape)] if shape else _shapes("4096" if size is None else size)
     if picture is not None: _check_file("--plot", picture, (".png", ".svg", ".pdf"))
     if card_path is not None:
-        if config.ENABLE_CUDASIM: _refuse("--json keeps measured speeds, and there is no GPU here")
+        if config.ENABLE_CUDASIM: _refuse("--json saves measured speeds, but there is no GPU here")
         if card_path != "card": _check_file("--json", card_path, (".json",))
-        elif not CHECKOUT: _refuse("--json card: the course's checkout is not here; give a file name")
+        elif not CHECKOUT: _refuse("--json card: the course's checkout isn't here; pass a file name")
     if config.ENABLE_CUDASIM: rows, gpu = _in_simulator(chosen, others, shapes)
     else: rows, gpu = _on_gpu(chosen, others, shapes, runs, card_path)
-    # The picture shows the last size.
+    # The plot shows the last size.
     timed = [r for r in rows if r.get("ms") and (r["m"], r["n"], r["k"]) == shapes[-1]]
     if picture and timed:
         title = f"{gpu}, {'×'.join(map(str, shapes[-1]))}"
         found = by_dtype(timed).items()
         draw_panels([(f"{title}, {dtype}", rows) for dtype, rows in found]).savefig(picture, dpi=150)
-    elif picture: _refuse("--plot: there is no speed to draw")
+    elif picture: _refuse("--plot: there are no speeds to draw")
     if any(row["passed"] is False for row in rows): sys.exit(1)
 
 def _write_readme():
-    if not CHECKOUT: _refuse("--readme: the course's checkout is not here")
+    if not CHECKOUT: _refuse("--readme: the course's checkout isn't here")
     if not any(map(rows_at, load_cards())):
-        _refuse("--readme: no result card has speeds at 4096: make gpu STAGE=ladder comes first")
+        _refuse("--readme: no result card has speeds at 4096: run make gpu STAGE=ladder first")
     write_readme()
 
 # %% ../nbs/90_ladder.ipynb #59e8f869
 @contextmanager
 def _one_line():
-    "Ctrl-C is answered in one line, and a reader who has seen enough (`| head -1`) in none."
+    "Ctrl-C gets a one-line message, and a closed pipe (`| head -1`) none."
     try:
         yield
         sys.stdout.flush()
-    except KeyboardInterrupt: sys.exit("Interrupted: only what had ended is kept.")
+    except KeyboardInterrupt: sys.exit("Interrupted: only finished results are kept.")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
         sys.exit(1)
 
 @call_parse
 def main(
-    kernels: str = "all",    # numbers, as in 1,2,3; with all of them Triton is timed, too
+    kernels: str = "all",    # numbers, as in 1,2,3; with all of them Triton is timed too
     size: str = None,        # m = n = k, as in 1024,4096, or m x n x k, as in 64x512x256 (4096)
     shape: Param("m n k, in place of a size", int, nargs=3) = None,
     runs: int = 20,          # timed runs of each kernel
-    json: str = None,        # result card to write; with the word card: this GPU's in nbs/results
-    plot: str = None,        # picture to write: .png, .svg, .pdf
+    json: str = None,        # result card to write; the word card means this GPU's in nbs/results
+    plot: str = None,        # plot to write: .png, .svg, .pdf
     readme: bool = False,    # only rewrite the README's table and picture from the cards
     tune: str = None,        # only search for the best tile of this kernel (or of all), and keep it
     budget: float = 120,     # seconds for each search
-    calls: bool = False,     # only measure what a call costs beside one of torch.mm, and keep it
+    calls: bool = False,     # only measure the cost of a call, next to torch.mm's, and save it
 ):
-    "Check every kernel and show its speed beside cuBLAS."
+    "Check every kernel and show its speed next to cuBLAS."
     with _one_line():
-        # Where the first word of the command line is empty, fastcore drops it.
+        # If the first argument is empty, fastcore drops it.
         if "" in sys.orig_argv[1:] and "" not in (kernels, size, json, plot, tune):
             _refuse("an argument is empty")
         if readme: return _write_readme()

@@ -14,25 +14,25 @@ from .sim.kernel import check_size
 from .sim.launch import check_launch, launch_of
 from .sim.places import instruction
 
-SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes a bank and cycle
+SECTOR, LINE, BANKS, WORD = 32, 128, 32, 4  # bytes, bytes, banks, bytes per bank and cycle
 
 
 def sectors(
-    starts,  # first byte that each lane wants
-    size,    # bytes that each lane wants
+    starts,  # first byte each lane accesses
+    size,    # bytes each lane accesses
 ) -> int:
     """How many sectors of global memory a request touches. `ValueError` for more bytes than an instruction
-    has."""
-    if not 1 <= size <= 16: raise ValueError(f"a lane wants {size} bytes; expected 1 to 16")
+    can access."""
+    if not 1 <= size <= 16: raise ValueError(f"a lane accesses {size} bytes; expected 1 to 16")
     return len({byte // SECTOR for start in starts for byte in (start, start + size - 1)})
 
 def wavefronts(
-    starts,  # lane → first byte that it wants
-    size,    # bytes that each lane wants: up to 4, 8 or 16
+    starts,  # lane → first byte it accesses
+    size,    # bytes each lane accesses: up to 4, 8 or 16
 ) -> int:
-    """Passes that shared memory needs for a request. `ValueError` for more bytes than an instruction has, or
-    no lanes of a warp."""
-    if not 1 <= size <= 16: raise ValueError(f"a lane wants {size} bytes; expected 1 to 16")
+    """Passes shared memory needs for a request. `ValueError` for more bytes than an instruction can access,
+    or invalid lanes."""
+    if not 1 <= size <= 16: raise ValueError(f"a lane accesses {size} bytes; expected 1 to 16")
     if not starts.keys() <= set(range(32)):
         raise ValueError(f"lanes are 0 to 31, not {', '.join(map(str, starts))}")
     return sum(_busiest(part.values(), size) for part in _parts(starts, size))
@@ -69,7 +69,7 @@ def _wide_copy_parts(starts, sources):
     return list(parts.values())
 
 def _parts(starts, size):
-    "Parts of a warp that are served one after another: 64 bits by half a warp, 128 by a quarter."
+    "Parts of a warp served one after another: half-warps for 64-bit accesses, quarter-warps for 128-bit."
     lanes = {4: 32, 8: 16, 16: 8}[max(size, WORD)]
     parts = [{lane: starts[lane] for lane in range(first, first + lanes) if lane in starts}
              for first in range(0, 32, lanes)]
@@ -86,7 +86,7 @@ def _served(sample, operation, size):
 
 
 def _joined(first, second):
-    "Two parts of a warp go together if each lane wants what its neighbour, or next but one, wants."
+    "Two parts of a warp merge if each lane accesses what its neighbor, or the one after that, accesses."
     both = first | second
     def shared(step):
         return all(both.get(lane ^ step, start) == start for lane, start in both.items())
@@ -100,7 +100,7 @@ def _busiest(starts, size):
 
 @dataclass
 class Site:
-    "One place in a kernel that touches memory, and what its requests were."
+    "One place in a kernel that accesses memory, and its requests."
     space: str      # "global" or "shared"
     operation: str  # "load", "store", or "copy" for the shared side of an asynchronous copy
     array: str
@@ -109,13 +109,13 @@ class Site:
     at: int         # place of the instruction in the code of its function
     text: str       # the source line
     requests: int = 0
-    passes: int = 0   # sectors (global) or wavefronts (shared) in all
-    wanted: int = 0   # different bytes in all
+    passes: int = 0   # sectors (global) or wavefronts (shared) in total
+    wanted: int = 0   # distinct bytes in total
     sample: dict = field(default_factory=dict, repr=False)  # of the first request: lane →
                                                 # first byte, index, byte it was copied from
     count: int = 1    # elements per lane
-    layout: tuple = (False, 1, 0)  # of a global matrix: do neighbours in memory lie below each other? how
-                      # many apart? how many elements of its sector lie before it?
+    layout: tuple = (False, 1, 0)  # of a global matrix: are adjacent elements stacked vertically? how
+                      # many apart? how many elements of its sector precede it?
 
     @property
     def cost(self):
@@ -123,12 +123,12 @@ class Site:
         return self.passes / self.requests
     @property
     def used(self):
-        "Part of the moved bytes that was wanted (global memory)."
+        "Fraction of the transferred bytes that was used (global memory)."
         return self.wanted / (self.passes * SECTOR)
 
 
 def _watch(launch, args, blocks):
-    "In a child: run some blocks of a launch. Their sites, how often what was read, and the shapes."
+    "In a child: run some blocks of a launch. Returns their sites, read counts, and the shapes."
     import linecache
     seen, turn, reads = defaultdict(list), Counter(), defaultdict(Counter)
     def record(space, operation, array, index, count, frame, source=None):
@@ -146,7 +146,7 @@ def _watch(launch, args, blocks):
     memory.recorder, launch.blocks = record, blocks
     try: launch(*args)
     finally: memory.recorder = None
-    # What the lanes of a warp did at the same turn of an instruction is one request. A site adds them up.
+    # What a warp's lanes did in the same execution of an instruction is one request. A site sums them up.
     sites = defaultdict(dict)
     for (place, block, *_), lanes in seen.items():
         (code, at, space, operation, name, size, count, layout), line = place, lanes[0][2]
@@ -161,7 +161,7 @@ def _watch(launch, args, blocks):
         else: site.passes += wavefronts(starts, size)
         site.wanted += len(set(starts.values())) * size
         if not site.sample: site.sample = sample
-    # Memory counted elements as they lie; a reader knows them by row and column.
+    # Memory counted elements as stored; a reader knows them by row and column.
     shapes = {array.name: tuple(array.shape) for array in launch.arrays}
     for array in launch.arrays:
         if array.name in reads: reads[array.name] = _by_place(array, reads[array.name])
@@ -175,7 +175,7 @@ def _layout(array):
     return steps[0] < steps[1], min(steps) // size or 1, array.base % SECTOR // size
 
 def _by_place(array, counts):
-    "Counts by the number of an element in memory, by its number in the array's own order of rows."
+    "Counts by element number in memory, converted to the array's row-major order."
     if array.base == 0 and array._item.is_c_contiguous(): return counts
     places = (array.base
               + np.tensordot(array.strides, np.indices(array.shape), 1)).ravel() // array.dtype.itemsize
@@ -183,7 +183,7 @@ def _by_place(array, counts):
 
 
 def _sorts(kernel, grid, block):
-    "One block of each sort, and how many of that sort there are."
+    "One block of each kind, and how many blocks of that kind there are."
     if "atomic" in kernel.__code__.co_names:
         check_size(prod(grid), prod(block))
         return {place: 1 for place in np.ndindex(*grid)}
@@ -201,7 +201,7 @@ class View:
     shapes: dict  # array → shape
 
     def merged(self):
-        "The sites over all simulated blocks, in the order of the source."
+        "The sites over all simulated blocks, in source order."
         found = {}
         for sites in self.sites.values():
             for site in sites:
@@ -232,11 +232,11 @@ class View:
         array,           # name of an array in the kernel
         operation=None,  # "load", "store" or "copy"; the first there is if None
     ) -> Site:
-        "The place that touches an array."
+        "The place that accesses an array."
         for site in self.merged():
             if site.array == array and operation in (None, site.operation): return site
-        raise ValueError(f"{self.name} has no {operation or 'access'} of {array!r}; "
-                         f"it touches {', '.join(sorted({s.array for s in self.merged()})) or 'none'}")
+        raise ValueError(f"{self.name} doesn't have a {operation or 'memory access'} of {array!r}; "
+                         f"it accesses {', '.join(sorted({s.array for s in self.merged()})) or 'none'}")
 
     def _rows(self):
         for s in self.merged():
@@ -257,7 +257,7 @@ class View:
                                 for line, what, array, *rest in self._rows())
 
     def totals(self):
-        "Sectors and wavefronts of the whole launch, under the names of Nsight Compute."
+        "Sectors and wavefronts of the whole launch, named as in Nsight Compute."
         total = Counter()
         for block, sites in self.sites.items():
             for s in sites:
@@ -282,7 +282,7 @@ class View:
         "How often the simulated blocks read each element of a global matrix. Returns the figure."
         import matplotlib.pyplot as plt
         if len(self.shapes.get(array, ())) != 2 or array not in self.reads:
-            raise ValueError(f"{array!r} is no global matrix that {self.name} reads")
+            raise ValueError(f"{array!r} isn't a global matrix that {self.name} reads")
         shape, counts = self.shapes[array], self.reads[array]
         cells = np.zeros(int(np.prod(shape)))
         for element, count in counts.items(): cells[element] = count
@@ -297,10 +297,10 @@ class View:
 def microscope(
     fn,           # host function, or configured kernel: kernel[grid, block]
     *args,        # for a function: the shape (m, n, k); for a kernel: its arguments
-    blocks=None,  # block indices (x, y, z) to simulate; None: one of each sort, all with atomics
+    blocks=None,  # block indices (x, y, z) to simulate; None: one of each kind, all with atomics
     timeout=300,  # seconds
 ) -> View:
-    "What each warp of some blocks asks of memory. `SimulatorError` at a mistake of the kernel."
+    "The memory accesses of each warp of some blocks. `SimulatorError` if the kernel makes a mistake."
     if kernel_parts(fn): configured, args = check_launch(fn, args)
     elif len(args) == 1:
         launch = launch_of(fn, *args, with_args=True)
@@ -314,7 +314,7 @@ def microscope(
     if not counts or any(len(place) != 3
                          or not all(isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid))
                          for place in counts):
-        raise ValueError(f"blocks are (x, y, z) within the grid {tuple(grid)}, and at least one")
+        raise ValueError(f"pass at least one block (x, y, z) within the grid {tuple(grid)}")
     sites, reads, shapes = in_child(_watch, configured, args, list(counts), simulator=True,
                                     timeout=timeout, keep=True)
     return View(kernel.__name__, sites, counts, reads, shapes)

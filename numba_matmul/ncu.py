@@ -1,4 +1,4 @@
-"""One function runs NVIDIA's profiler on a script, and brings its counters back as a table."""
+"""Run NVIDIA's profiler on a script, and return its counters as a table."""
 import csv
 import re
 import shutil
@@ -14,7 +14,7 @@ from .compiler import machine_code
 
 
 class NcuError(RuntimeError):
-    "Nsight Compute could not do what was asked; the message says what to do."
+    "Nsight Compute failed; the message says what to do."
 
 COUNTERS = {
     "global load sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -39,7 +39,7 @@ COPIES = {"shared copy wavefronts":  # compute capability 8.0 and up
           "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op_ldgsts.sum"}
 TENSOR_CORES = {"tensor cores busy, %":
                 "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"}
-LOOK_AT = {  # what the lessons tell you to look at, in Nsight Compute's words → its metric
+LOOK_AT = {  # what the lessons ask you to look at, by Nsight Compute's name → its metric
     "L1/TEX Cache Throughput": "l1tex__throughput.avg.pct_of_peak_sustained_active",
     "Sectors/Req": "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
     "Achieved Occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
@@ -57,7 +57,7 @@ REMEDIES = {
                          "NVreg_RestrictProfilingToAdminUsers=0"),
     "No kernels were profiled": ("no kernel of that name was launched often enough: "
                                  "check `kernel` and `skip`"),
-    "No CUDA-capable device": "there is no GPU here that ncu can use",
+    "No CUDA-capable device": "ncu can't find a usable GPU here",
 }
 
 
@@ -65,12 +65,12 @@ def ncu(
     script,             # Python script to run, or a report (.ncu-rep) to read
     *args,              # arguments of the script
     kernel="_kernel",   # part of the kernel's name (a regular expression)
-    skip=1,             # launches to leave out first
-    launches=1,         # launches to profile; of several of one kernel the mean is returned
+    skip=1,             # launches to skip first
+    launches=1,         # launches to profile; several of one kernel are averaged
     counters=COUNTERS,  # name → ncu's metric
     command="ncu",      # the program
 ) -> dict:              # kernel → counter → value
-    "Profile launches of a script with Nsight Compute. Raises `NcuError` with the remedy."
+    "Profile launches of a script with Nsight Compute. Raises `NcuError` with a remedy."
     script = Path(script)
     options = ["--csv", "--page", "raw", "--print-units", "base",
                "--metrics", ",".join(counters.values())]
@@ -83,18 +83,18 @@ def ncu(
 
 def which_launches(
     kernel="_kernel",  # part of the kernel's name (a regular expression)
-    skip=1,            # launches to leave out first
+    skip=1,            # launches to skip first
     launches=1,        # launches to profile
 ) -> list:
-    "The options that make ncu profile certain launches, and leave the GPU's clock alone."
+    "The options that make ncu profile certain launches without changing the GPU's clock."
     return ["--clock-control", "none", "-k", f"regex:{kernel}",
             "--launch-skip", str(skip), "--launch-count", str(launches)]
 
 def run_ncu(
-    *options,       # what follows `ncu` on a command line
+    *options,       # the arguments after `ncu` on a command line
     command="ncu",  # the program
 ) -> str:           # what it printed
-    "Run Nsight Compute. Raises `NcuError` with the remedy."
+    "Run Nsight Compute. Raises `NcuError` with a remedy."
     path = shutil.which(command)
     if not path:
         raise NcuError(f"{command} was not found: install Nsight Compute (it comes with the CUDA "
@@ -106,7 +106,7 @@ def run_ncu(
         if sign in done.stdout + done.stderr: raise NcuError(f"{sign}: {remedy}")
     if done.returncode:
         last_words = (done.stdout + done.stderr)[-2000:]
-        raise NcuError(f"ncu ended with status {done.returncode}:\n{last_words}")
+        raise NcuError(f"ncu exited with status {done.returncode}:\n{last_words}")
     return done.stdout
 
 
@@ -114,16 +114,16 @@ def _read(text, counters):
     "ncu's table as kernel → counter → value, the mean of its launches."
     lines = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     rows = [dict(zip(lines[0], line)) for line in lines[2:]]  # the second has the units
-    last_words = f"Its last words:\n{text[-2000:]}"
+    last_words = f"The end of its output:\n{text[-2000:]}"
     if not rows:
-        raise NcuError("ncu printed no table: run the script without it first, and see whether "
-                       f"`ncu --version` answers. {last_words}")
+        raise NcuError("ncu printed no table: run the script without it first, and check that "
+                       f"`ncu --version` works. {last_words}")
     def value(row, metric):
         try: number = float(row.get(metric, "").replace(",", ""))
         except ValueError:
-            raise NcuError(f"ncu says {row.get(metric) or 'nothing'} of {metric}: see with `ncu "
-                           "--query-metrics` whether this GPU has it. (A report has only what it was made "
-                           f"with.) {last_words}") from None
+            raise NcuError(f"ncu reported {row.get(metric) or 'nothing'} for {metric}: check with `ncu "
+                           "--query-metrics` whether this GPU has it. (A report contains only the metrics it "
+                           f"was made with.) {last_words}") from None
         return int(number) if number.is_integer() else number
     def kernel(row):
         return re.split(r"[\[(]", row.get("Kernel Name", ""))[0].split("::")[-1]
@@ -137,16 +137,16 @@ def merged_by_compiler(
     fn,       # host function
     counter,  # a key of `COUNTERS`
 ) -> bool:
-    "Has the machine code wider accesses to shared memory than the source? Then the two differ."
+    "Does the machine code access shared memory in wider pieces than the source? Then the two differ."
     opcode = {"shared load wavefronts": "LDS", "shared store wavefronts": "STS"}.get(counter)
     kinds = {x.kind for x in machine_code(fn).instructions}
     return bool(kinds & {f"{opcode} 64", f"{opcode} 128"})
 
 def agreement(
     *functions,       # host functions
-    differing=False,  # of all that the cards have, only what differs, and how much does not?
-) -> Markdown:        # what the microscope and the compiler tool predict, and what was counted
-    "Predicted and counted, from the cards, at a size small enough for the simulator."
+    differing=False,  # show only what differs, plus the number of matches?
+) -> Markdown:        # predictions of the microscope and the compiler tool, and counts
+    "Predicted and counted values, from the cards, at a size small enough for the simulator."
     known = {fn.__name__: fn for fn in functions}
     lines, cards = [], load_cards("ncu")
     rows = [(card["gpu"], row) for card in cards for row in card["ncu"]]
@@ -162,7 +162,7 @@ def agreement(
                      f"| {'wider in the machine code' * merged} |")
     if not (differing or lines): return Markdown(f"Not counted yet: {', '.join(known)}.")
     m, n, k = SHAPE
-    if differing: lines += ["", f"Of {len(rows)} predictions, {same} were counted exactly so."]
+    if differing: lines += ["", f"Of {len(rows)} predictions, {same} match the counters exactly."]
     return Markdown("\n".join([f"| m×n×k = {m}×{n}×{k} | | predicted | counted | | |",
                                "|---|---|--:|--:|--:|---|", *lines]))
 
@@ -171,24 +171,24 @@ SHAPE = 256, 256, 64  # m, n, k
 
 
 def counted(
-    name,     # of a host function
+    name,     # name of a host function
     counter,  # a key of `COUNTERS`, `STALLS` or `MEMORY`
     card=None,  # a result card; the first with profiles if None
 ) -> float:
-    "What ncu counted in one launch of a lesson's profiling script, from the card."
+    "ncu's count for one launch of a lesson's profiling script, from the card."
     return _profiled(card)["profiles"][name][counter]
 
 def _profiled(card=None):
     "The card, or the first one with profiles; `NcuError` if it has none."
     card = card or next(iter(load_cards("profiles")), None)
-    if card is None: raise NcuError("no profile is recorded: run make gpu STAGE=ncu")
+    if card is None: raise NcuError("no recorded profile: run make gpu STAGE=ncu")
     return card
 
 def shared_memory_bound(
-    *names,     # of host functions
-) -> Markdown:  # a row for each
-    """How much of the peak can a kernel reach, if shared memory serves one wavefront per cycle while
-    the four schedulers issue an `FFMA` each? From the first card's counters, at `PROFILED`."""
+    *names,     # names of host functions
+) -> Markdown:  # one row per function
+    """How much of the peak can a kernel reach, if shared memory serves one wavefront per cycle while the
+    four schedulers each issue an `FFMA`? From the first card's counters, at `PROFILED`."""
     card = _profiled()
     ffmas, rows = PROFILED**3 / 32, []
     for name in names:
@@ -201,8 +201,8 @@ def shared_memory_bound(
         bound = min(1, ffmas / 4 / wavefronts) if wavefronts else 1
         reached = speed["gflops"] / card["peak_gflops"]
         rows.append(f"| {name} | {wavefronts / ffmas:.3f} | {bound:.0%} | {reached:.0%} |")
-    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts for each `FFMA` of a warp "
-                               "| so at most | reached |", "|---|--:|--:|--:|", *rows]))
+    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts per warp `FFMA` "
+                               "| upper bound | reached |", "|---|--:|--:|--:|", *rows]))
 
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
@@ -253,9 +253,9 @@ def stalls(
 
 
 def table(
-    found,  # what `ncu` returned
+    found,  # the result of `ncu`
 ) -> Markdown:
-    "The counters as a table, a column for each kernel."
+    "The counters as a table, one column per kernel."
     names = next(iter(found.values()))
     rows = [f"| {name} | " + " | ".join(f"{values[name]:,}" for values in found.values()) + " |"
             for name in names]

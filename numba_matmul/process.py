@@ -1,27 +1,23 @@
-"""Run a function in another Python process: by value, in a mode of its own, with a time limit.
+"""Run a function in another Python process: by value, in its own mode, with a time limit.
 
-A notebook runs in one of Numba's two modes. The compiler needs the real one, a deliberately wrong kernel the
-simulator, for on a GPU it could hang, or break the context. So functions are sent to another process, in the
-mode that they need. `in_child(function, *arguments, simulator=…)` calls one in a fresh Python, with the
-simulator on or off, and brings back its value:
+A notebook runs in one of Numba's two modes. The compiler needs the real one; a deliberately wrong kernel
+needs the simulator, because on a GPU it could hang or corrupt the context. So functions are sent to another
+process, in the mode they need. `in_child(function, *arguments, simulator=…)` calls one in a fresh Python,
+with the simulator on or off, and returns its value. Starting a child takes most of a second. With `keep=True`
+a child that stays alive does the work; the instruments use that one.
 
-Whatever this notebook runs in. A start takes most of a second. With `keep=True` a child that stays alive is
-asked; the instruments use that one.
-
-What travels to the child
+What is sent to the child
 
 The kernel is sent *by value*: the function you just ran in a cell, with its options, the values it closes
-over, the device functions it calls, and its source lines for the messages. So an edit counts as soon as you
-have run its cell. Here a factory bakes `scale` into a kernel that calls a device function.
-
-An error in the child comes back here as a `ChildError`, with its name and its text.
+over, the device functions it calls, and its source lines for the messages. So an edit takes effect as soon
+as you run its cell. An error in the child comes back as a `ChildError`, with its name and its text.
 
 The child
 
-A kernel travels as its Python function and its options, from whichever mode to whichever. Source lines of
-notebook cells travel along, because the child has no cells. A process that hangs is ended with all that it
-started. It also looks after itself: when its parent is gone, however that ended, or when its time is up, it
-ends.
+A kernel is sent as its Python function and its options, from either mode to either mode. Source lines of
+notebook cells are sent along, because the child has no cells. A process that hangs is killed along with
+everything it started. It also looks after itself: when its parent is gone, for whatever reason, or when its
+time is up, it exits.
 """
 import dis
 import faulthandler
@@ -44,7 +40,7 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
 import cloudpickle
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # first: this chooses between the GPU and the simulator
 from .arrays import OptIn, placed
 from .cards import gpu_name
 from numba import config, cuda
@@ -53,77 +49,77 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 
 class ChildError(RuntimeError):
-    "A function failed in a child process, or did not answer in time."
+    "A function failed in a child process, or didn't answer in time."
 
 
 def _rebuild(fn, options, configuration):
     "A kernel or device function in this process's mode, and its launch if it had one."
     options = dict(options)
-    signature = options.pop("signature", None)  # the simulator's; the compiler is told the types of a launch
+    signature = options.pop("signature", None)  # for the simulator; the compiler gets the types from a launch
     kernel = cuda.jit(signature, **options)(fn) if config.ENABLE_CUDASIM else cuda.jit(**options)(fn)
     return kernel[configuration] if configuration else kernel
 
 @lru_cache(1000)
 def _device_function(pickled):
-    "A device function; the same one for the same bytes, so that a child that stays compiles it once."
+    "A device function; the same one for the same bytes, so that a long-lived child compiles it once."
     return _rebuild(*pickle.loads(pickled), None)
 
 def kernel_parts(kernel):
-    "Function, options and launch configuration of a kernel of either mode; `None` if it is none."
+    "Function, options and launch configuration of a kernel in either mode; `None` if it isn't one."
     if isinstance(kernel, numba_kernel.FakeCUDAKernel):
         grid = kernel.grid_dim
         configuration = grid and (grid, kernel.block_dim, 0, kernel.dynshared_size)
         return kernel.fn, getattr(kernel, "options", {"device": kernel._device}), configuration
-    if isinstance(kernel, ModuleType): return None  # the simulator's cuda takes long to say what it lacks
+    if isinstance(kernel, ModuleType): return None  # the simulator's cuda is slow to report missing names
     configuration, launch = None, getattr(kernel, "dispatcher", None)
     if launch is not None and hasattr(kernel, "griddim"):
         size = OptIn(kernel.sharedmem) if kernel.pre_launch_callbacks else kernel.sharedmem
         configuration, kernel = (kernel.griddim, kernel.blockdim, 0, size), launch
     if hasattr(kernel, "targetoptions") and hasattr(kernel, "py_func"):
-        # lto is left to the child's own default: it depends on the linker found there
+        # lto is left at the child's default: it depends on the linker found there
         options = {k: v for k, v in kernel.targetoptions.items() if k != "lto"}
         return kernel.py_func, options, configuration
 
 @cache
 def global_names(code):
-    "The global names that this code uses."
+    "The global names this code uses."
     return [x.argval for x in dis.get_instructions(code) if x.opname == "LOAD_GLOBAL"]
 
 def _called(fn):
-    "The functions of the device functions that a function names."
+    "The functions of the device functions a function refers to."
     values = [fn.__globals__.get(name) for name in global_names(fn.__code__)]
     found = map(kernel_parts, values + [cell.cell_contents for cell in fn.__closure__ or ()])
     return [parts[0] for parts in found if parts]
 
 def callees(fn):
-    "A kernel's function, and those of the device functions that it calls, each once."
+    "A kernel's function, and the functions of the device functions it calls, each once."
     found = [fn]
     for caller in found:
         found += [callee for callee in dict.fromkeys(_called(caller)) if callee not in found]
     return found
 
 def recursion(fn, callers=()):
-    "How a kernel, or a device function that it calls, comes to call itself; `None` if none does."
+    "How a kernel, or a device function it calls, ends up calling itself; `None` if none does."
     callers = (*callers, fn)
     for callee in _called(fn):
         if callee in callers:
             turn = (*callers[callers.index(callee):], callee)
             return (f"{callee.__name__} calls itself ({' → '.join(f.__name__ for f in turn)}), "
-                    "and a GPU's compiler refuses that: use a loop")
+                    "which the compiler for GPUs doesn't allow: use a loop")
         if found := recursion(callee, callers): return found
 
 
-TREES = {}  # code of a function whose loops were unrolled → its syntax tree, which no file has
+TREES = {}  # code of a function whose loops were unrolled → its syntax tree, which isn't in any file
 
 def _with_filename(name, tree, make, args):
-    """A code object that knows its file again, which cloudpickle 3.1.3 and later leave out, and its unrolled
+    """A code object with its file name restored, which cloudpickle 3.1.3 and later drop, and its unrolled
     loops."""
     code = make(*args).replace(co_filename=name)
     if tree: TREES[code] = tree
     return code
 
 class Pickler(cloudpickle.Pickler):
-    "Pickles kernels by value, device arrays as numpy arrays; keeps the source that no file holds."
+    "Pickles kernels by value, device arrays as numpy arrays; keeps source that isn't in any file."
     def __init__(self, file):
         super().__init__(file)
         self.sources, self.copies = {}, {}  # copies: function of a kernel → its one copy
@@ -134,7 +130,7 @@ class Pickler(cloudpickle.Pickler):
         if isinstance(obj, CodeType):
             return _with_filename, (obj.co_filename, TREES.get(obj), *self.dispatch_table[CodeType](obj))
         parts = kernel_parts(obj)
-        if parts:  # a copy of the function, which no module knows: so it goes by value
+        if parts:  # a copy of the function that belongs to no module, so it's pickled by value
             fn, options, configuration = parts
             if fn not in self.copies:
                 self.copies[fn] = FunctionType(fn.__code__, fn.__globals__, fn.__name__,
@@ -147,14 +143,14 @@ class Pickler(cloudpickle.Pickler):
         if getattr(obj, "__cuda_ndarray__", False) and not isinstance(obj, FakeCUDAArray):
             return placed, (host := obj.copy_to_host(), 0, host.shape, host.strides, host.dtype)
         if isinstance(obj, _lru_cache_wrapper) and obj.__module__ == "__main__":
-            return cache, (obj.__wrapped__,)  # a cached factory of a notebook
+            return cache, (obj.__wrapped__,)  # a notebook's cached factory
         if isinstance(obj, FunctionType):
             name = obj.__code__.co_filename
             if not os.path.exists(name): self.sources[name] = linecache.getlines(name)
         return super().reducer_override(obj)
 
     def _alone(self, obj):
-        "A pickle of its own."
+        "A separate pickle."
         buffer = io.BytesIO()
         inner = type(self)(buffer)
         inner.sources, inner.copies, inner.device = self.sources, self.copies, self.device
@@ -163,12 +159,12 @@ class Pickler(cloudpickle.Pickler):
 
     @staticmethod
     def remember(sources):
-        "In a child: let messages show these source lines."
+        "In a child: make these source lines available to messages."
         for name, lines in sources.items(): linecache.cache[name] = len(lines), None, lines, name
 
     @classmethod
     def dumps(cls, obj):
-        "`obj` pickled, and the source lines that belong to it by file name."
+        "`obj` pickled, and its source lines by file name."
         buffer = io.BytesIO()
         pickler = cls(buffer)
         pickler.dump(obj)
@@ -176,15 +172,15 @@ class Pickler(cloudpickle.Pickler):
 
 
 def _end_with(parent):
-    "In a child: when this parent is gone, end the child and all that it started."
+    "In a child: when this parent is gone, end the child and everything it started."
     while os.getppid() == parent: time.sleep(0.5)
     os.killpg(0, signal.SIGKILL)
 
 class Late(BaseException):
-    "In a child: its time is over. (No `Exception`: a kernel's are reported as its mistakes.)"
+    "In a child: its time is up. (Not an `Exception`, since a kernel's exceptions are reported as mistakes.)"
 
 def _watch_time(timeout):
-    "In a child: when its time is over, end a kernel that runs, with a word on how far it came."
+    "In a child: when its time is up, stop a running kernel and report its progress."
     half_way = iter([True])
     def alarm(_, frame):
         progress, half = getattr(numba_kernel._get_kernel_context(), "progress", None), next(half_way, False)
@@ -193,12 +189,12 @@ def _watch_time(timeout):
         if not half and progress: raise Late(progress.why_late(frame))
     signal.signal(signal.SIGALRM, alarm)
     signal.setitimer(signal.ITIMER_REAL, timeout / 2, timeout / 2)
-    faulthandler.dump_traceback_later(timeout + 2, exit=True)  # the parent ends it, unless that is stopped
+    faulthandler.dump_traceback_later(timeout + 2, exit=True)  # for when the parent is stopped
 
 def _child(parent, printed):
-    "What a child runs: reads tasks from stdin, answers on stdout; prints go to the file `printed`."
+    "A child's main loop: reads tasks from stdin, answers on stdout; prints go to the file `printed`."
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    gc.set_threshold(50_000, 20, 100)  # a compiler makes many objects, and needs nearly all to its end
+    gc.set_threshold(50_000, 20, 100)  # a compiler makes many objects and keeps nearly all of them
     answer = os.fdopen(os.dup(1), "wb")
     os.dup2(printed, 1)
     sys.stdout.reconfigure(line_buffering=True, encoding="utf-8")
@@ -229,7 +225,7 @@ class _Child:
         if not config.ENABLE_CUDASIM and cuda.is_available(): env["MATMUL_GPU"] = gpu_name()
         self.parent, self.said = os.getpid(), tempfile.TemporaryFile()
         self.printed, self.shown = tempfile.TemporaryFile(), 0
-        command = [sys.executable, "-P", "-c",  # -P: a folder here may bear this package's name
+        command = [sys.executable, "-P", "-c",  # -P: a folder here may have this package's name
                    f"from numba_matmul.process import _child; _child({self.parent}, {self.printed.fileno()})"]
         self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stderr=self.said,
                                         stdout=subprocess.PIPE, start_new_session=True,
@@ -241,35 +237,35 @@ class _Child:
         with suppress(BrokenPipeError):
             process.stdin.write(task)
             process.stdin.flush()
-        # it answers in time that it's late
+        # it reports its own timeout
         ready, _, _ = select.select([answer], [], [], timeout and timeout + 1)
         if not ready: raise ChildError(f"no answer within {timeout} s, so it was ended: "
-                                       "does a loop never end?")
+                                       "is there an endless loop?")
         try: return pickle.load(answer)
-        except (EOFError, pickle.UnpicklingError): process.wait()  # it has ended itself
+        except (EOFError, pickle.UnpicklingError): process.wait()  # it exited by itself
         self.said.seek(0)
         last_words = (self.said.read()
                       + os.pread(self.printed.fileno(), 1 << 16, self.shown)).decode(errors="replace")[-2000:]
-        raise ChildError(f"the child ended with status {process.returncode}: {last_words}")
+        raise ChildError(f"the child exited with status {process.returncode}: {last_words}")
 
     def show_printed(self):
-        "Print what it has printed since the last time."
+        "Print its new output."
         while text := os.pread(self.printed.fileno(), 1 << 16, self.shown):
             self.shown += len(text)
             sys.stdout.write(text.decode(errors="replace"))
 
     def end(self):
-        "End it and its own children."
+        "End it and its children."
         with suppress(ProcessLookupError): os.killpg(self.process.pid, signal.SIGKILL)
         with suppress(BrokenPipeError): self.process.stdin.close()
         self.process.stdout.close()
         self.process.wait()
 
 
-_idle = {False: [], True: []}  # children that stay and have nothing to do; by simulator or not
+_idle = {False: [], True: []}  # idle long-lived children, by simulator or not
 
 def _idle_child(simulator):
-    "A child that stays: one that is idle, else a new one."
+    "A long-lived child: an idle one, or else a new one."
     with suppress(IndexError):  # another thread may take the last one
         while child := _idle[simulator].pop():
             if child.parent == os.getpid() and child.process.poll() is None: return child
@@ -278,8 +274,8 @@ def _idle_child(simulator):
 def children_at_once(
     simulator: bool,  # with the simulator, or with the compiler and a GPU?
 ) -> int:
-    """How many children are worth asking at the same time: one for each core; on a GPU 16 at most, each with
-    1 GB of its memory."""
+    """How many children are worth using at the same time: one per core; on a GPU at most 16, each with 1 GB
+    of its memory."""
     if simulator: return os.cpu_count()
     import torch
     return max(1, min(os.cpu_count(), 16, torch.cuda.mem_get_info()[0] // 2**30))
@@ -287,31 +283,31 @@ def children_at_once(
 def end_idle_children(
     simulator: bool,  # those with the simulator, or those with the compiler?
 ):
-    "End the children that stay and have nothing to do. They hold memory, of a GPU too."
+    "End the idle long-lived children. They hold memory, including GPU memory."
     with suppress(IndexError):
         while child := _idle[simulator].pop(): child.end()
 
 
 def has_compiler():
-    "Can a child compile? On a Mac there is no numba-cuda."
+    "Can a child compile? numba-cuda doesn't exist for macOS."
     return find_spec("numba_cuda") is not None
 
 
 def in_child(
-    fn,               # function to call, sent by value with all it refers to
+    fn,               # function to call, sent by value with everything it refers to
     *args,            # its arguments
     simulator: bool,  # run the child with the simulator, or with the compiler?
-    timeout=60,       # seconds after which the child is ended
-    keep=False,       # ask a child that stays, and has Numba ready, and not a fresh one?
+    timeout=60,       # seconds until the child is ended
+    keep=False,       # use a long-lived child with Numba loaded instead of a fresh one?
 ):
-    """`fn(*args)`, called in another Python process. Raises `ChildError` if it fails or does not answer in
-    time; an error whose class has `travels = True` comes back as itself."""
+    """`fn(*args)`, called in another Python process. Raises `ChildError` if it fails or doesn't answer in
+    time; an error whose class has `travels = True` comes back unchanged."""
     task = pickle.dumps((sys.path, timeout, *Pickler.dumps((fn, args))))
     child, answered = _idle_child(simulator) if keep else _Child(simulator), False
     try:
         kind, value = child.ask(task, timeout)
         answered = True
-    finally:  # a late answer, after an interrupt, would be taken for that to the next task
+    finally:  # after an interrupt, a late answer would be mistaken for the next task's
         child.show_printed()
         if keep and answered: _idle[simulator].append(child)
         else: child.end()

@@ -1,4 +1,4 @@
-"""The source of a kernel: read, compared with another's, and run with other constants."""
+"""A kernel's source: read it, compare it with another's, run it with other constants."""
 import ast
 import difflib
 import html
@@ -16,7 +16,7 @@ from numba import cuda
 
 
 def function_of(subject):
-    "The function of a kernel; one that isn't a kernel's is itself."
+    "A kernel's function; a plain function is returned unchanged."
     return (kernel_parts(subject) or [subject])[0]
 
 def source_of(kernel):
@@ -26,11 +26,11 @@ def source_of(kernel):
     return textwrap.dedent("".join(inspect.getblock(lines)))
 
 def line_of(fn, number):
-    "The line of a file, or of a cell, that is this one of a function's or a kernel's source."
+    "Converts a line number in a function's or kernel's source to one in its file or cell."
     return function_of(fn).__code__.co_firstlineno + number - 1
 
 def reference_of(
-    kernel,  # a lesson's short kernel, which is an exercise's solution
+    kernel,  # a lesson's short kernel, the solution of an exercise
     name,    # of the reader's function
 ) -> str:
     "Its source under that name, without comments and blank lines."
@@ -43,7 +43,7 @@ def reference_of(
     return re.sub(rf"\b{function_of(kernel).__name__}\b", name, text) + "\n"
 
 def cut(source, *starts):
-    "A source in parts: each of these texts, in order, begins a new one."
+    "A source in parts: each of these texts, in order, starts a new one."
     parts, rest = [], source
     for start in starts:
         at = rest.index(start)
@@ -52,7 +52,7 @@ def cut(source, *starts):
     return [*parts, rest]
 
 def replaced(source, *pairs):
-    "A source with some texts replaced, each of which occurs in it."
+    "A source with some texts replaced; each must occur in it."
     for old, new in pairs:
         if old not in source: raise ValueError(f"{old!r} doesn't occur in {source!r}")
         source = source.replace(old, new)
@@ -62,9 +62,9 @@ def replaced(source, *pairs):
 # What changed
 
 class Changes:
-    "The source of a kernel, with marks where it differs from another one."
+    "A kernel's source, with marks where it differs from another's."
     def __init__(self, lines):
-        self.lines = lines  # (text, is it new?, the line that it replaces)
+        self.lines = lines  # (text, is it new?, the line it replaces)
 
     def __repr__(self):
         return "\n".join(f"{'▌' if new else ' '} {text}{f'  # was: {was}' if was else ''}".rstrip()
@@ -82,7 +82,7 @@ class Changes:
 
 def changes(
     old,  # a kernel or function
-    new,  # the one that came of it
+    new,  # its successor
 ) -> Changes:
     "The source of `new`, marked where it differs from `old`."
     names = [function_of(x).__name__ for x in (old, new)]
@@ -104,7 +104,7 @@ _ARITHMETIC = (ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, 
                ast.Store, ast.Load)
 
 def _computed(fn, constants):
-    "What is computed above a kernel in its cell, as in `HALF = BN // 2`, computed anew from these constants."
+    "Values computed above a kernel in its cell, such as `HALF = BN // 2`, recomputed from these constants."
     try: cell = parsed("".join(linecache.getlines(fn.__code__.co_filename)))
     except SyntaxError: return {}
     scope, found = fn.__globals__ | constants, {}
@@ -130,11 +130,11 @@ def with_constants(
     kernel,     # a kernel
     constants,  # dict: name → value
 ):
-    "The same kernel with other values for its global names, and for what is computed from them above it."
+    "The same kernel with other values for its globals, and for values computed from them above it."
     fn, options, _ = kernel_parts(kernel)
     if not constants: return kernel
     scope = fn.__globals__ | constants | _computed(fn, constants)
-    for name, value in fn.__globals__.items():  # the reader's own device functions use them, too
+    for name, value in fn.__globals__.items():  # the reader's own device functions use them too
         other, how, _ = kernel_parts(value) or (fn, {}, None)
         if how.get("device") and other.__globals__ is fn.__globals__ and name not in constants:
             scope[name] = cuda.jit(**how)(_in_scope(other, scope))

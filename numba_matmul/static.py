@@ -1,8 +1,8 @@
 """Loops that are unrolled before a compiler sees them: `for i in static(n)`, in a function with `@unrolled`.
 
-The idea is CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction can use
-it where it needs a literal, a tuple can be indexed by it, and an `if` that it decides leaves one of its
-branches.
+The idea comes from CuTe DSL's `range_constexpr`: in each copy of the body, `i` is a constant. An instruction
+can use it where it needs a literal, a tuple can be indexed by it, and an `if` that depends on it keeps only
+one branch.
 """
 import ast
 import builtins
@@ -15,25 +15,25 @@ from types import CellType, CodeType, FunctionType
 from .process import TREES
 from .syntax import copied, parsed
 
-MOST_TURNS = 1024  # of a loop: one with more is a mistake
+MOST_TURNS = 1024  # iterations; more than this is a mistake
 
 
 def static(
-    *limits,  # as of `range`: literals, variables of the function around this one, and of static loops
+    *limits,  # as for `range`: literals, variables of the enclosing function, and of static loops
 ):
-    """What a static loop goes through. It means something only in `for i in static(…)`, in a function with
+    """The iterations of a static loop. It is only valid in `for i in static(…)`, in a function with
     `@unrolled`."""
-    raise TypeError("static(…) is only for a loop, for i in static(n), in a function with @unrolled below "
+    raise TypeError("static(…) only works in a loop, for i in static(n), in a function with @unrolled below "
                     "@cuda.jit")
 
 
 def unrolled(
-    fn,  # the function that `@cuda.jit` makes a kernel or a device function of
+    fn,  # the function that `@cuda.jit` turns into a kernel or device function
 ):
-    """The function with its static loops unrolled. Every line keeps its number.
+    """The function with its static loops unrolled. Line numbers are preserved.
 
-    Variables of the function around it are fixed here. Globals are fixed only when the kernel is compiled, so
-    none of them can be a limit. Raises `TypeError` for a loop that can't be unrolled."""
+    Variables of the enclosing function are fixed here. Globals are fixed only when the kernel is compiled, so
+    they can't be limits. Raises `TypeError` for a loop that can't be unrolled."""
     if not inspect.isfunction(fn):
         raise TypeError(f"@unrolled takes a function, not {fn!r}: put it below @cuda.jit")
     around = _variables_around(fn)
@@ -54,12 +54,12 @@ def unrolled(
 
 
 def _variables_around(fn):
-    "The variables of the function around a function that it uses, and their values."
+    "The variables a function uses from its enclosing function, and their values."
     found = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
         try: found[name] = cell.cell_contents
         except ValueError:
-            raise TypeError(f"{fn.__name__} uses {name}, which is set only further down") from None
+            raise TypeError(f"{fn.__name__} uses {name}, which is only set further down") from None
     return found
 
 
@@ -69,8 +69,8 @@ def _definition(fn):
     linecache.checkcache(code.co_filename)
     lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1:]
     if not lines:
-        raise TypeError(f"the source of {fn.__name__} is needed to unroll its loops, "
-                        "and is in no file and no cell")
+        raise TypeError(f"unrolling the loops of {fn.__name__} needs its source, "
+                        "which isn't in any file or cell")
     before = "if True:\n" if lines[0][0].isspace() else "\n"
     tree = parsed(before + "".join(inspect.getblock(lines)))
     found = next(x for x in ast.walk(tree) if isinstance(x, (ast.FunctionDef, ast.Lambda)))
@@ -79,7 +79,7 @@ def _definition(fn):
 
 
 def _compiled(tree, around, code):
-    "The code of the function that has this tree, and these variables around it."
+    "The code of the function with this tree and these enclosing variables."
     outer = parsed(f"def around({', '.join(around)}): pass").body[0]
     outer.body = [tree]  # with its decorators: a function's lines are counted from the first one
     module = ast.fix_missing_locations(ast.Module([outer], []))
@@ -98,7 +98,7 @@ def _outline(code):
 
 
 def _jumps(body):
-    "The `break` and `continue` of the loop that has this body."
+    "The `break` and `continue` statements of the loop with this body."
     for node in body:
         if isinstance(node, (ast.Break, ast.Continue)): yield node
         elif isinstance(node, (ast.For, ast.While)): yield from _jumps(node.orelse)
@@ -111,13 +111,13 @@ _COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Sub
 
 
 class _Unroller(ast.NodeTransformer):
-    """Puts copies of their bodies in place of static loops, and values in place of what their variables
-    decide."""
+    """Replaces static loops by copies of their bodies, and expressions that depend on their variables by
+    values."""
     def __init__(self, fn, around):
         self.fn, self.around = fn, around
-        self.values = {}  # of the variables of the static loops around a node
+        self.values = {}  # values of the variables of the static loops around a node
         self.loops = {}   # variable of a static loop → its line
-        self.picked = {}  # new variables around the function: what loops pick, as in `copies[i]`
+        self.picked = {}  # new enclosing variables: what loops pick, as in `copies[i]`
 
     def refuse(self, node, why): raise TypeError(f"line {node.lineno} of {self.fn.__name__}: {why}")
 
@@ -139,37 +139,37 @@ class _Unroller(ast.NodeTransformer):
         return copies or ast.copy_location(ast.Pass(), node)
 
     def statements(self, body):
-        "What becomes of statements: a list."
+        "The statements that replace these: a list."
         made = [self.visit(node) for node in body]
         return [x for one in made for x in (one if isinstance(one, list) else [one])]
 
     def check_loop(self, node):
-        "Refuse a static loop that unrolling would change."
+        "Refuse a static loop whose meaning unrolling would change."
         if not isinstance(node.target, ast.Name): self.refuse(node, "a static loop has one variable")
         if node.orelse: self.refuse(node, "a static loop has no else")
         for jump in _jumps(node.body):
-            self.refuse(jump, "a static loop has neither break nor continue: "
-                              "put the rest of the turn under an if")
+            self.refuse(jump, "a static loop can't contain break or continue: "
+                              "put the rest of the body under an if")
         for x in (x for part in node.body for x in ast.walk(part)):
             if isinstance(x, ast.Name) and x.id == node.target.id and not isinstance(x.ctx, ast.Load):
-                self.refuse(x, f"{x.id} is set in the static loop whose variable it is")
+                self.refuse(x, f"{x.id} is the loop variable and is assigned in the static loop")
 
     def turns(self, call):
-        "The range that a static loop goes through."
+        "The range of a static loop."
         text, known = ast.unparse(call), self.around | self.values
         for x in ast.walk(call):
             if not isinstance(x, ast.Name) or x is call.func or x.id in known: continue
             if x.id in self.fn.__code__.co_varnames:
                 self.refuse(call, f"{text}: {x.id} is known only when {self.fn.__name__} runs: use range")
             if x.id in self.fn.__globals__ or not hasattr(builtins, x.id):
-                self.refuse(call, f"{text}: {x.id} is a global, which is fixed only when a kernel is "
-                                  f"compiled: put a function around {self.fn.__name__} that has {x.id} "
+                self.refuse(call, f"{text}: {x.id} is a global, which is only fixed when a kernel is "
+                                  f"compiled: wrap {self.fn.__name__} in a function that takes {x.id} "
                                   "as a parameter")
         if call.keywords: self.refuse(call, f"{text}: static takes up to three numbers, as range does")
         try: turns = range(*self.evaluated(ast.Tuple(call.args, ast.Load())))
         except Exception as e: self.refuse(call, f"{text}: {e}")
         if len(turns) > MOST_TURNS:
-            self.refuse(call, f"{text}: {len(turns):,} turns are more than {MOST_TURNS:,}: use range")
+            self.refuse(call, f"{text}: {len(turns):,} iterations exceed {MOST_TURNS:,}: use range")
         return turns
 
     def evaluated(self, node):
@@ -177,7 +177,7 @@ class _Unroller(ast.NodeTransformer):
         return eval(compile(whole, "<static>", "eval"), {}, self.around | self.values)
 
     def visit(self, node):
-        "An expression that a variable of a static loop and constants decide becomes its value."
+        "An expression that depends only on static loop variables and constants becomes its value."
         if not self.is_decided(node): return super().visit(node)
         try: value = self.evaluated(node)
         except Exception as e:
@@ -187,7 +187,7 @@ class _Unroller(ast.NodeTransformer):
         return ast.copy_location(ast.Name(self.name_of(value, node), ast.Load()), node)
 
     def is_decided(self, node):
-        "Is this an expression of a static loop's variable and of what is fixed, in which nothing is called?"
+        "Is this a call-free expression of a static loop's variable and fixed values?"
         if not self.values or not isinstance(node, ast.expr) or isinstance(node, ast.Slice): return False
         if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load): return False
         parts = [*ast.walk(node)]
@@ -196,7 +196,7 @@ class _Unroller(ast.NodeTransformer):
                 and all(isinstance(x, _COMPUTED) for x in parts))
 
     def name_of(self, value, node):
-        "A new variable around the function, for a value that no literal is."
+        "A new enclosing variable, for a value that has no literal form."
         taken = {*self.fn.__code__.co_varnames, *self.fn.__code__.co_names, *self.around}
         name = re.sub(r"\W+", "_", f"{ast.unparse(node)}_{'_'.join(map(str, self.values.values()))}")
         while name in taken or self.picked.get(name, value) is not value: name += "_"
@@ -215,14 +215,14 @@ class _Unroller(ast.NodeTransformer):
         return self.visit(node.body if node.test.value else node.orelse)
 
     def decided(self, test):
-        "A condition without the parts of an `and` or an `or` that are decided already."
+        "A condition without the already decided parts of an `and` or `or`."
         if not self.values: return self.visit(test)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test.operand = self.decided(test.operand)
             if not isinstance(test.operand, ast.Constant): return test
             return ast.copy_location(ast.Constant(not test.operand.value), test)
         if not isinstance(test, ast.BoolOp): return self.visit(test)
-        ends, left = isinstance(test.op, ast.Or), []  # the truth of one part that decides the whole
+        ends, left = isinstance(test.op, ast.Or), []  # the value of a part that decides the whole
         for part in map(self.decided, test.values):
             if not isinstance(part, ast.Constant): left.append(part)
             elif bool(part.value) == ends:
@@ -232,10 +232,10 @@ class _Unroller(ast.NodeTransformer):
         return left[0] if len(left) == 1 else ast.copy_location(ast.BoolOp(test.op, left), test)
 
     def refuse_leftovers(self, tree):
-        "Refuse names that the loops have taken their meaning from."
+        "Refuse names that lost their meaning when the loops were unrolled."
         for x in ast.walk(tree):
             if not isinstance(x, ast.Name): continue
-            if self.is_static(x): self.refuse(x, "static(…) is only for a loop, for i in static(n)")
+            if self.is_static(x): self.refuse(x, "static(…) only works in a loop, for i in static(n)")
             if x.id in self.loops:
-                self.refuse(x, f"{x.id} is the variable of the static loop in line {self.loops[x.id]}, "
-                               "and of nothing else")
+                self.refuse(x, f"{x.id} is the variable of the static loop in line {self.loops[x.id]} and "
+                               "can't be used for anything else")

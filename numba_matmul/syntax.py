@@ -2,7 +2,7 @@
 import ast
 import threading
 
-_PARSING = threading.Lock()  # Python 3.11 loses count of a tree's depth where two threads make one at once
+_PARSING = threading.Lock()  # Python 3.11 miscounts a tree's depth if two threads parse at once
 
 
 def parsed(

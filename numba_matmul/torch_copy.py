@@ -1,7 +1,7 @@
-"""Row-major copies of transposed views, for kernels that take nothing else.
+"""Row-major copies of transposed views, for kernels that need row-major matrices.
 
 Copied row by row, a transposed matrix is read number by number from all over memory. Here a block takes a
-tile through shared memory, so that it both reads and writes 256 bytes side by side.
+tile through shared memory, so that both its reads and its writes are 256 bytes in a row.
 """
 from functools import cache
 
@@ -16,9 +16,9 @@ from .kernels.k06_vectorized import four_reader
 from .static import static, unrolled
 
 TILE = 64          # rows and columns of a block's tile
-PADDED = 64, 65    # of it in shared memory: with a column more, a column meets every bank
+PADDED = 64, 65    # of it in shared memory: with one more column, a column uses every bank
 THREADS = 256      # of a block: 16 for each row of the tile
-SMALL = 512 * 512  # matrices with fewer numbers are PyTorch's to copy: the call takes longer than the copy
+SMALL = 512 * 512  # PyTorch copies matrices with fewer numbers: our call would take longer than the copy
 
 
 @cache
@@ -40,7 +40,7 @@ def transpose_kernel(
         across = (cols + TILE - 1) // TILE
         row0, col0 = block // across * TILE, block % across * TILE
 
-        # all loads first, so that they are on their way together
+        # all loads first, so that they're in flight together
         quarter, left = thread // 16, 4 * (thread % 16)
         inside = int32(min(cols - col0 - left, int64(4)))
         fours = ()

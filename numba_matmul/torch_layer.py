@@ -14,7 +14,7 @@ from .kernels import k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
 from numba import config, cuda
 
 FEW_ROWS = 64  # up to here a transposed B is multiplied as (Bᵀ·Aᵀ)ᵀ
-FEW_RESULTS = 2**19  # so many of sums longer than this leave most of the GPU idle: kernel 18 cuts the sums
+FEW_RESULTS = 2**19  # so few, of sums longer than this, leave most of the GPU idle: kernel 18 cuts the sums
 LONG_SUM = 2048
 
 
@@ -22,7 +22,7 @@ def can_implement(
     a: torch.Tensor, b: torch.Tensor,  # matrices, either of them perhaps a transposed view
     others: list = (),                 # bias and residual
 ) -> bool:
-    "Do types, layouts and shapes let kernel 17 multiply A by B all by itself?"
+    "Do types, layouts and shapes let kernel 17 multiply A by B by itself?"
     m, k = a.shape
     n = b.shape[1]
     if m * n <= FEW_RESULTS and k >= LONG_SUM: return False
@@ -90,7 +90,7 @@ def fused_layer(
     m_major, k_major = not x.is_contiguous(), not w.is_contiguous()
     y = x.new_empty(x.shape[0], w.shape[1])
     bias, residual = (None if z is None else z.contiguous() for z in (bias, residual))
-    operands = x, w, y, *(y if z is None else z for z in (bias, residual))  # what isn't there isn't read
+    operands = x, w, y, *(y if z is None else z for z in (bias, residual))  # a missing one isn't read
     epilogue = fused_name(bias is not None, activation, residual is not None)
     if config.ENABLE_CUDASIM:
         plan, arrays = _layer_plan(operands, m_major, k_major, epilogue)

@@ -57,7 +57,7 @@ def check_tensors(
                         f"pass {first}.to({second}.dtype), or use autocast")
 
 def _other_call(a, b):
-    "What to call instead, where `matmul` gets tensors that are no matrices."
+    "What to call instead, if `matmul` gets tensors that aren't matrices."
     extra = a.dim() - 2
     if extra > 0 and b.dim() == 2:
         return ": call matmul(a.flatten(0, -2), b).unflatten(0, a.shape[:-1]), or linear(a, b.t())"
@@ -99,7 +99,7 @@ def by_columns(
     a: torch.Tensor, b: torch.Tensor,  # matrices
     columns: bool = None,  # should C be column-major, a transposed view? None: either will do
 ) -> bool:
-    "Is Cᵀ = Bᵀ·Aᵀ what the kernel computes? It is where that copies fewer numbers, those of C included."
+    "Does the kernel compute Cᵀ = Bᵀ·Aᵀ? It does if that copies fewer numbers, those of C included."
     if columns is None:
         by_rows = copied(a, b, False)
         turned = copied(a, b, True)
@@ -185,7 +185,7 @@ def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_re
 
 class _ProductRule(_SingleLevelFunction):
     """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode,
-    and an `autograd.Function` can't be called in an operator while `torch.func` is at work.)"""
+    and an `autograd.Function` can't be called in an operator while `torch.func` is running.)"""
     @staticmethod
     def forward(*args):
         if not torch._C._are_functorch_transforms_active(): return _below(_OP, *args)
@@ -242,21 +242,21 @@ torch.library.register_vmap("numba_matmul::matmul", _matmul_batched, lib=LIBRARY
 def matmul(
     a: torch.Tensor,       # (m, k), float32 or bfloat16
     b: torch.Tensor,       # (k, n), of the same type
-    columns: bool = None,  # should the result be a transposed view? None: what needs fewer copies
+    columns: bool = None,  # should the result be a transposed view? None: whatever needs fewer copies
 ) -> torch.Tensor:         # (m, n)
     """A·B by the last kernel of the course for the type.
 
     `a` is (m, k), `b` (k, n), the result (m, n): dense tensors, all float32 or all bfloat16, in any layout,
     on the GPU (in the simulator on the CPU). It has derivatives of any order, in reverse and in forward mode,
     so `torch.func` works, `vmap` included, and `torch.compile` and `torch.export`. Under autocast float32
-    becomes bfloat16. `columns=True` returns a column-major result, `False` a row-major one; `None` takes what
-    needs fewer copies (compiled: row-major, unless both factors are column-major).
+    becomes bfloat16. `columns=True` returns a column-major result, `False` a row-major one; `None` returns
+    whatever needs fewer copies (compiled: row-major, unless both factors are column-major).
 
     Errors in float32 are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. On a Hopper GPU kernel 19
-    multiplies, in workspace of about as many bytes as A and B have; kernel 14 where that should be faster, or
-    where the GPU, without the host, finds numbers that float16 parts can't carry; infinities and NaN go the
-    same way. `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ
-    spares the copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
+    multiplies, with a workspace about as large as A and B. Kernel 14 does if it should be faster,
+    or if the GPU, without the host, finds infinities, NaN or numbers that float16 parts can't carry.
+    `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ saves the
+    copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)
     if columns is None and torch.compiler.is_compiling():
         columns = _columns(a) and _columns(b)  # whatever the sizes will be
@@ -320,7 +320,7 @@ def _derivative_from_result(activation, residual):
     return activation is None or activation == "relu" and residual is None
 
 class _LayerRule(_SingleLevelFunction):
-    "The derivatives of a layer that its operands and its result tell."
+    "The derivatives of a layer, from its operands and its result."
     @staticmethod
     def forward(*args): return _below(_LAYER, *args)
 
@@ -364,7 +364,7 @@ def linear(
     activation: str = None,        # "relu", "gelu" (the form with tanh), or None
     residual: torch.Tensor = None, # (…, n), of the same type, added last
 ) -> torch.Tensor:                 # (…, n)
-    """act(x·Wᵀ + bias) + residual: bfloat16 in one kernel where that is possible, float32 by `matmul` and
+    """act(x·Wᵀ + bias) + residual: bfloat16 in one kernel where possible, float32 by `matmul` and
     PyTorch's operators.
 
     `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense
@@ -388,7 +388,7 @@ def linear(
     is_layer = len(given) > 0 or activation is not None  # (Dynamo of torch 2.11 does not know bool of a list)
     stored = torch.is_grad_enabled() and not _derivative_from_result(activation, residual) and any(
         z.requires_grad for z in (x, w, *given.values()))  # the product, for the gradient
-    # Whether sizes and addresses let one kernel do it, the operator finds out: `torch.compile` would take a
+    # The operator finds out whether sizes and addresses let one kernel do it: `torch.compile` would take a
     # limit for a constant.
     layer = _LAYER if is_layer and fits and not stored else _layer_by_steps
     y = layer(rows, w.t(), bias, activation, residual)

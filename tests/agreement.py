@@ -1,9 +1,9 @@
-"""Small kernels of every kind: does the compiler take each of them, does the strict simulator, and do both
+"""Small kernels of every kind: does the compiler accept each one, does the strict simulator, and do both
 compute the same?
 
-The kernels are those of `agreement_kernels.py`, and others that are put together here. The compiler's answers
-are kept in `agreement.json` (`python tests/agreement.py` makes it anew). What it made of a kernel runs on
-this machine's processor, so no GPU is needed."""
+The kernels are those of `agreement_kernels.py`, plus others assembled here. The compiler's answers are
+stored in `agreement.json` (`python tests/agreement.py` regenerates it). The compiler's code for a kernel
+runs on this machine's processor, so no GPU is needed."""
 import builtins
 import cmath
 import ctypes
@@ -32,7 +32,7 @@ POINT = np.dtype([("x", np.float32), ("n", np.int32), ("w", np.float32, (3,))], 
 
 
 def parameters(kind):
-    "What a kernel may have as an argument: a name stands for its type."
+    "Possible arguments of a kernel: a name stands for its type."
     records = np.zeros(4, POINT)
     records["x"], records["n"], records["w"] = (1, 2, 3, 4), (4, 3, 2, 1), np.arange(12).reshape(4, 3)
     named = dict(out=np.zeros(8), x=np.arange(1, 9, dtype=np.float32),
@@ -47,7 +47,7 @@ def parameters(kind):
 
 @cache
 def outside():
-    "What stands above each kernel."
+    "The lines above each kernel."
     scope, file = {"__name__": "agreement"}, "above the kernels.py"
     linecache.cache[file] = len(HEAD), None, HEAD.splitlines(True), file
     exec(compile(HEAD, file, "exec"), scope)
@@ -55,7 +55,7 @@ def outside():
 
 
 def made(text, kind=None):
-    "A kernel's function, whose source is known, and its arguments."
+    "A kernel's function, with source, and its arguments."
     head, _, body = text.rpartition("\n---\n")
     given, words = parameters(kind), set(re.findall(r"[A-Za-z_]\w*", body))
     names = ["out", *(x for x in given if x in words and x != "out")]
@@ -64,7 +64,7 @@ def made(text, kind=None):
 
 
 def simulated(rows):
-    "For each row: what the kernel left in `out`, or why it is refused."
+    "For each row: the contents of `out`, or why the kernel is refused."
     from numba import cuda
     answers = []
     for text, kind in rows:
@@ -78,7 +78,7 @@ def simulated(rows):
 
 
 def compiled(rows):
-    "In a child with the compiler: the same of its code."
+    "In a child with the compiler: the same for the compiled code."
     return [_compiled(*row) for row in rows]
 
 
@@ -93,8 +93,8 @@ def _compiled(text, kind):
 
 
 def _alone(function):
-    """A function's result, from a fork of this process: code that runs into the wild ends that alone. `None`:
-    there is none."""
+    """A function's result, from a fork of this process: runaway code only ends the fork. `None` if there is
+    no result."""
     inner, outer = os.pipe()
     if not (child := os.fork()):
         try: os.write(outer, json.dumps(function()).encode())
@@ -118,7 +118,7 @@ def _run(built, args):
 
 
 def _flat(x):
-    "The parameters of the compiler's code that one argument becomes."
+    "The parameters that one argument becomes in the compiled code."
     if isinstance(x, tuple): return [z for y in x for z in _flat(y)]
     if isinstance(x, np.ndarray):
         return [ctypes.c_void_p(0), ctypes.c_void_p(0), ctypes.c_int64(x.size), ctypes.c_int64(x.itemsize),
@@ -149,7 +149,7 @@ def libdevice_rows():
         yield "libdevice", head + f"y = libdevice.{name}({', '.join(takes)}, 1)"
 
 
-NOT_CALLED = {  # they read or write files, wait for somebody, or end the process
+NOT_CALLED = {  # they read or write files, wait for input, or end the process
     builtins: ("exit", "quit", "copyright", "credits", "license", "help", "open", "input", "breakpoint"),
     np: ("save", "savez", "savez_compressed", "savetxt", "loadtxt", "load", "fromfile", "memmap",
          "genfromtxt", "test",
@@ -207,23 +207,23 @@ def name_of(row): return hashlib.sha256(repr(row).encode()).hexdigest()[:10]
 
 
 def kept():
-    "The versions that answered, and the answers: row → false, or true, or what the kernel left in `out`."
+    "The versions used, and the answers: row → false, or true, or the contents of `out`."
     return json.loads(KEPT.read_text())
 
 
 def rows(answers):
-    "The rows that have an answer: text and type of `a`, by name."
+    "The rows with an answer: text and type of `a`, by name."
     named = {name_of(row): row for _, *row in every()}
     return {x: row for x, row in named.items() if x in answers}
 
 
 def answer(found):
-    "As it is kept."
+    "As it is stored."
     return found[0] == "runs" and (found[1] or True)
 
 
 def differences(ours, theirs, row):
-    "What simulator and compiler say differently of a kernel: a sentence, or nothing."
+    "How simulator and compiler differ on a kernel: a sentence, or nothing."
     text = row[0].rpartition("\n---\n")[2]
     stricter = any(text in lines(x) for x in STRICTER.values())
     if theirs and ours[0] != "runs": return "" if stricter else f"refused: {ours[1]}"
@@ -235,7 +235,7 @@ def differences(ours, theirs, row):
         return f"{ours[1]}, not {theirs}"
 
 
-# Ask the compiler again: kernels whose answers are kept, statements, libdevice, and an eighth of the others.
+# Ask the compiler again: kernels with stored answers, statements, libdevice, and an eighth of the others.
 if __name__ == "__main__":
     from numba_matmul.process import in_child
     try: answers = kept()["answers"]

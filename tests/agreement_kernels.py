@@ -1,4 +1,4 @@
-r"A table of small kernels of every kind and nothing else, which may be long. In a row \\n ends a line."
+r"A table of small kernels of every kind and nothing else, so it may be long. In a row \\n ends a line."
 HEAD = """import math, cmath, operator, random, functools, collections, numpy as np, numba
 from math import pi, sqrt
 from numba import cuda, types, void, boolean, int8, int16, int32, int64, uint8, uint16, uint32, uint64
@@ -219,7 +219,7 @@ out[0] = libdevice.popc(a)
 out[0] = libdevice.max(a, 1)
 out[0] = libdevice.float_as_int(a)"""
 
-# A value from outside of the kernel, as a global, of each type: `a` is TYPE(3) above it.
+# A value from outside the kernel, as a global, of each type: `a` is TYPE(3) above it.
 OUTSIDE = """out[0] = A
 out[A] = 1
 out[0] = x[A]
@@ -999,7 +999,7 @@ s = cuda.shared.array(math.ceil(3 / 2), float32)\\ns[0] = 1
 p = math.ceil(t)\\nout[0] = x[p]
 out[0] = math.ceil(t) // 2"""
 
-# What the compiler takes and the simulator refuses all the same.
+# Accepted by the compiler but refused by the simulator.
 STRICTER = {
     "a GPU does anything at all, or nobody knows what": """for j in range(0, 6, 0): out[0] += 1
 if i > 5: k = 1\\nout[0] = k
@@ -1064,4 +1064,4 @@ y = np.vsplit(x, out)\\nout[0] = 1
 y = np.finfo(x)\\nout[0] = 1
 y = np.nan_to_num(i, i)\\nout[0] = 1"""}
 LOOSER = """r = range(3)\\nout[0] = r[1]
-y = lambda: a\\nout[0] = y()"""  # the compiler refuses it, and the simulator does not yet
+y = lambda: a\\nout[0] = y()"""  # the compiler refuses it, the simulator doesn't yet

@@ -12,14 +12,14 @@ import pytest
 from numba_matmul import process
 
 ROOT = pathlib.Path(__file__).parent.parent
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what runs in the background
-gc.set_threshold(50_000, 20, 100)  # little of what a test makes is garbage before its end
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for background processes
+gc.set_threshold(50_000, 20, 100)  # little of what a test creates is garbage before its end
 
 SCHEMA = json.loads((ROOT/"nbs"/"results"/"schema"/"card.schema.json").read_text(encoding="utf-8"))
 
 
 def minimal_card(gpu="Invented GPU", size=4096):
-    "A card with the fields that the schema requires and no other, and the speed of one kernel at one size."
+    "A card with only the fields the schema requires, and the speed of one kernel at one size."
     full = json.loads((ROOT/"nbs"/"results"/"nvidia-h200.json").read_text(encoding="utf-8"))
     row = next(row for row in full["speed"]
                if (row["name"], row["m"], row["n"], row["k"]) == ("sgemm_naive", size, size, size))
@@ -27,13 +27,13 @@ def minimal_card(gpu="Invented GPU", size=4096):
 
 
 def environment():
-    "That of a process that a user starts: it finds this project, and nothing has chosen the simulator yet."
+    "The environment of a user's process: it finds this project, and the simulator hasn't been chosen yet."
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     return {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | {"PYTHONPATH": path}
 
 
 def exercise_id(x):
-    "Of an exercise or its key: the key with the name of its lesson. Of a solution or a mistake: its name."
+    "For an exercise or its key: the key with its lesson's name. For a solution or a mistake: its name."
     key = getattr(x, "key", x)
     if not re.fullmatch(r"\d\d[a-z]?", str(key)): return getattr(x, "name", x)
     return f"{key}_{pages_of(key)[0].stem.partition('_')[2]}"
@@ -45,7 +45,7 @@ def pages_of(key):
     return found(key) or found(key[:2])
 
 
-# On a Mac there is no numba-cuda, and so no compiler.
+# macOS doesn't have numba-cuda, and thus no compiler.
 NEED_COMPILER = ["test_machine_code.py", "test_microscope.py", "test_ncu.py"]
 collect_ignore = [] if find_spec("numba_cuda") else NEED_COMPILER
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def valid():
-    "What refuses a card, or part of one, that breaks a schema. (Its package takes over a second to import.)"
+    "Rejects a card, or part of one, that breaks a schema. (Its package takes over a second to import.)"
     from jsonschema import Draft202012Validator, ValidationError
     def valid(value, schema=SCHEMA): Draft202012Validator(schema).validate(value)
     valid.error = ValidationError
@@ -72,7 +72,7 @@ def valid():
 
 @pytest.fixture
 def temporary_folder(monkeypatch, tmp_path):
-    "A temporary folder for this test and its children alone: others write into the shared one meanwhile."
+    "A temporary folder just for this test and its children: others write to the shared one meanwhile."
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -82,11 +82,11 @@ def temporary_folder(monkeypatch, tmp_path):
 
 @pytest.fixture
 def new_children(monkeypatch):
-    "Children that are kept are not asked."
+    "Long-lived children aren't used."
     monkeypatch.setattr(process, "_idle", {False: [], True: []})
 
 
 @pytest.fixture
 def no_child(monkeypatch, new_children):
-    "No child can be asked, or started."
+    "No child can be used or started."
     monkeypatch.setattr(process, "_Child", None)

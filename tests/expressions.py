@@ -1,5 +1,6 @@
-"""Expressions with operands of many types: what Numba's compiler makes of each, as type and values, and what
-the strict simulator does. The compiler's LLVM code runs on this machine's processor, so no GPU is needed."""
+"""Expressions with operands of many types: what Numba's compiler turns each one into, as type and values,
+and what the strict simulator does. The compiler's LLVM code runs on this machine's processor, so no GPU is
+needed."""
 import ctypes
 import itertools
 import re
@@ -74,7 +75,7 @@ BODIES = {  # several statements; they return something
     "x = a\nif a > b:\n    x = b\nelif a == b:\n    x = 1.5\nreturn x": INTEGERS + FLOATS,
     "x = 0\nfor i in range(10):\n    if i == a: break\n    x += i * b\nreturn x": INTEGERS,
 }
-PAIRS = 5  # of types for each expression, chosen by a fixed seed
+PAIRS = 5  # type pairs per expression, chosen by a fixed seed
 
 
 def table():
@@ -97,7 +98,7 @@ THREE, HALF, TABLE = 3, 0.5, np.arange(5, dtype=np.uint8)
 
 
 def function_of(expression):
-    "A function `(a, b)` whose source is known, as a kernel's is."
+    "A function `(a, b)` with source, like a kernel's."
     body = expression if "return" in expression else f"return {expression}"
     scope = {}
     exec(HEAD, scope)

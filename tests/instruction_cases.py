@@ -1,16 +1,16 @@
-"""What a case of an instruction consists of, and the operands that its kernel is given.
+"""The parts of an instruction's test case, and the operands of its kernel.
 
-`case` puts what `instruction_kernels.py` makes into the table `CASES`."""
+`case` adds the kernels of `instruction_kernels.py` to the table `CASES`."""
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-LANES, AMPERE, HOPPER = np.arange(32), (8, 0), (9, 0, "a")  # compute capability that the instructions ask for
+LANES, AMPERE, HOPPER = np.arange(32), (8, 0), (9, 0, "a")  # compute capability required by the instructions
 
 
 class Out:
-    "An array for a kernel's results: every byte 0xFF, so that what is not written shows."
+    "An array for a kernel's results: every byte 0xFF, so that unwritten elements show."
     def __init__(self, shape, dtype):
         self.array = np.empty(shape, dtype)
         self.array.reshape(-1).view(np.uint8)[:] = 0xFF
@@ -18,7 +18,7 @@ class Out:
 
 @dataclass
 class Map:
-    "A tensor map, of boxes of so many rows and 64 columns."
+    "A tensor map, with boxes of this many rows and 64 columns."
     of: object  # a matrix of uint16, or an `Out`
     rows: int
 
@@ -31,14 +31,14 @@ class Maps:
 
 @dataclass
 class Near:
-    "What results are allowed to be off by: any NaN is as good as another, and else so much."
+    "The tolerance for results: any NaN equals any other; otherwise this much."
     array: object
     bound: object = 0.0
 
 
 @dataclass
 class Case:
-    "One kernel for some instructions: what to launch, and what comes out."
+    "One kernel for some instructions: what to launch, and the expected results."
     instructions: tuple  # names of the bindings; one may be in several cases
     make: object         # random generator → kernel, threads, arguments, and the results of each `Out`
     needs: tuple         # compute capability
@@ -53,7 +53,7 @@ CASES = {}
 
 
 def case(*instructions, needs=(0, 0), **variants):
-    "Decorator of `Case.make`, and of a function that takes the arguments of each variant, too."
+    "Decorator for `Case.make`, and for a function that also takes the arguments of each variant."
     def keep(make):
         for name, arguments in (variants or {"": ()}).items():
             key = f"{make.__name__} {name}".strip()
@@ -67,16 +67,16 @@ def case(*instructions, needs=(0, 0), **variants):
 SPECIAL = np.array([
     0x00000000, 0x80000000, 0x7F800000, 0xFF800000,  # zeros and infinities
     0x7FC00000, 0xFFC12345, 0x7F800001,              # NaN, one of them signaling
-    0x00000001, 0x807FFFFF, 0x00800000,              # subnormal, and the smallest that is not
+    0x00000001, 0x807FFFFF, 0x00800000,              # subnormal, and the smallest that isn't
     0x3F808000, 0x3F818000, 0xBF808001, 0x00008000,  # halfway between two bfloat16, and next to that
-    0x3F801000, 0x3F803000, 0xBF801001, 0x33000000,  # the same of float16, and of its subnormal ones
-    0x33000001, 0x387FE000, 0x477FEFFF, 0xC77FF000,  # next to that; where its infinity begins
+    0x3F801000, 0x3F803000, 0xBF801001, 0x33000000,  # the same for float16, and for its subnormal numbers
+    0x33000001, 0x387FE000, 0x477FEFFF, 0xC77FF000,  # next to that; where its infinity starts
     0x7F7FFFFF, 0xFF7F7FFF, 0x7F7F8000],
     np.uint32)  # the largest; large ones that round to the largest, or to infinity
 
 
 def floats(rng, *shape):
-    "Random bits as float32, half of them the special ones."
+    "Random bits as float32, half of them special values."
     bits = rng.integers(0, 2**32, shape, np.uint32)
     return np.where(rng.random(shape) < 0.5, rng.choice(SPECIAL, shape), bits).view(np.float32)
 
@@ -98,7 +98,7 @@ def places(rng, count, step, below):
 
 
 def neighbours(array, first, count):
-    "Flat: `count` elements from each of `first` on."
+    "Flat: `count` elements starting at each of `first`."
     return array.reshape(-1)[first[:, None] + np.arange(count)]
 
 
@@ -136,10 +136,10 @@ def from_bits(bits): return (bits.astype(np.uint32) << 16).view(np.float32).asty
 
 
 def factors(rng, *shapes):
-    """Matrices as bits of bfloat16: whole numbers, whose products and sums float32 has exactly, or random
-    ones. And how far a sum may be off in an instruction, relative to the sum of its products without sign:
-    the tensor cores' products are exact, what they add up they may cut off behind 24 bits of the largest, and
-    then they round it to float32."""
+    """Matrices as bits of bfloat16: either whole numbers, whose products and sums are exact in float32, or
+    random ones. Also how far a sum may be off in one instruction, relative to the sum of its absolute
+    products: the tensor cores' products are exact, the sum may be truncated after 24 bits of the largest
+    one, and is then rounded to float32."""
     exact = rng.random() < 0.5
     draw = partial(rng.integers, -8, 9) if exact else rng.standard_normal
     return (*(bfloat16(draw(shape)) for shape in shapes), 0.0 if exact else 2.0**-22)

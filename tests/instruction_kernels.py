@@ -1,5 +1,5 @@
-"""A table of kernels and nothing else, which may be long: small ones for every PTX instruction that `bind`
-knows, and what they must give, worked out with numpy from the PTX ISA and not from the instruction's Python
+"""A table of kernels and nothing else, so it may be long: small ones for every PTX instruction that `bind`
+knows, and their expected results, computed with numpy from the PTX ISA and not from the instruction's Python
 body."""
 from functools import cache
 
@@ -205,7 +205,7 @@ def moved(rng):
     return move_eight_kernel, 32, (source, start, between, to, Out(512, np.uint16)), [wanted]
 
 
-# Addresses, and what lies there
+# Addresses, and what is stored there
 
 @cuda.jit
 def addresses_kernel(x, y, near, far, out):
@@ -264,8 +264,8 @@ def add_part_kernel(sums, xs, ys, out):
 
 
 def outer_operands(rng, rows, cols):
-    """Sums, factors, products, and how far the sum of both may be off: a GPU rounds it once, the simulator
-    the product first. Of small whole numbers both give the same bits."""
+    """Accumulators, operands, products, and how far the total may be off: a GPU rounds it once, the simulator
+    rounds the product first. With small whole numbers both give the same bits."""
     acc, x, y = (moderate(rng, 32, n) for n in (rows * cols, rows, cols))
     for array in acc, x, y: array[:16] = rng.integers(-2**11, 2**11, array[:16].shape)
     products = (x[:, :, None].astype(float) * y[:, None]).reshape(32, -1)
@@ -316,7 +316,7 @@ def approximate(rng):
     x = np.concatenate([floats(rng, 32), rng.uniform(-20, 20, 32).astype(np.float32)])
     def flushed(x): return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
     found = np.stack([flushed(np.exp2(flushed(x))), flushed(np.float32(1) / flushed(x))], 1)
-    # 22 bits, and what the simulator rounds
+    # 22 bits, plus the simulator's rounding
     bound = np.where(np.isfinite(found), np.abs(found), 0) * 2.0**-21
     return approximate_kernel, 64, (x, Out((64, 2), np.float32)), [Near(found, bound)]
 
@@ -468,8 +468,8 @@ def ldmatrix_kernel(offset, step, flip, count, transpose):
       plain=(0, 512, 0, 2, 0), transposed=(32, 64, 0, 3, 1), flipped=(16, 32, 1, 2, 0),
       transposed_and_flipped=(0, 96, 1, 3, 1))
 def matrices(rng, offset, step, flip, count, transpose):
-    """PTX ISA: lane 8·i + j points at row j of matrix i; each lane gets two neighbours of row lane // 4, with
-    .trans of column lane // 4."""
+    """PTX ISA: lane 8·i + j supplies the address of row j of matrix i; each lane gets two adjacent elements
+    of row lane // 4, with .trans of column lane // 4."""
     numbers, start = words(rng, 1024, dtype=np.uint16), 8 * rng.integers(0, 60, 32).astype(np.uint32)
     rows = 2 * start + offset
     rows = np.stack([rows ^ step * group if flip else rows + step * group for group in range(count)])
@@ -493,7 +493,7 @@ def mma_kernel(sums, xs, ys, out):
 
 def mma_places(i):
     """PTX ISA, Matrix Fragments for mma.m16n8k16: for each lane and register, row and column of its first
-    number in A; of B (its second number is one row further); of C, for each number."""
+    number in A; in B (its second number is one row further); in C, for each number."""
     lane = LANES[:, None]
     return (((lane >> 2) + 8 * (i % 2), 2 * (lane % 4) + 8 * (i // 2)), (2 * (lane % 4) + 8 * i, lane >> 2),
             ((lane >> 2) + 8 * (i // 2), 2 * (lane % 4) + i % 2))
@@ -501,7 +501,7 @@ def mma_places(i):
 
 @case("mma_m16n8k16", needs=AMPERE)
 def warp_product(rng):
-    "Two matrices of 16×16 times two of 16×8: four products, row by row."
+    "Two 16×16 matrices times two 16×8 ones: four products, row by row."
     a, b, c, relative = factors(rng, (32, 16), (16, 16), (32, 16))
     c = from_bits(c)
     (row, col), _, (c_row, c_col) = mma_places(np.arange(4))
@@ -534,7 +534,7 @@ def stmatrix_kernel(values, place, bits, out):
 
 @case("stmatrix", needs=HOPPER)
 def stored_matrices(rng):
-    """Each lane points at one of eight pieces in a row of its own, of 128 bytes; for the next group bits
+    """Each lane points at one of eight pieces in its own 128-byte row; for the next group, address bits
     change."""
     values, start = words(rng, 32, 12), places(rng, 32, 64, 2048)
     bits = 16 * rng.integers(0, 8, 32).astype(np.uint32)
@@ -547,7 +547,8 @@ def stored_matrices(rng):
     return stmatrix_kernel, 32, (values, start, bits, Out(2048, np.uint16)), [wanted]
 
 
-# mbarriers and named barriers: numbers go through global memory, where the simulator asks for no barrier
+# mbarriers and named barriers: numbers go through global memory, where the simulator doesn't require a
+# barrier
 
 @cuda.jit
 def mbarrier_kernel(numbers, box, out):
@@ -560,14 +561,14 @@ def mbarrier_kernel(numbers, box, out):
         mbarrier_init(empty, uint32(32))
         mbarrier_init(own, uint32(3))
         fence_mbarrier_init()
-        for i in range(2):  # with 2 or 4 arrivals for a phase it would wait forever
+        for i in range(2):  # with 2 or 4 arrivals per phase it would wait forever
             for _ in range(3): mbarrier_arrive(own)
             mbarrier_wait(own, uint32(i))
     cuda.syncthreads()
     for i in range(4):
         parity = uint32(i % 2)
         if t < 32:
-            mbarrier_wait(empty, uint32(parity ^ 1))  # the first time it does not wait
+            mbarrier_wait(empty, uint32(parity ^ 1))  # the first time it doesn't wait
             box[lane] = numbers[i, lane]
             mbarrier_arrive(full)
             if t == 0: mbarrier_arrive_expect_tx(full, uint32(0))
@@ -579,7 +580,7 @@ def mbarrier_kernel(numbers, box, out):
 
 @case("mbarrier_init", "mbarrier_arrive", "mbarrier_arrive_expect_tx", "mbarrier_wait", needs=HOPPER)
 def handed_over(rng):
-    "A warp writes, the other reads, four times: who does not wait reads, or writes over, what is not due."
+    "A warp writes, the other reads, four times: without a wait, data would be read or overwritten too early."
     numbers = words(rng, 4, 32)
     return (mbarrier_kernel, 64, (numbers, Out(32, np.uint32), Out((4, 32), np.uint32)),
             [numbers[3], numbers[:, ::-1]])
@@ -599,7 +600,7 @@ def bar_sync_kernel(numbers, box, out):
 
 @case("bar_sync")
 def swapped(rng):
-    "Two and three warps, each number from the warp after, three times."
+    "Two and three warps, each number from the next warp, three times."
     numbers = words(rng, 3, 160)
     wanted = np.concatenate([np.roll(numbers[:, :64], -32, 1), np.roll(numbers[:, 64:], -32, 1)], 1)
     return (bar_sync_kernel, 160, (numbers, Out(160, np.uint32), Out((3, 160), np.uint32)),
@@ -620,8 +621,8 @@ def setmaxnreg_kernel(numbers, out):
 
 @case("setmaxnreg_dec", "setmaxnreg_inc", needs=HOPPER)
 def registers(rng):
-    """Its results do not tell whether registers have changed hands. What is in them must stay, and the kernel
-    must end: two warpgroups get 232 a thread only if the third gives its own back."""
+    """The results don't show whether registers have changed hands. Their contents must survive, and the
+    kernel must finish: two warpgroups get 232 per thread only if the third releases its own."""
     numbers = floats(rng, 384 * 8)
     return setmaxnreg_kernel, 384, (numbers, Out(384 * 8, np.float32)), [numbers]
 
@@ -629,14 +630,14 @@ def registers(rng):
 # TMA and wgmma
 
 def swizzled(tile):
-    """A tile of 64 columns as it lies in shared memory, PTX ISA, Swizzling Modes: with 128 bytes piece j of
-    16 bytes of row i is at place j xor i mod 8."""
+    """A tile of 64 columns as stored in shared memory, PTX ISA, Swizzling Modes: with 128 bytes, 16-byte
+    piece j of row i is at position j xor i mod 8."""
     pieces = tile.reshape(len(tile), 8, 8)
     return np.stack([row[np.arange(8) ^ i % 8] for i, row in enumerate(pieces)]).reshape(-1)
 
 
 def covered(matrix, row, col, rows):
-    "A box of a matrix, 64 columns wide, with zeros where it reaches over the edge."
+    "A box of a matrix, 64 columns wide, with zeros where it extends past the edge."
     padded = np.pad(matrix, 256)
     return padded[256 + row:256 + row + rows, 256 + col:256 + col + 64]
 
@@ -662,8 +663,9 @@ def load_boxes_kernel(source, at, out):
 @case("cp_async_bulk_tensor_2d_global_to_shared", "mbarrier_arrive_expect_tx", "fence_mbarrier_init",
       "fence_proxy_tensormap", "global_address", needs=HOPPER)
 def loaded_boxes(rng):
-    """Three boxes of 16×64: two have a part of the matrix at least, one may lie outside. The fences cannot be
-    compared alone: without one a copy may see an old barrier or map, or may not; the simulator refuses it."""
+    """Three boxes of 16×64: two cover at least part of the matrix, one may be outside. The fences can't be
+    tested by themselves: without one, a copy may or may not see an old barrier or map; the simulator refuses
+    it."""
     shape = int(rng.integers(5, 50)), 8 * int(rng.integers(2, 20))
     matrix = words(rng, *shape, dtype=np.uint16)
     at = np.array([(rng.integers(-15, shape[0]), 8 * rng.integers(-7, shape[1] // 8)) for _ in range(2)]
@@ -695,7 +697,7 @@ def parameter_maps_kernel(maps, out):
 
 @case("tensor_map_address", needs=HOPPER)
 def boxes_by_parameters(rng):
-    "A box of 16×64 of each of three matrices, whose maps are parameters."
+    "A 16×64 box from each of three matrices, whose maps are parameters."
     matrices = [words(rng, 16, 64, dtype=np.uint16) for _ in range(3)]
     return (parameter_maps_kernel, 32, (Maps(tuple(Map(x, 16) for x in matrices)), Out(3072, np.uint16)),
             [np.concatenate([swizzled(x) for x in matrices])])
@@ -727,8 +729,8 @@ def store_boxes_kernel(target, values, at):
       "cp_async_bulk_wait_group_read",
       "fence_proxy_async", "fence_proxy_tensormap", "stmatrix", needs=HOPPER)
 def stored_boxes(rng):
-    """Three boxes of 16×64 through two places in shared memory. They may reach over the edge below and on the
-    right; one that begins before the first row or column is an illegal instruction, unlike a load."""
+    """Three boxes of 16×64 through two places in shared memory. They may extend past the lower and right
+    edges; one that starts before the first row or column is an illegal instruction, unlike a load."""
     rows, cols = 48, 8 * int(rng.integers(2, 20))
     values, out = words(rng, 3, 32, 16), Out((rows, cols), np.uint16)
     at = np.array([(20 * i + rng.integers(4), 8 * rng.integers(0, cols // 8 + 1)) for i in range(3)])
@@ -749,7 +751,7 @@ def write_map_kernel(numbers, target):
 
 @case("fence_proxy_tensormap_release", needs=HOPPER)
 def written_map(rng):
-    """What was written is there; whether copies see it, too, is a matter of chance. On a GPU all tensor maps
+    """What was written is there; whether copies see it too is a matter of chance. On a GPU, all tensor maps
     of the cases here are written by a kernel that ends with this fence."""
     numbers = words(rng, 16, dtype=np.uint64)
     return write_map_kernel, 1, (numbers, Out(16, np.uint64)), [numbers]
@@ -784,7 +786,7 @@ def wgmma_kernel(n, transpose):
       plain=(64, 0), b_transposed=(64, 1), b_wide_and_transposed=(128, 1), a_transposed=(64, 2),
       both_transposed=(128, 3))
 def warpgroup_product(rng, n, transpose):
-    "Two k tiles of 64, one after the other; the sums begin at zero whatever they hold."
+    "Two k tiles of 64, one after the other; the accumulators start at zero whatever they contain."
     a, b, relative = factors(rng, (64, 128), (128, n))
     tiles_a = [a[:, k:k + 64].T if transpose & 2 else a[:, k:k + 64] for k in (0, 64)]
     tiles_b = [np.concatenate([b[k:k + 64, j:j + 64] for j in range(0, n, 64)]) if transpose & 1
@@ -814,7 +816,7 @@ def promoted_kernel(numbers, out, sums):
     start = uint32(shared_address(memory, uint64(0)))
     a, b = OF_A | uint64(start >> uint32(4)), OF_B | uint64(uint32(start + uint32(16384)) >> uint32(4))
     first = wgmma_mma_async_f16(UNSET, a, b, 2, 128, 4, 1, 2, 0)
-    a, b = uint64(a + uint64(512)), uint64(b + uint64(512))  # the next tiles, 8192 bytes behind
+    a, b = uint64(a + uint64(512)), uint64(b + uint64(512))  # the next tiles, 8192 bytes further
     second = wgmma_mma_async_f16(UNSET, a, b, 2, 128, 4, 1, 2, 0)
     first = wgmma_wait_prior(first, 1)
     for i in range(N // 2): out[t, i] = first[i]
@@ -825,7 +827,7 @@ def promoted_kernel(numbers, out, sums):
 
 @case("wgmma_mma_async_f16", "wgmma_wait_prior", "wgmma_wait_group", "add_tuples", needs=HOPPER)
 def promoted_product(rng):
-    "Two products; the sums of the first are read while the second may still run. Then both are added."
+    "Two products; the first one's accumulators are read while the second may still run. Then both are added."
     exact = rng.random() < 0.5
     a, b = (float16(rng.integers(-8, 9, (2, 64, 64)) if exact else rng.standard_normal((2, 64, 64)))
             for _ in "ab")

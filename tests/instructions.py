@@ -8,7 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 
-import numba_matmul  # first: it chooses between the GPU and the simulator
+import numba_matmul  # first: this chooses between the GPU and the simulator
 import numpy as np
 
 import instruction_kernels  # noqa: F401  it fills the table of cases
@@ -30,7 +30,7 @@ def bound():
 
 
 def run(key, seed):
-    "What a case gives in this process, on a GPU or in the simulator: a list of arrays."
+    "A case's results in this process, on a GPU or in the simulator: a list of arrays."
     kernel, threads, args, _ = CASES[key].operands(seed)
     kept, found = [], []
 
@@ -39,7 +39,7 @@ def run(key, seed):
         if isinstance(arg, Maps): return TensorMapWords(*((on_device(x.of), x.rows) for x in arg.maps)).words
         if not isinstance(arg, (Out, np.ndarray)): return arg
         array = to_d(arg.array if isinstance(arg, Out) else arg)
-        kept.append(array)  # what a tensor map describes must stay
+        kept.append(array)  # what a tensor map describes must stay alive
         if isinstance(arg, Out): found.append(array)
         return array
     kernel[1, threads](*map(on_device, args))
@@ -47,7 +47,7 @@ def run(key, seed):
 
 
 def run_on_gpu(key, seed):
-    "`run` in a child that an error ends: after one, a process cannot use its GPU any more."
+    "`run` in a child that ends at an error: after one, a process can't use its GPU anymore."
     try: return run(key, seed)
     except Exception:
         traceback.print_exc()
@@ -56,7 +56,7 @@ def run_on_gpu(key, seed):
 
 
 def differences(key, seed, found, other, names):
-    "Where two lists of results are further apart than a case allows, as text; empty if nowhere."
+    "The differences beyond a case's tolerance between two lists of results, as text; empty if none."
     (_, _, args, results), said = CASES[key].operands(seed), []
     for number, (x, y, wanted) in enumerate(zip(found, other, results, strict=True)):
         x, y = np.asarray(x), np.asarray(y)

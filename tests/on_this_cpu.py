@@ -1,4 +1,4 @@
-"""What the compiler makes of a kernel, run on this machine's processor: no GPU is needed."""
+"""Runs the compiler's code for a kernel on this machine's processor: no GPU is needed."""
 import ctypes
 import itertools
 import linecache
@@ -14,7 +14,7 @@ UNLIKE = "jn", "yn"  # libdevice's jn(-1, x) is NaN, the C library's isn't
 
 
 def function(name, source, scope):
-    "The function of that name in a source, which is known for it as it is for a kernel in a file."
+    "The function with this name in a source, with its source available as for a kernel in a file."
     file = f"{name} {next(NUMBERS)}.py"
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     with warnings.catch_warnings(action="ignore"): exec(compile(source, file, "exec"), scope)
@@ -35,7 +35,7 @@ def compile_for_gpu(fn, types, **options):
 
 
 def engine_of(compiled):
-    "What runs the compiler's code on this processor. `None`: it needs a GPU."
+    "Runs the compiler's code on this processor. `None` if it needs a GPU."
     import llvmlite.binding as llvm
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -44,9 +44,9 @@ def engine_of(compiled):
     if " asm " in text: return None
     try: first, *more = (llvm.parse_assembly(part)
                          for part in re.split(r"(?=; ModuleID)", text) if part.strip())
-    except RuntimeError: return None  # LLVM's own text, which LLVM does not read
+    except RuntimeError: return None  # LLVM's own output, which LLVM can't read back
     for module in more: first.link_in(module)
-    # libdevice's functions are the C library's of the same name
+    # libdevice's functions map to the C library's of the same name
     library = ctypes.CDLL("libm.so.6")
     for f in first.functions:
         if not f.is_declaration or f.name.startswith("llvm.") and "nvvm" not in f.name: continue

@@ -1,4 +1,4 @@
-"What tests of kernels share: each kernel by its name, random matrices, and a kernel that multiplies two."
+"Shared by the kernel tests: each kernel by name, random matrices, and a kernel that multiplies two."
 import numpy as np
 import pytest
 from numba import cuda
@@ -8,7 +8,7 @@ from numba_matmul.registry import KERNELS
 
 
 def each_kernel(condition=bool):
-    "Runs a test for each kernel that meets a condition."
+    "Runs a test with every kernel that meets a condition."
     kernels = [*filter(condition, KERNELS.values())]
     return pytest.mark.parametrize("kernel", kernels, ids=lambda kernel: kernel.name)
 

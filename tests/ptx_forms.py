@@ -1,4 +1,4 @@
-"""The form that the PTX ISA gives each binding: a table, and the functions that use the bindings in it."""
+"""Each binding's form in the PTX ISA: a table, and the functions that use the bindings in it."""
 from dataclasses import dataclass
 from inspect import signature
 
@@ -26,24 +26,24 @@ TARGETS = "sm_75", "sm_80", "sm_90", "sm_90a"
 
 @dataclass
 class Form:
-    """What the PTX ISA has for a binding: a section of its chapter Instructions, and what stands there,
-    filled in for a function that uses the binding. A parameter's name stands for its register, an array's for
-    the address of its first element, out[1] for the second number that the function returns."""
+    """The PTX ISA's specification of a binding: a section of its chapter Instructions, and the statements
+    there, filled in for a function that uses the binding. A parameter's name stands for its register, an
+    array's for the address of its first element, out[1] for the second number the function returns."""
     probe: object             # the function
-    since: str                # the first target that has the instruction
+    since: str                # the first target with the instruction
     section: str
     ptx: list                 # statements, in order
-    types: str = ""           # of the function's parameters, and then of an array for what it returns
+    types: str = ""           # of the function's parameters, followed by an array for its results
     results: int = 0          # how many numbers it returns, more than one as a tuple
     volatile: bool = True     # must it neither vanish nor move across other accesses to memory?
-    convergent: bool = False  # do lanes of a warp carry it out together?
+    convergent: bool = False  # do the lanes of a warp execute it together?
 
     def parameters(self):
         "The names of the parameters of a kernel that calls the function."
         return [*signature(self.probe).parameters, *["out"] * bool(self.results)]
 
     def times(self):
-        "How often: twice where it has effects only, so that one of two cannot vanish."
+        "How often: twice if it only has effects, so that neither can be optimized away."
         return 2 if self.volatile and not self.results else 1
 
 
@@ -70,7 +70,7 @@ def loads_by_address(address):
     return load_fours_at(memory, address, 32, 64, 8)
 
 
-def tuple_to_array(a, b, c):  # an array whose indices are known lies in registers
+def tuple_to_array(a, b, c):  # an array with known indices is kept in registers
     own = cuda.local.array((2, 2), float32)
     to_array((a, b, c, a), own, 2)
     return own[0, 1], own[1, 1], own[1, 0]
@@ -183,7 +183,7 @@ FORMS = {
     "rcp_approx_ftz_f32": Form(
         lambda x: rcp_approx_ftz_f32(x), "sm_75", "Floating Point: rcp", ["rcp.approx.ftz.f32 out[0], x"],
         "float32, float32[::1]", 1, volatile=False),
-    # Several, or accesses to arrays
+    # Several instructions, or accesses to arrays
     "load2": Form(
         lambda a: load2(a, uint64(6)), "sm_75", MOVE + "ld", ["ld.global.v2.b32 {out[0], out[1]}, [a+24]"],
         "float32[::1], float32[::1]", 2, volatile=False),

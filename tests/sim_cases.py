@@ -1,4 +1,4 @@
-"What several tests of the strict simulator share."
+"Shared by several tests of the strict simulator."
 import re
 
 import numpy as np
@@ -20,12 +20,12 @@ def refused(launch, *args, match):
 
 
 def refused_cases(launch, *args, cases):
-    "The simulator refuses each case, the kernel's last argument, with what its pattern says."
+    "The simulator refuses each case (the kernel's last argument) with a message that matches its pattern."
     for case, match in cases.items(): refused(launch, *args, case, match=match)
 
 
 def refuses(block, *args, match):
-    "Decorator that makes a kernel a test: the simulator refuses it in one block of so many threads."
+    "Decorator that turns a kernel into a test: the simulator refuses it in one block of this many threads."
     def test_of(kernel):
         def test(): refused(kernel[1, block], *args, match=match)
         return test
@@ -33,13 +33,13 @@ def refuses(block, *args, match):
 
 
 def error_of(call, *args):
-    "What a call raises, as text; `None` where it returns."
+    "The exception a call raises, as text; `None` if it returns."
     try: call(*args)
     except Exception as e: return f"{type(e).__name__}: {e}"
 
 
 def check_errors(*errors):
-    "Each call raises what the pattern before it says. In a child, too."
+    "Each call raises an error that matches the pattern before it. Also in a child."
     for match, call in errors:
         said = error_of(call)
         assert said and re.search(match, said), (match, said)

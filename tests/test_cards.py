@@ -1,4 +1,4 @@
-"Result cards: which are loaded, who may change one, what a wheel brings."
+"Result cards: which are loaded, who may change one, and what a wheel contains."
 import importlib.util
 import json
 import os
@@ -25,7 +25,7 @@ without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a G
 
 @pytest.fixture
 def results(tmp_path, monkeypatch):
-    "A folder for cards, empty."
+    "An empty folder for cards."
     folder = tmp_path/"nbs"/"results"
     folder.mkdir(parents=True)
     for module in cards, readme: monkeypatch.setattr(module, "card_folder", lambda: folder)
@@ -67,16 +67,16 @@ def test_what_is_asked_of_cards_wrongly_is_told(results):
                 lambda: cards.recorded(None), lambda: cards.recorded("sgemm_naive", size="4096")):
         with pytest.raises(TypeError, match="is not a name|expected a whole number"): ask()
     with pytest.raises(LookupError, match="no result card has a speed"): draw_machine("l2")
-    assert "not been recorded" in cards.recorded("sgemm_naive", before="nonsense")  # nor has that
+    assert "hasn't been recorded" in cards.recorded("sgemm_naive", before="nonsense")  # neither has that
     keep(results, minimal_card())
     (row,) = minimal_card()["speed"]
     with pytest.raises(ValueError,
-                       match=f"before is 'nonsense', and no result card has its speed at {row['m']}"):
+                       match=f"before is 'nonsense', but no result card has its speed at {row['m']}"):
         cards.recorded(row["name"], row["m"], before="nonsense")
-    with pytest.raises(LookupError, match="has no speed of 'nonsense' at 4096"):
+    with pytest.raises(LookupError, match="doesn't have a speed for 'nonsense' at 4096"):
         cards.cycles_per_step(minimal_card(), "nonsense")
     for card in None, {}, [1]:
-        with pytest.raises(ValueError, match="is no result card"): cards.write_card(card)
+        with pytest.raises(ValueError, match="isn't a result card"): cards.write_card(card)
     for part in "nonsense", 3, ["l2"], None, "":
         with pytest.raises(ValueError, match="no part is called .*; there are dram"):
             draw_machine(part)
@@ -85,7 +85,7 @@ def test_what_is_asked_of_cards_wrongly_is_told(results):
     for shapes in (1, 2, 3), ([[0]], [[0, 1]], [[0]]), ([[0]], [], [[0]]):
         with pytest.raises(ValueError, match="expected .m, k., .k, n. and .m, n."):
             draw_matmul(*shapes)
-    with pytest.raises(LookupError, match="no experiment 'nonsense'"):
+    with pytest.raises(LookupError, match="have the experiment 'nonsense'"):
         from_card(minimal_card(), "nonsense")
     with pytest.raises(TypeError, match="expected a function"): experiment("x", "ms", 3)
     with pytest.raises(TypeError, match="expected a dict"): experiment("x", "ms", dict, of=3)
@@ -128,15 +128,15 @@ def test_only_its_gpu_changes_a_card_and_other_fields_stay(results, monkeypatch)
     path = keep(results, minimal_card() | dict(tuned={}))
     before = path.read_bytes()
     monkeypatch.setattr(cards, "_here", lambda: None)
-    with pytest.raises(ValueError, match="only one Invented GPU can change its card, "
+    with pytest.raises(ValueError, match="only an Invented GPU can change its card, "
                                          "and this is a machine without a GPU"):
         cards.write_card(dict(gpu="Invented GPU", experiments={}))
     monkeypatch.setattr(cards, "_here", lambda: "Another GPU")
     with pytest.raises(ValueError, match="this is Another GPU"):
         cards.write_card(dict(gpu="Invented GPU", experiments={}))
-    with pytest.raises(ValueError, match="the card of one Invented GPU"):
+    with pytest.raises(ValueError, match="the card of an Invented GPU"):
         cards.write_card(minimal_card("Another GPU"), path)
-    with pytest.raises(ValueError, match="STAGE=ladder comes first"):
+    with pytest.raises(ValueError, match="STAGE=ladder first"):
         cards.write_card(dict(gpu="Another GPU", experiments={}))
     assert path.read_bytes() == before and os.listdir(results) == [path.name]
     monkeypatch.setattr(cards, "_here", lambda: "Invented GPU")
@@ -230,7 +230,7 @@ def test_experiments_reach_the_card_when_their_notebook_has_run_to_its_end(elsew
         # what came before it stays
         assert done.returncode and "02_fails.ipynb failed" in done.stderr and kept()[-1] == "earlier"
         (nbs/"02_fails.ipynb").unlink()
-        assert stage().returncode == 0 and kept() == there  # none stays that no notebook makes
+        assert stage().returncode == 0 and kept() == there  # experiments that no notebook makes are dropped
     finally: path.unlink(), (nbs/"02_fails.ipynb").unlink(missing_ok=True)
 
 
@@ -244,7 +244,7 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
     (wheel,), venv = tmp_path.glob("*.whl"), tmp_path/"venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv, cwd=tmp_path)
     (site,) = venv.glob("lib/python*/site-packages")
-    # and not this project, which lies elsewhere
+    # and not this project, which is elsewhere
     (site/"dependencies.pth").write_text(os.path.dirname(os.path.dirname(pytest.__file__)))
     assert run(*pip, "install", "-q", "--no-deps", "--target", site, wheel, cwd=tmp_path).returncode == 0
     def python(*args): return run(venv/"bin"/"python", *args, cwd=tmp_path, PYTHONPATH="")
@@ -259,20 +259,20 @@ def test_a_wheel_has_the_cards_and_works_outside_of_the_checkout(elsewhere, tmp_
             and "–" not in done.stdout), done.stdout + done.stderr
     done = python("-m", "numba_matmul.ladder", "--readme")
     assert (done.returncode == 2
-            and done.stderr == "matmul-ladder: --readme: the course's checkout is not here\n")
+            and done.stderr == "matmul-ladder: --readme: the course's checkout isn't here\n")
     assert state(site) == before
 
 
 def test_readme_without_a_card_is_refused(results, capsys):
     with pytest.raises(SystemExit): ladder.main(readme=True)
-    assert "make gpu STAGE=ladder comes first" in capsys.readouterr().err
+    assert "run make gpu STAGE=ladder first" in capsys.readouterr().err
     keep(results, minimal_card(size=512))
     with pytest.raises(SystemExit): ladder.main(readme=True)
 
 
 @without_gpu
 def test_a_ladder_that_is_interrupted_keeps_the_sizes_that_had_ended(results, monkeypatch):
-    "Without a GPU: what it measures is made up."
+    "Without a GPU: its measurements are made up."
     kernels, smaller, larger = list(ladder.KERNELS.values())[:2], (256,) * 3, (512,) * 3
     earlier = minimal_card()
     keep(results, earlier)
@@ -297,11 +297,11 @@ def test_a_ladder_that_is_interrupted_keeps_the_sizes_that_had_ended(results, mo
 def test_without_a_card_the_ladder_says_so(results, capsys):
     ladder.main(kernels="1")
     said = capsys.readouterr().out
-    assert "no speed is recorded" in said and "None" not in said
+    assert "no recorded speeds" in said and "None" not in said
 
 
 def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch, capsys, valid):
-    "The parts of tools/check_gpu.py, without a GPU: what they find out is made up."
+    "The parts of tools/check_gpu.py, without a GPU: their findings are made up."
     spec = importlib.util.spec_from_file_location("check_gpu", ROOT/"tools"/"check_gpu.py")
     check_gpu = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(check_gpu)
@@ -328,11 +328,11 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     assert asked[4:] == ["sanitizer"] and not check_gpu.STATE.exists()
     assert capsys.readouterr().out.count("checked before") == 3
     valid(written[0]["check"], SCHEMA["properties"]["check"] | {"$defs": SCHEMA["$defs"]})
-    monkeypatch.setattr(check_gpu, "what_is_checked", lambda: "other code")  # then nothing is kept
+    monkeypatch.setattr(check_gpu, "what_is_checked", lambda: "other code")  # then nothing is saved
     monkeypatch.setitem(check_gpu.PARTS, "large", part("large", found | dict(failed=["wrong"])))
     with pytest.raises(SystemExit): check_gpu.main([])
     assert asked[5:] == ["random", "large", "tricky", "sanitizer"]
-    # Some parts and kernels, for the screen alone.
+    # Some parts and kernels, without writing a card.
     del asked[:], written[:]
     check_gpu.main(["16", "tricky", "random", "01", "1"])
     assert (asked, kernels_of, written) == (["random", "tricky"], [[16, 1]] * 2, [])
@@ -343,7 +343,7 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
             check_gpu.main(["1", wrong])
 
 
-EDITS = {  # file, text, what it becomes → is it other code?
+EDITS = {  # file, text, replacement → is the code different?
     "a tile": ("kernels/k05_2d_blocktiling.py", "TILE = Tile(bm=128", "TILE = Tile(bm=64", True),
     "a line of the kernel": ("kernels/k05_2d_blocktiling.py", "k0 += bk", "k0 += uint32(bk)", True),
     "an option of the compiler": ("kernels/k05_2d_blocktiling.py", "lineinfo=True", "lineinfo=False", True),
@@ -362,7 +362,7 @@ EDITS = {  # file, text, what it becomes → is it other code?
 
 @pytest.mark.parametrize("what", EDITS)
 def test_what_makes_other_code(what, tmp_path, monkeypatch):
-    "Of kernel 5."
+    "Kernel 5's."
     for name in "kernels", "gemm", "ptx":
         shutil.copytree(ROOT/"numba_matmul"/name, tmp_path/name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(of_code, "PACKAGE", tmp_path)

@@ -1,7 +1,7 @@
-"""The judge is judged: correct solutions pass, and wrong ones fail, each by the verdict that it names.
+"""The judge is judged: correct solutions pass, and each wrong one fails with its own verdict.
 
-`make grade` judges all of them. Here it's each exercise's correct solutions, and two mutants that change from
-time to time."""
+`make grade` judges all of them. This test covers each exercise's correct solutions, and two mutants that
+change from time to time."""
 import hashlib
 import json
 import linecache
@@ -22,7 +22,7 @@ ALL = exercises()
 
 
 def some_mutants(one):
-    "Two of them, by a hash over the exercise."
+    "Two of them, chosen by a hash of the exercise."
     text = repr([one.solutions, [(m.name, m.old, m.new) for m in one.mutants]])
     def rank(mutant): return hashlib.sha256((text + mutant.name).encode()).digest()
     return sorted(one.mutants, key=rank)[:2]
@@ -39,7 +39,7 @@ def test_a_variant_comes_out_as_it_should(one, variant):
 
 @pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_whole(one):
-    "Enough variants, all different. Each mutant changes a text that is there, and names a verdict there is."
+    "Enough variants, all different. Each mutant changes a text that exists, and names an existing verdict."
     assert len(one.mutants) >= 15 and len(one.solutions) >= 3 and "reference" in one.solutions
     sources = [one.source(variant) for variant in exercise.variants(one)]
     assert len(set(sources)) == len(sources) and len({m.name for m in one.mutants}) == len(one.mutants)
@@ -70,7 +70,7 @@ def rewritten(one, source, verdict=""):
 
 
 def graded(key, source):
-    "The verdict that fails on a kernel of this source."
+    "The verdict that fails for a kernel with this source."
     scope, file = dict(np=np, cuda=cuda, float32=float32, uint32=uint32), f"<graded {hash(source)}>"
     linecache.cache[file] = len(source), None, source.splitlines(True), file
     exec(compile(source, file, "exec"), scope)
@@ -130,15 +130,15 @@ def my_naive(x, y, z):
     acc = float32(0)
 """
 SUM = "for i in range(x.shape[1]): acc += x[row, i] * y[i, col]\n    "
-TOLD = {  # a body of kernel 1 → its verdict, what it finds, and what it hints at
+TOLD = {  # a body of kernel 1 → its verdict, its finding, and its hint
     "for i in range(x.shape[1]): acc += x[row, i] * y[i, z.shape[1] - 1 - col]\n    z[row, col] = acc":
-        ("correct", "right numbers in the wrong places: first z[0, 0], which has what belongs into z[0, 9]",
-         "row and column exchanged"),
+        ("correct", "right numbers in the wrong places: first z[0, 0], which holds the value for z[0, 9]",
+         "row and column swapped"),
     SUM + "z[row, col] += acc": ("correct", "NaN, and each was stored", "NaN + x is NaN"),
     "if row > 0: z[row, col] = acc": ("correct", "are wrong: first z[0, 0] = nan", ""),
     "if acc < 0: z[row, col] = acc":
         ("correct", "330 of 330 elements were never written", "which thread stores"),
-    "z[row, col] = acc\n    return acc": ("compiles", "line 7 returns a value", "store it in an element"),
+    "z[row, col] = acc\n    return acc": ("compiles", "line 7 returns a value", "store it in an array"),
     SUM + "z[row, col] = np.dot(x[row], y[:, col])": ("compiles", "np.dot", "a loop of its own")}
 
 
@@ -150,7 +150,7 @@ def test_a_mistake_is_told_by_what_it_is(body):
     if name == "compiles": assert "line " in found.found
 
 
-NAMED = {  # exercise, mutant → what is found
+NAMED = {  # exercise, mutant → the finding
     ("19", "2048 left out"): "the 2048 is missing",
     ("19", "what truncation would have lost"): "that's the rest of a truncated number",
     ("19", "a power of two too many"): "becomes -inf",
@@ -181,7 +181,7 @@ def test_constants_of_an_exercise_win_over_what_its_page_computes():
     assert (scope["BM"], scope["BN"], scope["HALF"]) == (16, 48, 24)
 
 
-WRONG = {  # by verdicts that only a careless judge would leave out
+WRONG = {  # by verdicts that only a careless judge would omit
     "one writer": """
     if i < out.shape[0]: out[i] = alpha * x[i] + y[i]
     if i == 1: out[0] = alpha * x[0] + y[0]
@@ -195,7 +195,7 @@ WRONG = {  # by verdicts that only a careless judge would leave out
 @pytest.mark.parametrize("verdict", WRONG)
 def test_a_result_twice_and_a_changed_input_are_told(verdict):
     found = graded("00a", f"@cuda.jit\ndef my_saxpy(alpha, x, y, out):\n    i = cuda.grid(1){WRONG[verdict]}")
-    assert found.name == verdict and ("only to be read" in found.found) == (verdict == "correct")
+    assert found.name == verdict and ("read-only" in found.found) == (verdict == "correct")
 
 
 @pytest.mark.parametrize("error, passes", [(3e-6, True), (1e-4, False)])
@@ -206,7 +206,7 @@ def test_a_result_may_be_off_by_rounding_alone(error, passes):
 
 @pytest.fixture
 def no_compiler(monkeypatch):
-    "On a Mac there is no numba-cuda."
+    "macOS doesn't have numba-cuda."
     for module in judge, e09: monkeypatch.setattr(module, "has_compiler", lambda: False)
     monkeypatch.setattr(judge, "machine_code", None)
 
@@ -216,7 +216,7 @@ def test_without_the_compiler_the_rest_is_judged(key, no_compiler):
     subject = ALL[key].build("reference")
     if key == "09": subject.__globals__["my_tile"] = GroupTile(128, 128, 16, 4, 4, 4)
     board = exercise.grade(key, subject)
-    assert board.passed and "not judged: it is counted in the machine code" in repr(board)
+    assert board.passed and "not judged: this is counted in the machine code" in repr(board)
 
 
 @pytest.mark.parametrize("key, verdict", [
@@ -233,7 +233,7 @@ def test_without_the_compiler_what_is_counted_otherwise_still_fails(key, verdict
     ("13", "the library's main loop"), ("14", "whole tiles for each block"),
     ("16", "four calls, one of them at work"), ("17", "all threads release"),
     ("17", "a barrier of both consumers for each k tile"), ("19b", "never promoted"),
-    ("30b", "a barrier for each sum")], ids=exercise_id)
+    ("30b", "one barrier per sum")], ids=exercise_id)
 def test_a_cheat_is_refused_by_its_own_verdict(key, name):
     ok, found = outcome(ALL[key], next(m for m in ALL[key].mutants if m.name == name))
     assert ok, found
@@ -243,11 +243,11 @@ def test_a_function_of_the_readers_own_has_the_constants_of_each_case():
     one = ALL["11"]
     helper = "@cuda.jit(device=True)\ndef ahead(k0): return k0 + BK\n\n"
     source = helper + one.solutions["reference"].replace("        k0 += BK\n", "        k0 = ahead(k0)\n")
-    assert outcome(one, rewritten(one, source))[1] == "passes, and must not"
+    assert outcome(one, rewritten(one, source))[1] == "passes, but must not"
 
 
 def test_a_kernel_with_more_registers_than_its_pages_block_may_have_is_refused():
-    "96 sums for each thread, in a block of 1,024 threads."
+    "96 sums per thread, in a block of 1,024 threads."
     found = graded("01", """@cuda.jit
 def my_naive(a, b, c):
     row, col = cuda.grid(2)

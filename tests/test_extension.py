@@ -1,5 +1,5 @@
-"""CUDA C++ of lesson 31: it compiles; and the template of an extension is the lesson's, and works where a GPU
-and nvcc are."""
+"""The CUDA C++ of lesson 31 compiles; the template of an extension matches the lesson, and works with a GPU
+and nvcc."""
 import ast
 import json
 import os
@@ -16,7 +16,7 @@ TEMPLATE = ROOT/"extension_template"
 
 
 def strings():
-    "The strings of the lesson's cells by name."
+    "The strings in the lesson's cells, by name."
     found = {}
     for cell in json.loads((ROOT/"nbs"/"31_other_ways.ipynb").read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
@@ -49,7 +49,7 @@ def test_cuda_cpp_compiles_without_a_gpu(name, kernel, multiply):
 
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not installed")
 def test_nvcc_compiles_the_templates_kernels(tmp_path):
-    "Without what PyTorch needs to call them: that part wants PyTorch's headers of a build for CUDA."
+    "Without the PyTorch bindings: that part needs the headers of a CUDA build of PyTorch."
     kernels = (TEMPLATE/"matmul.cu").read_text(encoding="utf-8").partition("#include")[0]
     (tmp_path/"kernels.cu").write_text(kernels)
     command = ["nvcc", "-cubin", "-arch=sm_90", "-o", tmp_path/"kernels.cubin", tmp_path/"kernels.cu"]

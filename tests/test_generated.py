@@ -1,5 +1,5 @@
-"""The library, the scripts, the README and the cards are in step with what they are made from, and the
-notebooks are clean."""
+"""The library, the scripts, the README and the cards are consistent with their sources, and the notebooks are
+clean."""
 import ast
 import difflib
 import importlib.util
@@ -116,7 +116,7 @@ def test_readme_and_picture_come_from_the_cards():
 
 @pytest.fixture
 def two_cards(tmp_path, monkeypatch):
-    "The card of another GPU beside the first one: without kernel 12, and with another speed of Triton."
+    "Another GPU's card next to the first one: without kernel 12, and with a different Triton speed."
     card = cards.load_cards("experiments")[0]
     left = [row for row in card["speed"] if row["name"] not in ("sgemm_triton", "sgemm_async_copy")]
     triton = left[-1] | dict(name="sgemm_triton", gflops=12345.0, m=4096, n=4096, k=4096)
@@ -140,7 +140,7 @@ def test_a_second_card_adds_a_column(two_cards):
     text, picture = readme.readme_ladder(), readme.picture_svg()
     for card in two_cards:
         assert text.count(f"one {card['gpu']} ") == 1 and f"{card['gpu']}, GFLOP/s" in text
-    # the ladder's page has all
+    # the ladder's page has them all
     assert [f"{card['gpu']}, 4096" in picture for card in two_cards] == [True, False]
     lines = {line.split("|")[2].split("]")[0].strip(" ["): line for line in text.splitlines()
              if line.startswith("|")}
@@ -224,7 +224,7 @@ def test_a_card_with_a_failed_check_is_refused(valid):
 
 
 def test_every_experiment_of_the_lessons_is_recorded():
-    "On a card, but for lessons whose kernel has no recorded speed either."
+    "On a card, except for lessons whose kernel doesn't have a recorded speed either."
     card, names, later = cards.load_cards()[0], set(), set()
     measured = {ALL[row["name"]].number for row in card["speed"]}
     for path in NOTEBOOKS:
@@ -238,7 +238,7 @@ def test_every_experiment_of_the_lessons_is_recorded():
 
 
 def test_every_size_at_which_a_last_kernel_loses_has_a_cause():
-    "On the page, and by the cards as they are, except where two runs could differ by as much."
+    "On the page and by the present cards, except where two runs could differ by as much."
     page, scope = cells(ROOT/"nbs"/"90_ladder.ipynb"), {}
     assert "| how we know |" in str(next(cell for cell in page
                                          if source(cell).startswith("causes("))["outputs"])
@@ -277,7 +277,7 @@ DIRECTIVES = "default_exp", "export", "hide", "cuda", "compiler"  # nbdev silent
 
 
 def unknown_directives(name, cells):
-    "A line for each directive of a notebook that means nothing."
+    "One line per meaningless directive in a notebook."
     for cell in cells:
         if cell["cell_type"] != "code": continue
         for word in re.findall(r"^#\s*\|\s*([^\s:]*)", source(cell), re.M):
@@ -307,7 +307,7 @@ def test_an_exported_cell_is_short_or_one_definition(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_imports_stand_in_cells_of_their_own(path):
-    "nbdev's documentation runs every cell that has an import, and none of those before it that have none."
+    "nbdev's documentation runs every cell with an import, but none of the cells before it without one."
     for cell in cells(path):
         text = source(cell)
         if (cell["cell_type"] != "code" or text.startswith("%%")
@@ -342,7 +342,7 @@ def test_anchors_name_a_heading(path):
 
 
 def named_files():
-    "Files of the project that a text names as code."
+    "Files of the project that a text mentions as code."
     for path in [*NOTEBOOKS, ROOT/"README.md", ROOT/"CONTRIBUTING.md"]:
         text = prose(path) if path.suffix == ".ipynb" else path.read_text(encoding="utf-8")
         for name in re.findall(r"`((?:nbs|tools|tests|numba_matmul|profiling_scripts)/[\w./]*|"
@@ -357,7 +357,7 @@ def test_files_that_are_named_exist(path, name):
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if re.match(r"(0\d|1\d|3\d)[a-z]?_", p.name)],
                          ids=lambda p: p.name)
 def test_the_main_path_of_a_lesson_is_short(path):
-    "What comes before the rule can be read in one sitting."
+    "Everything before the rule can be read in one sitting."
     words = count = 0
     for cell in cells(path):
         before_rule, *rest = re.split(r"^---$", source(cell) * (cell["cell_type"] == "markdown"), flags=re.M)

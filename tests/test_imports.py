@@ -1,4 +1,4 @@
-"""Imports run one way: each room of the library stands on those before it, and no import, not even inside a
+"""Imports run one way: each room of the library builds on those before it, and no import, not even inside a
 function, goes upward."""
 import ast
 from functools import cache
@@ -85,6 +85,6 @@ def test_a_module_that_is_no_kernels_is_named(tmp_path, monkeypatch):
     (tmp_path/"wrong_kernels"/"b_again.py").unlink()
     for code, text in ("1 / 0", "division by zero"), ("KERNEL_ = 1", "no attribute 'KERNEL'"):
         (tmp_path/"wrong_kernels"/f"k_{len(code)}.py").write_text(code)
-        with pytest.raises(ImportError, match=f"wrong_kernels.k_{len(code)} is no kernel's module: .*{text}"):
+        with pytest.raises(ImportError, match=f"wrong_kernels.k_{len(code)} isn't a kernel module: .*{text}"):
             registry.find_kernels(wrong_kernels)
         (tmp_path/"wrong_kernels"/f"k_{len(code)}.py").unlink()

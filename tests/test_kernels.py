@@ -1,4 +1,4 @@
-"Every kernel is right at any size, with any tile and any option; and a call launches what it should."
+"Every kernel is correct at any size, with any tile and any option; and a call launches what it should."
 from functools import cache, partial
 from inspect import signature
 from itertools import product
@@ -48,7 +48,7 @@ def test_a_block_of_rows_is_a_matrix(kernel):
 
 @cache
 def small_tiles(kernel):
-    "Every small tile that a kernel's rules let through."
+    "Every small tile that a kernel's rules allow."
     tiles, found = kernel.tiles, []
     kind = type(tiles.tile)
     values = {name: tiles.small.get(name, (kind._field_defaults.get(name, 1),)) for name in kind._fields}
@@ -68,7 +68,7 @@ def test_every_kernel_with_tiles_is_tried_with_small_ones():
     assert all(len(small_tiles(kernel)) >= 5 for kernel in TILED)
 
 
-PARTS = 2  # of the tiles of a kernel, so that all cores have work
+PARTS = 2  # of a kernel's tiles, so that all cores have work
 
 
 @pytest.mark.first(1)
@@ -80,10 +80,10 @@ def test_every_tile_that_the_rules_let_through_works(kernel, part, data, alpha, 
     "Sizes at, below and above multiples of the tile; matrices that start anywhere in an array."
     tile = data.draw(st.sampled_from(small_tiles(kernel)[part::PARTS]))
     options = data.draw(st.sampled_from(kernel.tiles.variants))
-    if options.get("epilogue") == "staged": beta = 0.0  # it does not read C
+    if options.get("epilogue") == "staged": beta = 0.0  # it doesn't read C
     def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, 2 * of + 1)))
     m, n, k = size(tile.bm), size(tile.bn), size(tile.bk)
-    # two tiles of the large ones, for the simulator's time
+    # only two of the large tiles, to limit the simulator's time
     if tile.bm * tile.bn >= 4096 and m > tile.bm: n = min(n, tile.bn + 1)
     if getattr(tile, "parts", 1) > 1:
         m, k = min(m, tile.bm + 1), min(k, tile.bk + 1)
@@ -116,7 +116,7 @@ def test_blocks_of_stream_k_that_share_tiles_give_the_same_result_each_time_and_
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.bm}×{tile.bn}")
-@pytest.mark.parametrize("n", [264, 261])  # aligned rows, and others
+@pytest.mark.parametrize("n", [264, 261])  # aligned rows, and misaligned ones
 @each_kernel(lambda kernel: kernel.number in (13, 14))
 def test_each_tile_that_may_be_chosen_works(kernel, tile, n):
     a, b = random(75, 21), random(21, n)
@@ -167,8 +167,8 @@ def test_every_block_of_smem_blocking_that_can_be_is_taken():
 
 
 def wrong_in_large_matrices():
-    """In a child: kernels of float32 that are wrong where uint32 and int32 have 16 bits, and a matrix more
-    than 2¹⁶ elements. Of each launch only the first block is run and the last."""
+    """In a child: float32 kernels that go wrong if uint32 and int32 have 16 bits and a matrix more than 2¹⁶
+    elements. Only the first and the last block of each launch are run."""
     for name, low, high, narrow in (("uint32", 0, 2**16 - 1, np.uint16),
                                     ("int32", -2**15, 2**15 - 1, np.int16)):
         INTEGERS[name], getattr(types, name).in_numpy = (low, high), narrow
@@ -182,7 +182,7 @@ def wrong_in_large_matrices():
         options = dict(next((path.options for path in kernel.paths if path.options), {}))
         for m, n, k in (8200, 9, 9), (9, 8200, 9):
             a, b, c = random(m, k), random(k, n), to_d(np.full((m, n), np.nan, np.float32))
-            if kernel.number == 14:  # a block for each tile
+            if kernel.number == 14:  # one block per tile
                 options["blocks"] = blocks = cdiv(m, options["tile"].bm) * cdiv(n, options["tile"].bn)
                 k14_stream_k.sm_count = partial(int, blocks)
             try:
@@ -195,15 +195,15 @@ def wrong_in_large_matrices():
 
 
 def test_no_index_of_a_large_matrix_is_kept_in_32_bits():
-    """What that does to a matrix of more than 2³² elements shows in a smaller one. (Kernels 15 to 18 keep
-    pairs of bfloat16 in 32 bits: their large matrices are for `make gpu STAGE=check`.)"""
+    """The effect on a matrix of more than 2³² elements shows in a smaller one. (Kernels 15 to 18 keep pairs
+    of bfloat16 in 32 bits: their large matrices are for `make gpu STAGE=check`.)"""
     assert in_child(wrong_in_large_matrices, simulator=True) == []
 
 
 # What a call launches
 
 def launched(fn, shape, **options):
-    "Name of the kernel that a host function launches, or what says that it launches several."
+    "Name of the kernel that a host function launches, or the error that it launches several."
     try: return launch_of(partial(fn, **options), shape).kernel.py_func.__name__
     except ValueError as e: return str(e)
 
@@ -228,7 +228,7 @@ def test_past_cublas_copies_what_it_is_told():
     assert launched(bf16_gemm_past_cublas, (4096, 24, 8), padded="") == own
     both = f"not one: copy_padded_kernel, {own}"
     assert both in launched(bf16_gemm_past_cublas, (4, 64, 8), padded="b")
-    # C must be copied, too
+    # C must be copied too
     assert launched(bf16_gemm_past_cublas, (8, 9, 8), padded="b") == "bf16_gemm_tensor_cores_kernel"
 
 
@@ -248,7 +248,7 @@ def test_sizes_that_the_tma_cannot_count_are_left_to_tensor_cores():
     def counts(*shape): return bool(tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
     assert counts(LONGEST, 8, 8) and counts(1, LONGEST, 1) and not any(
         counts(*shape) for shape in ((LONGEST + 1, 8, 8), (8, 2**32 - 8, 8), (1, 8, 2**31 + 64), (8, 0, 8)))
-    assert LONGEST + 255 < 2**31  # the last tile begins, and ends, before that
+    assert LONGEST + 255 < 2**31  # the last tile starts, and ends, before that
 
 
 def test_planned_loop_takes_a_large_tile_for_a_large_matrix_and_a_small_one_for_a_small():
@@ -277,7 +277,7 @@ def test_stream_k_launches_all_blocks_at_once_each_time_with_a_new_number():
 
 
 def test_columns_of_a_thread_of_bank_conflicts_padding():
-    "Groups of four, as far apart as the threads of a row of them need; or neighbours."
+    "Groups of four, as far apart as a row's threads require; or adjacent."
     a, b = to_d(random(16, 8)), to_d(random(8, 64))
     def columns(**options):
         seen = set()
@@ -305,7 +305,7 @@ def test_a_block_may_ask_for_all_shared_memory_and_for_no_byte_more():
         with_shared_memory(Kernel(), 1, 2, 3, shared_memory_limit() + 1)
 
 
-# number of a kernel: threads, registers or shared memory that its tile needs, worked out by hand
+# kernel number: the threads, registers or shared memory its tile needs, computed by hand
 NEEDS = {4: (512, (512, 1), 4096), 6: (256, (256, 2), 8192), 9: (256, (256, 2), 16384),
          10: (128, (128, 2), 16384), 12: (128, (128, 2), 33280), 14: (256, (256, 1), 37248),
          15: (256, (256, 1), 196608), 17: (256, None, 197696)}

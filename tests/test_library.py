@@ -1,4 +1,4 @@
-"Small checks of modules that no page shows: what each function returns for an input whose answer is known."
+"Small checks of modules that aren't shown on any page: each function's result for a known input."
 import ast
 from types import SimpleNamespace
 
@@ -102,8 +102,8 @@ def test_in_bfloat16_the_neighbour_of_an_exact_product_is_wrong(steps):
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
 def test_a_product_that_is_rounded_to_16_bits_is_right_and_its_neighbours_are_not(kind):
-    """Each of some 300 elements is moved by 2 units in the last place, one at a time. What is too large
-    for the type is infinite."""
+    """Each of some 300 elements is shifted by 2 units in the last place, one at a time. Values too large for
+    the type become infinite."""
     narrow, wide = (to_bf16, from_bf16) if kind == "bfloat16" else (np.float16, np.asarray)
     normal = np.random.default_rng(3).standard_normal
     for k in 1, 8, 64, 512:
@@ -111,7 +111,7 @@ def test_a_product_that_is_rounded_to_16_bits_is_right_and_its_neighbours_are_no
         exact = a.astype(np.float64) @ b
         c = narrow(exact)
         assert 0 < assert_matmul_correct(a, b, c) < 2**-8
-        # what adding in float32 may cost
+        # the rounding error allowed for float32 sums
         sums = 4 * (k + 1) ** 0.5 * 2**-24 * (abs(a.astype(np.float64)) @ abs(b))
         large_enough = np.flatnonzero(2**-11 * abs(exact) > sums)
         assert len(large_enough) > 60
@@ -125,7 +125,7 @@ def test_a_product_that_is_rounded_to_16_bits_is_right_and_its_neighbours_are_no
     for bad in np.inf, -np.inf, np.nan:
         with pytest.raises(AssertionError):
             assert_matmul_correct(np.ones((2, 4)), np.ones((4, 2)), narrow(np.full((2, 2), bad)))
-    if kind == "float16":  # sums in float16, too
+    if kind == "float16":  # sums in float16 too
         a, b = (normal(shape).astype(np.float16) for shape in ((4, 64), (64, 4)))
         c = np.zeros((4, 4), np.float16)
         for q in range(64): c += a[:, q:q + 1] * b[q]
@@ -259,7 +259,8 @@ def test_libdevice_rounds_as_it_is_told():
 
 
 def test_registers_that_fit_a_multiprocessor():
-    assert misfit(256, 255) is None and misfit(1024, 64) is None and "may have 64" in misfit(1024, 65)
+    assert misfit(256, 255) is None and misfit(1024, 64) is None
+    assert "at most 64 per thread" in misfit(1024, 65)
 
 
 def test_tables_and_pictures():

@@ -29,8 +29,8 @@ def simple(x, out):
 @pytest.mark.first(2)
 @pytest.mark.parametrize("label,kernel,fn,shape", [pytest.param(*case, id=case[0]) for case in cases()])
 def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
-    """At sizes that fit, that do not, and whose rows are not aligned; with each tile; and where C is read,
-    which needs registers, too."""
+    """At sizes that fit, at sizes that don't, and with misaligned rows; with each tile; and with C read,
+    which needs more registers."""
     launch = launch_of(fn, shape)
     multiply = "HGMMA" if kernel.uses_tma else "FFMA" if kernel.dtype == "float32" else "HMMA"
     # each older GPU once
@@ -50,7 +50,7 @@ def test_double_buffering_fetches_long_before_it_stores(shape):
 
 @each_kernel(lambda kernel: kernel.capability != (0, 0))
 def test_a_gpu_without_its_instructions_cannot_have_a_kernel(kernel):
-    "The newest target that is older than what it needs."
+    "The newest target that is too old for it."
     older = [name for name, capability in TARGETS.items() if capability < kernel.capability[:2]]
     fn = partial(kernel.fn, tile=kernel.tiles.tile)
     with pytest.raises(CompileError): machine_code(fn, target=max(older, key=TARGETS.get))
@@ -77,6 +77,15 @@ def test_conflicts_of_register_ports_are_counted():
     assert reads == [{0, 4, 8}, {1, 9}, {2, 4, 9}, {3, 9}, {3, 6}]
 
 
+def test_multiply_adds_between_a_load_and_its_use_are_counted_around_the_loop():
+    def instruction(opcode, operands): return compiler.Instruction(0, opcode, operands, 0, "")
+    unused = instruction("LDS.128", "R20, [R2]")
+    loop = [instruction("FFMA", "R0, R4, R8, R0"), instruction("LDS.128", "R8, [R2+0x10]"), unused,
+            instruction("FFMA", "R1, R5, R6, R1"), instruction("FFMA", "R1, R5, R11.reuse, R1"),
+            instruction("LDS", "R4, [R3]")]
+    assert compiler.until_use(loop) == [(1, 1), (5, 0)]
+
+
 def test_every_target_compiles():
     for target in compiler.TARGETS:
         assert machine_code(simple, "void(float32[::1], float32[::1])", target).registers > 0
@@ -84,7 +93,7 @@ def test_every_target_compiles():
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    "The files of the cache, which is empty at first."
+    "The files in the cache, which starts out empty."
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return lambda: [*(tmp_path/"numba_matmul").iterdir()]
 
@@ -212,7 +221,7 @@ def test_what_lanes_do_together_is_convergent(text, together):
 
 
 def test_a_pickled_kernel_knows_its_file(monkeypatch):
-    "Messages and names of arrays come from there, and some releases of cloudpickle leave it out."
+    "Messages and array names come from there, but some releases of cloudpickle drop it."
     def nameless(code, reduce=cloudpickle.Pickler.dispatch_table[CodeType]):
         return reduce(code.replace(co_filename="<somewhere>"))
     def outer():

@@ -1,4 +1,4 @@
-"What each warp asks of memory: sectors, banks and wavefronts, as a GPU has counted them."
+"Each warp's memory accesses: sectors, banks and wavefronts, as counted on a GPU."
 import os
 from functools import partial
 
@@ -34,9 +34,9 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
 
 
 @pytest.mark.parametrize("call,error,text", [
-    (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),  # and what else `launch_of` refuses
+    (lambda: machine_code("sgemm_naive"), TypeError, "got 'sgemm"),  # plus whatever else `launch_of` refuses
     (lambda: machine_code(simple.py_func, ONE), TypeError, "a signature is for a kernel.*@cuda.jit"),
-    (lambda: machine_code(5, ONE), TypeError, "5 is none"),
+    (lambda: machine_code(5, ONE), TypeError, "leave the signature out"),
     (lambda: machine_code(endless, ONE), CompileError, "endless calls itself"),
     (lambda: machine_code(NAIVE, shape=(64, 64)), ValueError, "three whole numbers"),
     (lambda: microscope(None, (8, 8, 8)), TypeError, "got None"),
@@ -46,7 +46,7 @@ ONE, THREE = "void(float32[::1])", "void(float32[::1], float32[::1], float32[::1
     (lambda: microscope(simple.py_func, (8, 8, 8), 1), TypeError, "or a kernel and its arguments, micro"),
     (lambda: microscope(simple, X, X), ValueError, "needs a launch configuration"),
     (lambda: microscope(simple[1, 8], X), TypeError, "takes 2 arguments"),
-    (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"blocks are \(x, y, z\)"),
+    (lambda: microscope(simple[1, 8], X, X, blocks=[(0, 0)]), ValueError, r"one block \(x, y, z\)"),
     (lambda: microscope(counting[10**9, 8], X), SimulatorError, "1,000,000,000 blocks"),
 ])
 @pytest.mark.usefixtures("no_child")
@@ -131,16 +131,16 @@ def test_wide_accesses_are_for_float32():
 def test_a_kernel_that_races_or_hangs_is_named():
     @cuda.jit
     def past_the_end(x): x[cuda.threadIdx.x + 1] = 0
-    waiting = microscope(sgemm_stream_k, (64, 64, 64))  # parts of sums go from one block to another
+    waiting = microscope(sgemm_stream_k, (64, 64, 64))  # partial sums go from one block to another
     assert len(waiting.counts) == launch_of(sgemm_stream_k, (64, 64, 64)).grid[0] > 1
     with pytest.raises(SimulatorError, match="out of bounds.*past_the_end"):
         microscope(past_the_end[1, 8], np.zeros(8, np.float32))
-    with pytest.raises(ValueError, match="it touches out, x"):
+    with pytest.raises(ValueError, match="it accesses out, x"):
         microscope(simple[1, 8], np.zeros(8, np.float32), np.zeros(8, np.float32)).site("nothing")
 
 
 @pytest.mark.parametrize("lines,row,counted", [
-    # of global memory; words of a row in shared memory; wavefronts, by ncu, on an H200
+    # lines of global memory; words per row in shared memory; wavefronts, by ncu, on an H200
     (1, 33, 1), (1, 2, 2), (1, 8, 8), (1, 32, 32), (2, 0, 2), (4, 0, 4), (4, 132, 4), (4, 136, 5),
     (4, 128, 11), (8, 0, 8), (8, 136, 8), (8, 128, 11), (16, 0, 16), (32, 0, 32)])
 def test_copies_of_4_bytes_arrive_line_by_line(lines, row, counted):
@@ -150,7 +150,7 @@ def test_copies_of_4_bytes_arrive_line_by_line(lines, row, counted):
     assert len(_copy_parts(to, source)) == counted
 
 
-def test_copies_of_one_word_to_several_places_take_turns():  # counted, too
+def test_copies_of_one_word_to_several_places_take_turns():  # counted too
     source = {lane: lane // 4 * 4 for lane in range(32)}
     assert len(_copy_parts({lane: 4 * lane for lane in range(32)}, source)) == 4
 
@@ -162,7 +162,7 @@ def test_copies_of_16_bytes_share_a_wavefront_if_they_keep_their_distance(source
 
 
 @pytest.mark.parametrize("pieces,row,change,counted", [
-    # of 16 bytes in a row; words from one to the next; place of a piece
+    # 16-byte pieces per row; words from one row to the next; place of a piece
     (8, 32, "stay", 4), (8, 36, "stay", 10), (8, 40, "stay", 7), (8, 48, "stay", 6), (8, 64, "stay", 4),
     (8, 32, "swizzle", 4), (8, 32, "rotate", 6), (16, 64, "stay", 4), (16, 68, "stay", 8),
     (16, 72, "stay", 6), (16, 64, "swizzle", 4), (4, 16, "stay", 4), (4, 20, "stay", 15), (2, 8, "stay", 4),
@@ -200,7 +200,7 @@ def test_nothing_is_left_in_the_temporary_folder(monkeypatch, tmp_path, temporar
 
 
 def test_the_microscope_sees_views_as_they_lie_in_memory():
-    "Sectors of a warp's request along a row: of rows, of columns, of every other one, from mid-sector on."
+    "Sectors of a warp's request along a row, along a column, with stride 2, and from mid-sector."
     @cuda.jit
     def copy(x, out):
         i, j = cuda.grid(2)

@@ -1,5 +1,5 @@
-"""A sample of what `make mutants` does: mistakes in kernels are found, and what is listed as not to be found
-is still there."""
+"""A sample of `make mutants`: mistakes in kernels are found, and the ones listed as impossible to find still
+exist."""
 import subprocess
 import sys
 

@@ -1,4 +1,4 @@
-"Nsight Compute: its tables are read, its errors have a remedy, and predictions agree with what it counted."
+"Nsight Compute: its tables are read, its errors come with a remedy, and predictions agree with its counts."
 import shutil
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_predictions_agree_with_what_was_counted():
 
 
 def show(monkeypatch, *cards):
-    "Let the tables find these cards, in this order."
+    "Make the tables find these cards, in this order."
     monkeypatch.setattr(ncu_module, "load_cards",
                         lambda *fields: [card for card in cards if card.keys() >= set(fields)])
 
@@ -51,7 +51,7 @@ def test_without_a_profile_the_tables_say_so(monkeypatch):
     assert "0 predictions" in agreement(NAIVE, differing=True)
     for call in (lambda: counted("sgemm_naive", "cycles"), lambda: shared_memory_bound("sgemm_naive"),
                  lambda: stalls("sgemm_naive")):
-        with pytest.raises(NcuError, match="no profile is recorded: run make gpu STAGE=ncu"): call()
+        with pytest.raises(NcuError, match="no recorded profile: run make gpu STAGE=ncu"): call()
     profile = {"shared load wavefronts": 0, "shared store wavefronts": 0, "cycles": 1}
     card |= dict(profiles=dict(sgemm_naive=profile), speed=[])
     assert "| sgemm_naive | not counted yet" in shared_memory_bound("sgemm_naive")  # no speed at that size
@@ -86,10 +86,10 @@ HEAD, UNITS = '"ID","Kernel Name","cycles.avg"', '"","","cycle"'
 @pytest.mark.parametrize("lines,text", [
     ([], "no table"), ([HEAD], "no table"), ([HEAD, UNITS], "no table"),
     (["==PROF== Connected", "some last words"], "no table.*some last words"),
-    ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "says n/a of cycles.avg.*--query-metrics"),
-    ([HEAD, UNITS, '"0","k[1](A)"'], "says nothing of cycles.avg"),
-    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "says nothing of cycles.avg"),
-    (['"ID"', '""', '"0"'], "says nothing of cycles.avg"),
+    ([HEAD, UNITS, '"0","k[1](A)","n/a"'], "reported n/a for cycles.avg.*--query-metrics"),
+    ([HEAD, UNITS, '"0","k[1](A)"'], "reported nothing for cycles.avg"),
+    (['"ID","Kernel Name","other.sum"', UNITS, '"0","k[1](A)","7"'], "reported nothing for cycles.avg"),
+    (['"ID"', '""', '"0"'], "reported nothing for cycles.avg"),
 ])
 def test_a_table_that_cannot_be_read_is_shown(lines, text, tmp_path):
     report = tmp_path/"a.ncu-rep"
@@ -106,7 +106,7 @@ def test_launches_of_a_kernel_are_averaged():
 
 
 def profile_tool(folder, *numbers, **env):
-    "What tools/profile_kernels.py answers in a copy of the project, and what it leaves in the folder."
+    "The output of tools/profile_kernels.py in a copy of the project, and the files it leaves."
     for name in ("tools", "profiling_scripts"):
         shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
     before = set(folder.iterdir())
@@ -129,4 +129,4 @@ def test_a_kernel_is_profiled_under_its_number_with_or_without_the_zero(tmp_path
     said = (tmp_path/"said").read_text().splitlines()
     assert said[0] == "--version" and said[1].endswith("profiling_scripts/05_2d_blocktiling.py")
     assert "profiles" in left
-    assert done.returncode == 1 and "there is no file" in done.stderr  # this ncu writes none
+    assert done.returncode == 1 and "there is no file" in done.stderr  # this ncu doesn't write one

@@ -1,7 +1,7 @@
-"""Every notebook runs from top to bottom, as `nbdev_test` runs it, in a copy of the project: what it writes
-is not what other tests read. And what it shows of the result cards is what they say.
+"""Every notebook runs from top to bottom, as `nbdev_test` runs it, in a copy of the project, so that other
+tests don't read the files it writes. And what it shows of the result cards matches them.
 
-The longest come first, so that no core waits for one of them at the end."""
+The longest come first, so that no core has to wait for one of them at the end."""
 import json
 import re
 import shutil
@@ -12,7 +12,7 @@ import pytest
 from conftest import ROOT, environment
 
 def code(path):
-    "How much code a notebook has."
+    "The amount of code in a notebook."
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
     return sum(len("".join(cell["source"])) for cell in cells if cell["cell_type"] == "code")
 
@@ -32,7 +32,7 @@ def copy(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def check(copy):
-    "What checks a page. Its process is kept for the next page, as `nbdev_test` does it."
+    "The process that checks pages. It is reused for the next page, as in `nbdev_test`."
     command = [sys.executable, ROOT/"tools"/"pages.py", "--check"]
     process = subprocess.Popen(command, cwd=copy, env=environment(), text=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -44,7 +44,7 @@ def check(copy):
             said.append(line)
         return "ended", "".join(said)
     yield answer
-    process.kill()  # to end by itself, it would first tidy up what all pages have left
+    process.kill()  # to exit by itself, it would first clean up after all pages
     process.communicate()
 
 

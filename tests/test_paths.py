@@ -1,5 +1,5 @@
-"""Every kernel is right on all of its paths, and these are all of its paths: what was launched is observed,
-and each condition in a device function has been seen both ways."""
+"""Every kernel is correct on all of its paths, and these are all of its paths: launches are observed, and
+each condition in a device function has been seen both ways."""
 import ast
 import importlib
 import importlib.abc
@@ -28,11 +28,11 @@ ONE_WAY = {
     ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
     ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of test_torch_ops_layers.py",
 }
-# What no path takes: a lesson's kernel for sizes that fit, the layers of test_torch_ops_layers.py, and what
-# test_split.py asks for.
+# Not taken by any path: a lesson's kernel for sizes that fit, the layers of test_torch_ops_layers.py, and the
+# functions that test_split.py covers.
 ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher",
              "finished_pairs", "fused_epilogue", "nobody_looked_kernel")
-# those of bfloat16 share more than others
+# bfloat16 kernels share more than the others
 BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]
 GROUPS = [[number] for number in KERNELS if number not in BF16] + [BF16]
 
@@ -90,7 +90,7 @@ class Watched(ast.NodeTransformer):
 
 
 class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    "Loads the modules of kernels so that they note what is run."
+    "Loads the kernels' modules so that they record what runs."
     def __init__(self): self.keys, self.seen = [], set()
 
     def find_spec(self, name, path=None, target=None):
@@ -105,20 +105,20 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         tree = watched.visit(tree)
         self.keys += watched.keys
         module.__dict__.update(_seen=self.note, __file__=name)
-        text = ast.unparse(tree)  # the simulator reads it, too
+        text = ast.unparse(tree)  # the simulator reads it too
         linecache.cache[name] = len(text), None, text.splitlines(True), name
         exec(compile(text, name, "exec"), module.__dict__)
 
     def note(self, key, value=True):
         self.seen.add((key, bool(value)))
         return value
-    # a kernel may call it, and it returns what it was given
+    # a kernel may call it, and it returns its argument
     note.instruction = "n-", lambda key, value=None: value
 
 
 def observe(numbers):
-    """In a child: take the paths of kernels. Of each (path, options of the factory, launches, accesses);
-    and the conditions, and those that were seen."""
+    """In a child: take the paths of kernels. Returns (path, factory options, launches, accesses) for each;
+    also the conditions, and those that were seen."""
     watching, found = Watching(), {}
     sys.meta_path.insert(0, watching)
     # the test module has loaded them
@@ -175,7 +175,7 @@ def test_paths(numbers):
 
 
 def how_wide(accesses):
-    "How many numbers a kernel moves at once to its tiles, at most: by copies or, without any, by loads."
+    "The most numbers a kernel moves at once to its tiles: by copies or, if there are none, by loads."
     def counts(*kind): return [count for *where, count in accesses if (*where,) == kind]
     return max(counts("shared", "copy") or counts("global", "load"))
 
@@ -213,7 +213,7 @@ def what_was_launched(kernel, paths):
         assert any(variant.items() <= path.options.items() for path, *_ in paths), (kernel.name, variant)
     if not kernel.tiles or kernel.uses_tma: return
     assert {0, 1} <= counts and {"rings"} <= counts, (kernel.name, counts)
-    if kernel.number == 9: return  # its tiles take long, and its parts are those of kernels 6 and 10
+    if kernel.number == 9: return  # its tiles take long, and its parts are shared with kernels 6 and 10
     assert wholes == set(product((True, False), repeat=3)), kernel.name
     widths = {width for _, width, _ in facts}
     assert facts == set(product((True, False), widths, (True, False))), (kernel.name, facts)

@@ -1,5 +1,5 @@
-"""Plans of calls: without a GPU, with arrays that are only addresses, and a driver that only notes what it
-gets. (On a GPU `make gpu STAGE=check` runs the real thing: streams, threads, graphs, new addresses.)"""
+"""Plans of calls: without a GPU, with arrays that are only addresses, and a driver that only records what it
+receives. (On a GPU `make gpu STAGE=check` runs the real thing: streams, threads, graphs, new addresses.)"""
 import ast
 import ctypes
 import inspect
@@ -20,7 +20,7 @@ A, B, C, ROOM = 1 << 20, 2 << 20, 3 << 20, 4 << 20  # addresses
 
 
 class Matrix:
-    "What a plan reads of a device array."
+    "The part of a device array that a plan reads."
     def __init__(self, address, *shape):
         self.shape, self.dtype, self.size = shape, np.dtype(np.float32), int(np.prod(shape))
         self.nbytes, self.device_ctypes_pointer = 4 * self.size, ctypes.c_void_p(address)
@@ -30,7 +30,7 @@ class Matrix:
 
 
 class Kernel:
-    "What a plan asks of a kernel."
+    "The part of a kernel that a plan uses."
     def __init__(self, handle): self.handle = handle
     def typeof_pyval(self, x): return type(x)
     def compile(self, types):
@@ -39,7 +39,7 @@ class Kernel:
 
 
 def without_a_gpu(gemm_plan, note):
-    "In a child: calls are checked, and launches noted, with no GPU."
+    "In a child: calls are checked and launches recorded, without a GPU."
     def checked(a, b, c, alpha, beta, dtype, others):
         if c is None: c = Matrix(C, a.shape[0], b.shape[1])
         (m, k), n, others = a.shape, b.shape[1], others or {}
@@ -54,9 +54,9 @@ def without_a_gpu(gemm_plan, note):
 
 
 def planned_calls():
-    """In a child, with the compiler's side of Numba: calls of a host function, and what the driver got of
-    each (grid, block, shared bytes, stream, number of attributes, the arguments' fields); and for which
-    calls a plan was made."""
+    """In a child, with the compiler's side of Numba: calls of a host function, and what the driver received
+    for each (grid, block, shared bytes, stream, number of attributes, the arguments' fields); and the calls
+    that needed a new plan."""
     import numba_matmul.gemm.plan as gemm_plan
     launches, planned = [], []
 
@@ -88,7 +88,7 @@ def planned_calls():
     fn(a, b)
     new = fn(a, b)
     fn(a, b, c, 2)          # another alpha
-    fn(a, b, c, 2.0)        # of another type
+    fn(a, b, c, 2.0)        # of a different type
     fn(Matrix(A + 4, 4, 8), b, c)  # another alignment
     fn(Matrix(A, 5, 8), b, Matrix(C, 5, 2))
     fn(a, b, c, tile="cooperative")
@@ -108,7 +108,7 @@ def planned_calls():
 
     driver = SimpleNamespace(_cuda_getDevice=lambda: 0, _cuda_getCurrentRawStream=lambda device: 9)
     sys.modules["torch"] = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Tensor), _C=driver)
-    for _ in range(2): fn(Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2))  # the first call keeps its plan
+    for _ in range(2): fn(Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2))  # the first call caches its plan
     return launches, planned, new.address, refused
 
 
@@ -127,12 +127,12 @@ def test_a_call_like_an_earlier_one_has_a_plan(found):
 
 
 def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
-    # numbers that no other launch has
+    # numbers unique to a launch
     assert len(found[0]) == 16 and len({got[5][-1] for got in found[0]}) == 16
     assert [got[3] for got in found[0]] == 14 * [0] + 2 * [9]  # torch's stream
-    launches = [found[0][i] for i in (1, 2, 4, 10)]  # those of kept plans
+    launches = [found[0][i] for i in (1, 2, 4, 10)]  # from cached plans
     def fields(a, b, c):
-        room = ROOM + (1 << 16) + 256  # behind another one
+        room = ROOM + (1 << 16) + 256  # after another one
         return [0, 0, 24, 4, a + 32, 3, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 0, 0, 8, 4, c, 4, 2, 8, 4,
                 2**64 - 3, 0x3F800000, 0, 0, 64, 4, room, 64, 4]  # -3 and 1.0, then the room
     first, second, third, fourth = launches
@@ -145,7 +145,7 @@ def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(fou
 
 
 def calls_with_further_arrays():
-    "In a child: the addresses that launches get, for which of them a plan was made, and what is refused."
+    "In a child: the addresses that launches receive, which ones needed a new plan, and what is refused."
     import numba_matmul.gemm.plan as gemm_plan
     launches, planned, refused = [], [], []
 
@@ -178,9 +178,9 @@ def test_further_arrays_of_a_call_are_operands_of_its_plan():
 
 
 def maps_of_calls():
-    """In a child: where the tensor maps of prepared launches are, what they say, and what the driver is told
-    of them. It refuses threads without a context, and the main thread begins without one. Then the same
-    launch in threads of their own; and what is said of another error."""
+    """In a child: where the tensor maps of prepared launches are, what they contain, and the driver's calls
+    for them. It refuses threads without a context, and the main thread starts without one. Then the
+    same launch in separate threads; and the message for a different error."""
     from cuda.bindings import driver
     import numba_matmul.gemm.plan as gemm_plan
     import numba_matmul.gemm.tensor_maps as tensor_maps
@@ -234,8 +234,8 @@ def maps_of_calls():
         one((A, B + 64, C), 0)
     told, calls = (moved[:], launches[:], made[:3]), len(launches)
     in_thread(prepare)
-    in_thread(one, (A, B + 64, C), 0)   # nothing to tell: the launch is the first
-    in_thread(one, (A, B + 128, C), 0)  # a map is the first
+    in_thread(one, (A, B + 64, C), 0)   # nothing to update: the launch comes first
+    in_thread(one, (A, B + 128, C), 0)  # a map comes first
     assert in_context.gpu == 3
     del in_context.gpu
     function = tensor_maps.ask_driver(driver.cuKernelGetFunction, driver.CUkernel(77))
@@ -253,7 +253,7 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
         words = [[first, *range(100 * rows + 1, 100 * rows + 16)] for first, rows in ((A, 1), (b, 2), (C, 3))]
         assert got[:6] == 6 * [0] and got[6:54] == sum(words, [])
         assert got[54:] == [0, 0, 32, 4, A, 4, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 5]
-    # A thread that hasn't used the GPU gets a context, whatever it asks first, and the driver is asked again.
+    # A thread that hasn't used the GPU gets a context, whatever it calls first, and the call is repeated.
     assert (calls, in_threads, function) == (2, [(0, B + 128)], 78)
     made = 2 * ["cuTensorMapEncodeTiled"]
     assert refused == [*made, "note", "note", "move", "move", "cuKernelGetFunction"]
@@ -261,8 +261,8 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
 
 
 def test_every_host_function_runs_a_plan():
-    """Its body, or that of `tiled`, runs at each call: one line; or four, where a call may have further
-    arrays and refuse what the GPU finds."""
+    """Its body, or that of `tiled`, runs in every call: one line; or four, if a call may have additional
+    arrays and must refuse what the GPU finds."""
     for kernel in KERNELS.values():
         body = ast.parse(textwrap.dedent(inspect.getsource(kernel.fn))).body[0].body
         lines = [ast.unparse(line) for line in body if not isinstance(line, ast.Expr)]
@@ -274,18 +274,18 @@ def name_of(module): return module.__name__
 
 
 def kept_over(change, *args):
-    "Is a plan kept over a change?"
+    "Does a plan survive a change?"
     gemm_plan._PLANS["a call"] = "its plan"
     change(*args)
     return bool(gemm_plan._PLANS)
 
 
 def test_a_constant_that_changes_changes_the_plan():
-    "One of a module at once; one of a notebook is compared."
+    "A change in a module is noticed immediately; a notebook's constants are compared."
     for kernel in KERNELS.values(): assert watched.constants_of(kernel.plan) == [], kernel.name
     for module, name in (tiled, "MAX_GRID_Y"), (k18_past_cublas_bf16, "MIN_K_TILES"):
         assert not kept_over(setattr, module, name, getattr(module, name))
-        assert in_child(name_of, module, simulator=True) == module.__name__  # it can travel
+        assert in_child(name_of, module, simulator=True) == module.__name__  # it can be pickled
     notebook = dict(__name__="__main__", STEP=3, CYCLES={1: 2}, KERNEL=KERNELS[1], TABLE=np.zeros(3))
     exec("def plan(g):\n    def inner(): return STEP, CYCLES, KERNEL, TABLE\n    return inner()", notebook)
     watched.see_constants(notebook["plan"])

@@ -1,4 +1,4 @@
-"Children: what travels to them and back, and when they end."
+"Children: what is sent to them and back, and when they end."
 import ctypes
 import fcntl
 import os
@@ -72,21 +72,21 @@ def test_a_child_returns_values_and_errors():
 
 
 def held(path):
-    "Take a lock that goes when this process, and all to whom it hands it on, are gone."
+    "Take a lock that is released when this process, and every process that inherits it, is gone."
     global lock
     lock = open(path, "w")
     fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def with_a_command(path):
-    "Hold the lock, and have a command that never ends hold it, too."
+    "Hold the lock, and make a command that never ends hold it too."
     held(path)
     os.set_inheritable(lock.fileno(), True)
     subprocess.run(["sleep", "100"], close_fds=False)
 
 
 def wait_until(path, is_held, seconds):
-    "Is that so of the lock, within so many seconds?"
+    "Does the lock get into this state within this many seconds?"
     end = time.time() + seconds
     while time.time() < end:
         if path.exists():
@@ -179,7 +179,7 @@ def test_nothing_is_left_in_the_temporary_folder(temporary_folder, new_children)
 
 
 def test_arrays_of_a_gpu_that_share_memory_share_it_in_a_child(monkeypatch):
-    "With what stands for its arrays: host memory by address. Those that only lie side by side are apart."
+    "With stand-ins for its arrays: host memory by address. Arrays that are merely adjacent are separate."
     class OnGpu:
         __cuda_ndarray__ = True
         def __init__(self, array):
@@ -204,8 +204,7 @@ def test_arrays_of_a_gpu_that_share_memory_share_it_in_a_child(monkeypatch):
 
 
 def test_a_child_runs_what_a_launch_here_runs(capsys):
-    """With what kernel and device functions have read: a number, and a device function that has been
-    decorated anew."""
+    "With the values kernels and device functions have read: a number, and a device function decorated again."
     number = 3
     @cuda.jit(device=True)
     def inner(x): return x * number
@@ -222,7 +221,7 @@ def test_a_child_runs_what_a_launch_here_runs(capsys):
     def inner(x): return x - number  # noqa: F811  `outer` was compiled with the first one
     with pytest.warns(UserWarning) as told: launch(x)
     assert [str(w.message).partition(",")[0] for w in told] == [
-        "outer was compiled with an earlier inner", "inner was compiled with number = 3: it is 5 now"]
+        "outer was compiled with an earlier inner", "inner was compiled with number = 3: it's now 5"]
     assert x[0] == 22 and simulate(launch, np.full(1, 2.0))[0] == 7
     assert "No mistake found." in diagnose(launch, np.full(1, 2.0))
     assert capsys.readouterr().out.split() == ["7.0", "22.0", "7.0", "7.0"]

@@ -1,4 +1,4 @@
-"""The simulator's half of each PTX instruction: what its Python body gives, beside the formulas in
+"""The simulator's half of each PTX instruction: its Python body's results against the formulas in
 `tests/instruction_kernels.py`; what both halves refuse; and the check that compares a GPU with the
 simulator."""
 import importlib.util
@@ -34,14 +34,14 @@ from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
-SEEDS = 1, 2  # matrices of random numbers, and of whole ones
+SEEDS = 1, 2  # matrices of random numbers, and of whole numbers
 
 
 def simulated(key, seed, **changed):
-    "In a child: how far the results of a case are from its formula, as text; with other Python bodies."
+    "In a child: how far a case's results are from its formula, as text; with replaced Python bodies."
     kept = {function: getattr(instruction_kernels, function) for function in changed}
     for function, body in changed.items():
-        body.instruction = kept[function].instruction  # operands and type of the result
+        body.instruction = kept[function].instruction  # operands and result type
         setattr(instruction_kernels, function, body)
     typing.forget()
     try: found = instructions.run(key, seed)
@@ -64,7 +64,7 @@ def cut_off(low, high):
 def nothing(*args): pass
 
 
-WRONG = {  # binding, and what is wrong with it where there are several → its Python body with that mistake
+WRONG = {  # binding, and what is wrong if there are several → its Python body with that mistake
     "load2": lambda a, i: load2(a, i)[::-1],
     "load4": lambda a, i: (*load2(a, i), *load2(a, i)),
     "store2": lambda a, i, x, y: store2(a, i, y, x),
@@ -93,7 +93,7 @@ WRONG = {  # binding, and what is wrong with it where there are several → its 
     "cvt_rn_f16x2_f32, NaN": lambda low, high:
         np.array([low, high], np.float32).astype(np.float16).view(np.uint32)[0],
     "cvt_rn_f16x2_f32, halves": lambda low, high: cvt_rn_f16x2_f32(high, low),
-    "ex2_approx_ftz_f32": lambda x: np.exp(x),  # not np.exp itself: it would be an instruction from then on
+    "ex2_approx_ftz_f32": lambda x: np.exp(x),  # not np.exp itself, which would then become an instruction
     "rcp_approx_ftz_f32": lambda x: -rcp_approx_ftz_f32(x),
     "unpack_bf16": lambda bits: unpack_bf16(bits)[::-1],
     "unpack_f16x2": lambda bits: unpack_f16x2(bits)[::-1],
@@ -144,13 +144,13 @@ def binding_of(mistake): return mistake.partition(",")[0]
 
 
 def is_noticed(mistake):
-    "In a child: does a case find that this body is wrong?"
+    "In a child: does a case detect this wrong body?"
     name, body = binding_of(mistake), WRONG[mistake]
     for key, case in CASES.items():
         try:
             if name in case.instructions and simulated(key, SEEDS[0], **{name: body}): return True
         except SimulatorError as e:
-            return not re.match(r"\w+Error:", str(e))  # of the body itself, not one of Python
+            return not re.match(r"\w+Error:", str(e))  # raised by the body itself, not by Python
     return False
 
 
@@ -164,7 +164,7 @@ def test_every_python_body_that_does_something_was_tried_wrong():
 
 
 class FramesOfKernels:
-    "Stands for the module `sys` of the Python bodies: the frame that they note must be a kernel's."
+    "Replaces the module `sys` in the Python bodies: the frame they record must be a kernel's."
     def _getframe(depth):
         frame = sys._getframe(depth + 1)
         assert frame.f_code.co_filename == instruction_kernels.__file__, frame
@@ -220,8 +220,8 @@ def test_a_named_barrier_that_a_gpu_has_not_is_refused(number, threads):
 
 @pytest.fixture
 def check_gpu(monkeypatch):
-    """tools/check_gpu.py with three cases. What stands for a GPU has wrong bits in one, and never ends in
-    another."""
+    """tools/check_gpu.py with three cases. The stand-in for a GPU returns wrong bits in one, and never ends
+    in another."""
     spec = importlib.util.spec_from_file_location("check_gpu", ROOT/"tools"/"check_gpu.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -241,7 +241,7 @@ def check_gpu(monkeypatch):
 def test_the_check_names_what_differs_or_never_ends_and_goes_on(check_gpu, monkeypatch, capability):
     monkeypatch.setattr(check_gpu, "current_gpu", lambda: SimpleNamespace(compute_capability=capability))
     found = check_gpu.instructions_part([])
-    cases = 3 if capability == (9, 0) else 2  # what never ends needs a 9.0
+    cases = 3 if capability == (9, 0) else 2  # the case that never ends needs a 9.0
     assert found["runs"] == cases and len(found["failed"]) == cases - 1
     differ, *others = found["failed"]
     assert re.search(r"load2.*result 0 at \(3, 1\): .* on the GPU, .* in the simulator\n"

@@ -1,5 +1,5 @@
-"""The compiler's half of each PTX instruction, without a GPU: what it makes of the binding, beside the form
-that the PTX ISA gives it."""
+"""The compiler's half of each PTX instruction, without a GPU: its output for the binding, compared with the
+form in the PTX ISA."""
 import importlib.util
 import re
 from inspect import signature
@@ -20,7 +20,7 @@ from numba_matmul.ptx.hopper import MAP_WORDS, WORDS_BEFORE, tensor_map_address
 
 
 def kernel_of(name):
-    "A kernel that calls the function of a form, and stores what it returns."
+    "A kernel that calls a form's function and stores its results."
     form = FORMS[name]
     call = f"probe({', '.join(signature(form.probe).parameters)})"
     if form.results > 1: body = [f"found = {call}", *(f"out[{i}] = found[{i}]" for i in range(form.results))]
@@ -32,8 +32,8 @@ def kernel_of(name):
 
 
 def compiled_forms():
-    """In a child in real mode: for each form PTX, the lines of LLVM's inline assembly, and the targets that
-    assemble it."""
+    """In a child in real mode: PTX for each form, the lines of LLVM's inline assembly, and the targets that
+    can assemble it."""
     from numba.cuda import codegen, dispatcher
     from numba.cuda.core.sigutils import normalize_signature
     target, found = (9, 0, "a"), {}
@@ -49,7 +49,7 @@ def compiled_forms():
 
 
 def assembles(ptx, target):
-    "Does the assembler take this PTX for a target?"
+    "Does the assembler accept this PTX for a target?"
     from cuda.bindings import nvjitlink
     text, handle = ptx.replace(".target sm_90a",
                                f".target {target}").encode(), nvjitlink.create(1, [f"-arch={target}"])
@@ -65,7 +65,7 @@ OPERATORS = {"add": "+", "xor": "^", "shl": "<<", "and": "&", "mul": "*"}
 
 
 def parameters(name):
-    "What each parameter of a compiled kernel is: an array comes as several, the fifth of them its address."
+    "The meaning of each parameter of a compiled kernel: an array is several, the fifth of them its address."
     kinds, found = re.findall(r"\w+(?:\[[^]]*])?", FORMS[name].types), []
     for parameter, kind in zip(FORMS[name].parameters(), kinds):
         dimensions = kind.count(",") + 1
@@ -74,7 +74,7 @@ def parameters(name):
 
 
 def statements(name, ptx):
-    "What a kernel does, with expressions of its parameters for registers."
+    "What a kernel does, with registers replaced by expressions of its parameters."
     names, values, kept = parameters(name), {}, []
     # a, b: in the assembly
     def filled(text): return re.sub(r"%\w+|\b[ab]\b", lambda x: values.get(x[0], x[0]), text)
@@ -96,7 +96,7 @@ def statements(name, ptx):
 
 
 def results_named(kept):
-    "Statements, in which a register that is stored to `out` is called so, and others have numbers."
+    "Statements with registers renamed: `out` if stored to it, numbers otherwise."
     for pattern, text in ((r"_cudapy_smem_\w+", "memory"), (r"\[out]", "[out+0]"),
                           # compilers differ in the type of a move
                           (r"^((?:ld|st)\.\S*\.)[fus](32|64)\b", r"\1b\2"),
@@ -112,7 +112,7 @@ def results_named(kept):
 
 
 def sorted_factors(text):
-    "A sum or product with the two that may change places in alphabetical order."
+    "A sum or product with its commutative operands in alphabetical order."
     opcode, _, operands = text.partition(" ")
     if opcode not in ("fma.rn.f32", "add.f32"): return text
     to, *factors = operands.split(", ")
@@ -126,9 +126,9 @@ def test_every_instruction_has_a_form_and_a_case():
 
 
 def test_instructions_have_the_form_that_the_ptx_isa_gives_them():
-    """The statements with all their operands; none vanishes; what has effects stays where it is, what lanes
-    do together is not moved into a branch; and the assembler takes it from the first target on that has the
-    instruction."""
+    """The statements have all their operands; none vanishes; those with effects stay in place, and those that
+    lanes execute together aren't moved into a branch; the assembler accepts them from the first target with
+    the instruction on."""
     for name, (ptx, assembly, targets) in in_child(compiled_forms, simulator=False, keep=True).items():
         wanted = FORMS[name]
         assert statements(name, ptx) == wanted.ptx * wanted.times(), (name, wanted.section)
@@ -145,8 +145,8 @@ def maps_kernel(maps, out):
 
 
 def test_tensor_maps_among_the_parameters_begin_at_multiples_of_64():
-    """No instruction, but the address of a parameter, of the kernel that asks. The machine code tells where
-    parameters begin: the pointer in the array behind the maps is 58 words on."""
+    """Not an instruction, but the address of a parameter of the calling kernel. The machine code shows where
+    parameters start: the pointer in the array after the maps is 58 words further."""
     code = machine_code(cuda.jit(maps_kernel),
                         f"void(UniTuple(uint64, {WORDS_BEFORE + 3 * MAP_WORDS}), uint64[::1])", "sm_90")
     operands, start = " ".join(x.operands for x in code.instructions), 0x210

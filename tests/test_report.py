@@ -1,4 +1,4 @@
-"Numbers that are made from a result card, by hand: a card is invented whose numbers are easy to work with."
+"Numbers derived from a result card, checked by hand: an invented card with simple numbers."
 import json
 import re
 
@@ -71,6 +71,8 @@ def test_what_a_lesson_gains(load):
     assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, short kernel against short kernel")
     assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
     assert str(cards.gain("many")).startswith("**200 → 700 GFLOP/s**")
+    told = str(cards.gain("many", of=("old", "between"), what="a and b"))
+    assert told.startswith("**200 → 300 GFLOP/s**, a and b, at 4096×4096×4096")
     assert str(cards.gain("none")) == "none: not recorded yet."
     with pytest.raises(ValueError, match="'wrong' is in µs; expected ms or GFLOP/s"): cards.gain("wrong")
 
@@ -125,7 +127,7 @@ def test_a_speed_is_stale_on_each_gpu_alone():
 
 
 def test_cycles_of_a_step():
-    # ten multiprocessors: 32 multiply-adds each a nanosecond, a cycle
+    # ten multiprocessors: 32 multiply-adds each per nanosecond, which is one cycle
     card = invented(row("sgemm_naive", 640, 12.5))
     assert cards.cycles_per_step(card, "sgemm_naive") == pytest.approx(1)
 
@@ -133,7 +135,7 @@ def test_cycles_of_a_step():
 def test_where_a_kernel_loses_and_what_the_tiles_say():
     name = "sgemm_async_copy"
     one = invented(row(name, 1000, 97, 4096), row(name, 1000, 98, 2048), row(name, 1000, 60, 1290, 640, 64))
-    smaller = dict(cublas_kernel=SMALL_TILES.replace("64x128x8", "32x32x8"))  # another choice at 2048
+    smaller = dict(cublas_kernel=SMALL_TILES.replace("64x128x8", "32x32x8"))  # a different choice at 2048
     other = invented(row(name, 1000, 99, 4096),
                      row(name, 1000, 97.5, 2048) | smaller) | dict(gpu="NVIDIA Other GPU")
     found = ALL[name]
@@ -193,12 +195,12 @@ def test_operations_for_each_byte():
 
 
 def test_the_roof_and_the_marks_under_it():
-    # ten multiprocessors, 2048 multiply-adds a cycle each, 1 GHz
+    # ten multiprocessors, 2048 multiply-adds per cycle each, 1 GHz
     assert plots.peaks(invented(row("sgemm_naive", 200, 50))) == [2560, 40960]
     assert plots.peaks(invented(row("sgemm_naive", 200, 50)) | dict(compute_capability="7.5")) == [2560]
     ax = plots.draw_roofline(profiles()).axes[0]
     roofs = [line.get_xydata().tolist() for line in ax.lines[:2]]
-    assert [roof[1] for roof in roofs] == [[25.6, 2560], [409.6, 40960]]  # a byte a hundredth of a nanosecond
+    assert [roof[1] for roof in roofs] == [[25.6, 2560], [409.6, 40960]]  # a byte per 0.01 ns
     assert all(y == pytest.approx(100 * x) for (x, y), *_ in roofs)
     marks = [line.get_xydata().tolist() for line in ax.lines[2:] if line.get_marker() != "None"]
     by_hand = tables.intensities(profiles(), KERNELS[18])[0]
@@ -210,7 +212,7 @@ def test_how_much_shared_memory_allows(load):
     load(profiles())
     names = "sgemm_smem_blocking", "sgemm_naive", "sgemm_vectorized"
     lines = str(ncu.shared_memory_bound(*names)).splitlines()
-    # two wavefronts for each FFMA, and room for a quarter of one while four are issued: an eighth
+    # two wavefronts per FFMA, and time for a quarter of one while four are issued: an eighth
     assert lines[2] == "| sgemm_smem_blocking | 2.000 | 12% | 31% |"
     assert lines[3] == "| sgemm_naive | 0.000 | 100% | 16% |"
     assert lines[4] == "| sgemm_vectorized | not counted yet | | |"
@@ -297,6 +299,6 @@ def test_a_picture_of_nothing_is_refused_in_words():
                         (lambda: draw_matrix(plt.gca(), [], ""), "shape (0,)"),
                         (lambda: draw_matrix(plt.gca(), [[]], ""), "shape (1, 0)")):
         with pytest.raises(ValueError, match=re.escape(match)): draw()
-    # a gap beside something is only a gap
+    # a gap next to something is only a gap
     both = plots.draw_shapes({"one": dots | {"2048": {}}, "other": {}})
     assert [len(ax.get_yticks()) for ax in both.axes] == [1, 0]

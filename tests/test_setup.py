@@ -1,5 +1,5 @@
-"""What `make` does before anything else: it finds an interpreter, makes .venv, and says what it fetches and
-why it fails."""
+"""What `make` does before anything else: it finds an interpreter, creates .venv, and reports what it
+downloads and why it fails."""
 import os
 import re
 import shutil
@@ -74,18 +74,18 @@ def test_the_tested_set_can_be_installed_on_every_python():
 @pytest.mark.skipif(not (ROOT/".venv"/"ready").exists() or sys.prefix != str(ROOT/".venv"),
                     reason="this environment was not made by make")
 def test_the_environment_holds_the_tested_set():
-    "Else these tests look at other packages than those that are named."
-    named = pins(".venv/constraints.txt")  # without NVIDIA's packages where the driver is one of CUDA 12
+    "Otherwise these tests would look at packages other than the pinned ones."
+    named = pins(".venv/constraints.txt")  # without NVIDIA's packages if the driver is for CUDA 12
     assert not [f"{name} {found}" for name in named
-                if (found := version_of(name)) and not installed(name)], "call make"
+                if (found := version_of(name)) and not installed(name)], "run make"
 
 
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("system", [("linux", "Linux", "x86_64"), ("linux", "Linux", "aarch64"),
                                     ("darwin", "Darwin", "arm64")], ids=lambda s: f"{s[1]}-{s[2]}")
 def test_everything_that_is_needed_is_pinned(python, system):
-    """From the requirements on, as far as the metadata of the installed packages tells. What is not pinned
-    changes under us."""
+    """Starting from the requirements, as far as the metadata of the installed packages shows. Unpinned
+    packages can change without notice."""
     there = default_environment() | dict(python_full_version=python, python_version=python.removesuffix(".0"),
                                          os_name="posix", sys_platform=system[0], platform_system=system[1],
                                          platform_machine=system[2])
@@ -111,8 +111,8 @@ def test_everything_that_is_needed_is_pinned(python, system):
 
 @pytest.fixture
 def project(tmp_path):
-    """A copy of what `make` reads, and a caller of it: no environment yet, no package index, no settings of
-    pip."""
+    """A copy of the files `make` reads, and a function to call it: no environment yet, no package index, no
+    pip settings."""
     for name in ("Makefile", "settings.ini", "setup.py", "constraints.txt", "compiler.txt", "pyproject.toml",
                  "README.md", "util.py"): shutil.copy(ROOT/name, tmp_path)
     for name in ("tools", "numba_matmul", "nbs", "empty", "bin"): (tmp_path/name).mkdir()
@@ -218,15 +218,15 @@ def test_without_the_venv_module_one_line_says_what_to_install(project):
           "PIP_EXTRA_INDEX_URL"]),
     (dict(PIP_EXTRA_INDEX_URL="https://example.org/whl/cpu"), ["2.1 GB on disk, with PyTorch's CPU build"])])
 def test_the_size_comes_first_and_a_failure_shows_pips_reason(extra, sizes, project):
-    "With pip itself, which has no index here."
-    for _ in range(2):  # the first call leaves nothing that looks finished
+    "With the real pip, which has no index here."
+    for _ in range(2):  # the first call doesn't leave anything that looks finished
         done = project("ladder", **extra)
         first, last = told(done)[0], done.stderr.splitlines()
         assert first.startswith("Setting up .venv with Python")
         assert (done.returncode == 2 and "ERROR: " in done.stderr and "setuptools" in done.stderr
                 and "Traceback" not in done.stdout + done.stderr)
-        assert (last[-2].startswith("pip could not install the packages; its reason is above. ")
-                and last[-2].endswith("make again: it goes on from here."))
+        assert (last[-2].startswith("pip couldn't install the packages; see its reason above. ")
+                and last[-2].endswith("make again: it continues from here."))
         assert not (project.root/".venv"/"ready").exists()
         for size in sizes: assert size in done.stdout
         assert ("5.7 GB" in done.stdout) == ("5.7 GB" in "".join(sizes))
@@ -244,13 +244,13 @@ def test_what_pip_says_is_shown_and_its_status_kept(project):
     (project.root/".venv"/"lib"/"python3"/"site-packages"/"torch").mkdir(parents=True)
     done = project("setup")
     assert done.returncode == 0 and not done.stderr and ready.exists(), done.stderr
-    assert told(done)[:2] == ["Bringing .venv up to date with settings.ini and constraints.txt",
+    assert told(done)[:2] == ["Updating .venv to match settings.ini and constraints.txt",
                               "Downloading torch (526.6 MB)"]
     script(project.root/".venv"/"bin"/"python", PIP + "echo 'ERROR: No space left on device' >&2; exit 3\n")
-    os.utime(ready, (0, 0))  # of an older constraints.txt
+    os.utime(ready, (0, 0))  # from an older constraints.txt
     done = project("setup")
     assert (done.returncode == 2 and not ready.exists()
-            and done.stderr.startswith("ERROR: No space left on device\npip could not install the packages"))
+            and done.stderr.startswith("ERROR: No space left on device\npip couldn't install the packages"))
 
 
 def test_an_environment_that_lacks_packages_is_one_line_with_the_command(project):
@@ -282,5 +282,5 @@ def test_what_nbdev_leaves_behind_is_not_committed():
     names = ([f"nbs/{name}" for name in ("_quarto.yml", "nbdev.yml", "sidebar.yml")]
              + ["_proc/index.ipynb", "_docs/index.html"])
     done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode == 128: pytest.skip("this is no clone")
+    if done.returncode == 128: pytest.skip("not a clone")
     assert done.stdout.split() == names

@@ -25,7 +25,7 @@ def test_a_launch_with_too_many_or_too_few_arguments_is_refused(given):
         assert out[0] == 2
         k[1, 1](*[X] * given)
     with pytest.raises(ChildError,
-                       match=rf"k takes 3 arguments \(x, out, factor\), and {given} were given: pass one"):
+                       match=rf"k takes 3 arguments \(x, out, factor\), but {given} were given: pass one"):
         in_child(launch, given, simulator=True)
 
 
@@ -49,7 +49,7 @@ def slots(n):
 
 
 def test_every_scalar_type_of_numpy_in_every_slot_of_a_launch():
-    "Whole numbers count as Python's do, in every width; all else is refused before a thread runs."
+    "Whole numbers of every width work like Python's; anything else is refused before a thread runs."
     def launches():
         @cuda.jit
         def dims(sizes):

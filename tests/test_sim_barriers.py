@@ -74,7 +74,7 @@ def test_a_place_in_a_device_function_is_told_by_its_calls():
     assert simulate(k[1, 64], np.zeros(64, np.int32), 0)[0].tolist() == [i ^ 1 for i in range(64)]
     refused_cases(k[1, 64], np.zeros(64, np.int32), cases={
         1: "called at line .*if i < 32: all_wait.*called at line .*else: all_wait",
-        2: "swap values at different lines.*called at line .*if i < 16",
+        2: "exchange values at different lines.*called at line .*if i < 16",
         3: "race: .*array.i. = value, called at line .*put.tile, 0, i., and is .*, "
            "called at line .*put.tile, 0, i."})
 
@@ -84,7 +84,7 @@ def test_two_barriers_on_one_line_are_two_places():
     def k(x, case):
         s, i = cuda.shared.array(64, float32), cuda.threadIdx.x
         s[i] = i
-        # E702 is off: barriers on one line are what this test is about
+        # E702 is off: this test is about barriers on one line
         if case == 0: all_wait(); x[i] = s[63 - i]; all_wait(); s[i] = 2 * i; all_wait(); x[i] += s[63 - i]  # noqa: E702
         elif case == 1: all_wait() if i < 32 else all_wait()
         elif case == 2: x[i] = cuda.syncthreads_or(1) if i < 32 else cuda.syncthreads_or(0)
@@ -98,10 +98,10 @@ def test_two_barriers_on_one_line_are_two_places():
     x = np.zeros(64, np.int32)
     assert simulate(k[1, 64], x, 0)[0].tolist() == [3 * (63 - i) for i in range(64)]
     refused_cases(k[1, 64], x, cases={
-        1: r"not reached by all.* 32 of 64 .*column 17, called at column 25\); 32 of 64.*called at column 51",
+        1: r"not all threads.* 32 of 64 .*column 17, called at column 25\); 32 of 64.*called at column 51",
         2: r"syncthreads_or\(0\) \(column 32\).*\(column 70\).*different columns of one line",
         3: "32 of 64 threads wait at .*column 36.*32 of 64",
-        4: "swap values at different columns of one line"})
+        4: "exchange values at different columns of one line"})
     assert simulate(k[1, 64], x, 5)[0].tolist() == [i % 4 for i in range(64)]
     assert set(simulate(k[1, 64], x, 6)[0]) == {5}
 
@@ -116,8 +116,8 @@ def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
         cuda.threadfence()
         cuda.atomic.add(flags, i, 1)
     flags = np.zeros(140, np.int32)
-    large = with_shared_memory(k, 140, 1, 0, 200 * 1024)  # bytes: a multiprocessor has room for one block
+    large = with_shared_memory(k, 140, 1, 0, 200 * 1024)  # bytes: one block fits on a multiprocessor
     refused_cases(large, flags, cases={
-        0: "needs all 140 blocks at once, and an H100 runs at most 132",
-        1: "wait for what never comes.*132 blocks of this size run at once on an H100"})
+        0: "needs all 140 blocks resident at once, but an H100 runs at most 132",
+        1: "wait for something that never happens.*132 blocks of this size fit on an H100"})
     for launch, step in (large, -1), (k[140, 1], 1): assert (simulate(launch, flags, step)[0] == 1).all()

@@ -1,4 +1,4 @@
-"Copies that take their time, in the strict simulator: cp.async, and the TMA's."
+"Asynchronous copies in the strict simulator: cp.async, and the TMA's."
 import numpy as np
 import pytest
 from numba import cuda, float32, uint16, uint32, uint64
@@ -92,7 +92,7 @@ def test_what_an_asynchronous_copy_reads_stays_until_the_wait():
 
 
 def boxes_at_the_edges(row, column, shift=(8, 64)):
-    "In a child: what the TMA brings of a matrix, and where it puts the same numbers."
+    "In a child: which part of a matrix the TMA loads, and where it stores the same numbers."
     @cuda.jit
     def copy_box(source, target, row, column, to_row, to_column):
         box = cuda.shared.array(2048, uint16, alignment=1024)
@@ -128,8 +128,8 @@ def test_the_tma_copies_what_is_inside(row, column):
 
 
 def test_a_box_that_begins_where_a_gpu_cannot_is_refused():
-    with pytest.raises(SimulatorError, match="begins at column 4: an illegal instruction"):
+    with pytest.raises(SimulatorError, match="starts at column 4: an illegal instruction"):
         in_child(boxes_at_the_edges, 0, 4, simulator=True, keep=True)
     for row, column in (-3, 0), (0, -8):
-        with pytest.raises(SimulatorError, match=f"stored from row {row} and column {column} on: an illegal"):
+        with pytest.raises(SimulatorError, match=f"stored at row {row}, column {column}: an illegal"):
             in_child(boxes_at_the_edges, row, column, (0, 0), simulator=True, keep=True)

@@ -1,4 +1,4 @@
-"What diagnose says of a launch, and what a long launch says of itself."
+"What diagnose reports about a launch, and what a long launch reports about itself."
 import re
 import warnings
 from importlib.util import find_spec
@@ -17,8 +17,8 @@ from numba_matmul.sim.launch import diagnose, launch_of
 
 
 def test_diagnose_is_the_launch(capsys):
-    """Device arrays that share memory still do; what a kernel prints is shown once; it says what it doesn't
-    promise, and what looks odd."""
+    """Device arrays that share memory still do; a kernel's output is printed once; the report says what it
+    doesn't cover, and what looks odd."""
     @cuda.jit
     def shift(a, b):
         i = cuda.grid(1)
@@ -26,7 +26,7 @@ def test_diagnose_is_the_launch(capsys):
     d, host = to_d(X), X.copy()
     for args in (d, d), (d[1:], d[:-1]), (d, d.reshape(64)), (d[::2], d[::2]):
         assert diagnose(shift[2, 32], *args).startswith("race"), args
-    # arrays of the host are copied, each for itself
+    # host arrays are copied separately
     for args in (d, to_d(X)), (d[:32], d[32:]), (host, host):
         assert diagnose(shift[2, 32], *args).startswith("No mistake found."), args
     @cuda.jit
@@ -48,8 +48,8 @@ def test_diagnose_is_the_launch(capsys):
                  r"3 of 4 elements of out were never written: the first is out\[0, 1\]"):
         assert re.search(text, message), (text, message)
     odd = diagnose(forgets[1, (2, 2)], X, X, X)
-    for text in ("2 dynamic shared arrays of forgets begin at the same byte", "y was never written",
-                 "z is never used", r"cuda.grid\(1\) counts along x alone, and 2 threads"):
+    for text in ("2 dynamic shared arrays of forgets start at the same byte", "y was never written",
+                 "z is never used", r"cuda.grid\(1\) only counts along x, so 2 threads"):
         assert re.search(text, odd), (text, odd)
     assert "By the way" not in diagnose(shift[2, 32], d[:33], to_d(X[:32]))
 
@@ -68,10 +68,10 @@ def stuck(x):
 
 def test_slow_is_told_from_stuck():
     message = diagnose(slow[1000, 4], np.zeros(4000), timeout=2)
-    assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in all. "
-                     "It's slow, but.*smaller shape", message), message
+    assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in total. "
+                     "It's slow but.*smaller shape", message), message
     message = diagnose(stuck[3, 4], np.zeros(4), timeout=2)
-    assert re.search(r"block 1 of 3 .*does a loop never end\? It's at line \d+ of stuck: while x\[0\] == 0",
+    assert re.search(r"block 1 of 3 .*an endless loop\? It's at line \d+ of stuck: while x\[0\] == 0",
                      message), message
 
 
@@ -82,14 +82,13 @@ def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):
     last[40, 1](X.copy())
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("last")]
     assert 2 <= len(lines) <= 6
-    assert re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in all. "
-                        "A smaller shape takes less.", lines[0])
+    assert re.fullmatch(r"last in the simulator: block 2 of 40 after \d+ s, about \d+ s in total. "
+                        "A smaller shape is faster.", lines[0])
 
 
 @pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
 def test_more_registers_than_there_are_is_named():
-    """158 for each of 1024 threads; also for a launch_bounds that is kept, and by the signature that the
-    decorator has."""
+    "158 per thread for 1024 threads; also with launch_bounds that fit, and with the decorator's signature."
     size = 8
     def heavy(A, B, out):
         acc = cuda.local.array((size, size), float32)

@@ -1,4 +1,4 @@
-"What the strict simulator accepts as a launch, and what it refuses before a thread runs."
+"Launches that the strict simulator accepts, and launches it refuses before a thread runs."
 import importlib
 import os
 import re
@@ -44,13 +44,13 @@ def undecorated(x, out): out[cuda.grid(1)] = x[cuda.grid(1)]
 
 @pytest.mark.parametrize("call", [simulate, diagnose], ids=["simulate", "diagnose"])
 @pytest.mark.parametrize("launch,args,error,match", [
-    (True, (), TypeError, "True is no kernel: pass kernel"), (None, (), TypeError, "None is no kernel"),
-    ("add", (), TypeError, "'add' is no kernel"), (1, ((64, 64, 64),), TypeError, "1 is no kernel"),
-    (undecorated, (X, X), TypeError, "undecorated is no kernel.*@cuda.jit"),
+    (True, (), TypeError, "True isn't a kernel: pass kernel"), (None, (), TypeError, "None isn't a kernel"),
+    ("add", (), TypeError, "'add' isn't a kernel"), (1, ((64, 64, 64),), TypeError, "1 isn't a kernel"),
+    (undecorated, (X, X), TypeError, "undecorated isn't a kernel.*@cuda.jit"),
     (add, (X, X, X), ValueError, r"needs a launch configuration: add\[grid, block\]"),
     (half[1, 1], (X,), TypeError, "half is a device function"),
-    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), and 2 were given"),
-    (add[1, 8], (X,) * 4, TypeError, "and 4 were given"),
+    (add[1, 8], (X, X), TypeError, r"add takes 3 arguments \(x, y, out\), but 2 were given"),
+    (add[1, 8], (X,) * 4, TypeError, "but 4 were given"),
 ], ids=["a boolean", "None", "a name", "a number and a shape", "no decorator", "no configuration",
         "a device function", "too few arguments", "too many arguments"])
 def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, args, error, match, no_child):
@@ -62,7 +62,7 @@ def test_what_is_no_launch_is_refused_before_a_child_is_started(call, launch, ar
     ("sgemm_naive", (8, 8, 8), TypeError, "got 'sgemm_naive'"),
     (add, (8, 8, 8), TypeError, "got the kernel add"),
     (add[1, 8], (8, 8, 8), TypeError, "got the kernel add"), (5, (8, 8, 8), TypeError, "got 5"),
-    (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) is no host function.*@cuda.jit"),
+    (add.py_func, (8, 8, 8), TypeError, r"add\(x, y, out\) isn't a host function.*@cuda.jit"),
     *((sgemm_naive, shape, ValueError, f"three whole numbers, got {re.escape(repr(shape))}")
       for shape in ((8, 8), 8, (8, 8, -8), (8, 8, 0.5))),
 ], ids=["a boolean", "None", "a name", "a kernel", "a launch", "a number", "no decorator", "two sizes",
@@ -127,7 +127,7 @@ def test_two_launch_configurations_of_one_kernel_are_two():
 
 
 def test_a_signature_is_what_a_launch_must_have():
-    "As the dispatcher of Numba has it, which was asked on the CPU: numbers are converted, arrays are not."
+    "As in Numba's dispatcher, which was queried on the CPU: numbers are converted, arrays aren't."
     @cuda.jit("void(float32[:], float32[:], int32)")
     def k(x, out, n):
         i = cuda.grid(1)
@@ -139,11 +139,11 @@ def test_a_signature_is_what_a_launch_must_have():
     wide, square = X.astype(np.float64), X.reshape(8, 8)
     for args in (wide, out, 3), (square, out, 3), (X, out, out), (X, 5, 3):
         with pytest.raises(TypeError,
-                           match="k was compiled for .*int32.*, and is launched with .*pass those"):
+                           match="k was compiled for .*int32.*, but launched with .*pass those"):
             k[1, 64](*args)
     assert "k was compiled for" in diagnose(k[1, 64], wide, out, 3)
     assert diagnose(k[1, 64], X, out, 3).startswith("No mistake found.")
-    refused(k[1, 64], X, out, 2**40, match="1099511627776 is no int32")
+    refused(k[1, 64], X, out, 2**40, match="1099511627776 isn't a valid int32")
     assert machine_code(k, "void(float32[::1], float32[::1], int32)").registers > 0
 
     def store(out, x): out[0] = x
@@ -151,13 +151,13 @@ def test_a_signature_is_what_a_launch_must_have():
     both = [types.void(types.float64[::1], float32), "void(float64[::1], float64)"]
     for signature, x, stored in ((narrow, 0.1, np.float32(0.1)), (both, 0.1, 0.1),
                                  (both, np.float32(0.1), np.float32(0.1)),
-                                 (both, 2**24 + 1, 2**24 + 1)):  # as a float64 it loses nothing
+                                 (both, 2**24 + 1, 2**24 + 1)):  # lossless as a float64
         cuda.jit(signature)(store)[1, 1](wide, x)
         assert wide[0] == stored, (signature, x)
     @cuda.jit(["void(float32[::1], int32)", "void(float32[::1], float32)"])
     def either(out, n): out[0] = n
-    with pytest.raises(TypeError, match="more than one fits"): either[1, 1](out, 1.5)
-    with pytest.raises(TypeError, match="a kernel returns int32, and it cannot"): cuda.jit("int32(int32[:])")
+    with pytest.raises(TypeError, match="several match"): either[1, 1](out, 1.5)
+    with pytest.raises(TypeError, match="returns int32, which kernels can't"): cuda.jit("int32(int32[:])")
     with pytest.raises(NameError, match="flot32"): cuda.jit("void(flot32[:])")
 
 
@@ -190,7 +190,7 @@ def test_the_simulator_here_is_the_strict_one():
     @cuda.jit
     def fine(x): x[cuda.threadIdx.x] = uint32(7)
     y = X.copy()
-    fine[1, 8](y)  # the simulator is in order after an error
+    fine[1, 8](y)  # the simulator works again after an error
     assert y[:9].tolist() == [7] * 8 + [8]
 
 
@@ -225,12 +225,12 @@ def test_a_range_between_numbers_that_are_not_known_is_typed():
 
 @pytest.mark.parametrize("reloaded", [True, False], ids=["reloaded", "not reloaded"])
 def test_a_file_that_was_edited_does_not_change_what_was_loaded(reloaded, tmp_path, monkeypatch):
-    "What runs is the code that is loaded, as when compiled, and not what its file says by now."
+    "The loaded code runs, as when compiled, not the present contents of its file."
     monkeypatch.syspath_prepend(tmp_path)
     path = tmp_path/"edited_kernel.py"
     def write(number):
         path.write_text(f"from numba import cuda\n@cuda.jit\ndef k(x): x[0] = {number}\n")
-        os.utime(path, (number, number))  # another time, whatever the clock's steps are
+        os.utime(path, (number, number))  # a different time, whatever the clock's resolution
     def found():
         x = np.zeros(1)
         edited_kernel.k[1, 1](x)

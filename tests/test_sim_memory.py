@@ -1,4 +1,4 @@
-"Indices, views, and memory that nobody has written, in the strict simulator."
+"Indices, views, and unwritten memory, in the strict simulator."
 from importlib.util import find_spec
 
 import agreement
@@ -13,8 +13,8 @@ from numba_matmul.ptx.core import load4, store4
 from numba_matmul.sim.launch import simulate
 
 ONES = "s = cuda.local.array((2, 4), float32)\ns.fill(1)\n"
-COPIED, UNWRITTEN = "a slice takes one number for all of its elements", "is read before it was written"
-REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and what the simulator says
+COPIED, UNWRITTEN = "a slice can only be assigned a single number", "is read before it was written"
+REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and the simulator's message
     # Indices
     "global array below": ("x[i - 3] = 1", "negative"),
     "global array past": ("x[i + 6] = 1", "out of bounds"),
@@ -22,7 +22,7 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     "shared array past": ("s = cuda.shared.array(8, float32)\ns[i + 6] = 1", "out of bounds"),
     "local array below": ("s = cuda.local.array(8, float32)\ns[i - 3] = 1", "negative"),
     "local array past": ("s = cuda.local.array(8, float32)\ns[i + 6] = 1", "out of bounds"),
-    # Memory that nobody wrote
+    # Unwritten memory
     "unwritten element": ("s = cuda.local.array((2, 2), float32)\nout[0] = s[1, 1]",
                           rf"s\[1, 1\] {UNWRITTEN}, in thread .0. of block .0."),
     "unwritten element, its line": ("s = cuda.local.array(3, int32)\nif i == 2: out[0] = s[2]",
@@ -30,20 +30,20 @@ REFUSED = {  # body of a kernel for one thread (x has 8 elements, i is 2), and w
     "unwritten element, added to": ("s = cuda.local.array(3, int32)\ns[0] += 1", rf"s\[0\] {UNWRITTEN}"),
     "unwritten element, to a row": ("s = cuda.local.array((2, 2), float32)\ns[0] = s[1, 0]",
                                     f"s.*{UNWRITTEN}"),
-    # The compiler would need memory of its own for that, and has none: NRT required but not enabled
+    # The compiler would need to allocate memory for that, but can't: NRT required but not enabled
     "copy to local array": ("s = cuda.local.array(4, float32)\ns[1:3] = x[:2]\nx[0] = s[1]", COPIED),
     "copy within local array": (
         "s = cuda.local.array((2, 2), float32)\ns[:] = x[0]\ns[0] = s[1]\nx[0] = s[0, 0]", COPIED),
     "copy from local array": ("s = cuda.local.array(2, float32)\ns[:] = 3\nx[:2] = s", COPIED),
     # Views
-    "shorter type": ("out[0] = x.view(np.int16)[0]", "view of float32 as int16 here: pass x.view"),
+    "shorter type": ("out[0] = x.view(np.int16)[0]", "view float32 as int16 here: pass x.view"),
     "longer type of shared": ("s = cuda.shared.array((2, 4), float32)\nout[0] = s.view(np.int64)[0, 0]",
-                              "view of float32 as int64 here: dynamic shared memory"),
+                              "view float32 as int64 here: declare dynamic shared memory"),
     "other type of local": (ONES + "out[0] = s.view(np.int32)[0, 0]",
-                            "view of float32 as int32 here: libdevice"),
+                            "view float32 as int32 here: libdevice"),
     "reshape of transposed": (ONES + "out[0] = s.T.reshape(8)[0]", "would copy"),
-    "reshape of columns": (ONES + "out[0] = s[:, 1:].reshape(6)[0]", "reshape of a part"),
-    "reshape of every second": ("out[0] = x[::2].reshape(2, 2)[0, 0]", "reshape of a part"),
+    "reshape of columns": (ONES + "out[0] = s[:, 1:].reshape(6)[0]", "reshape of a slice"),
+    "reshape of every second": ("out[0] = x[::2].reshape(2, 2)[0, 0]", "reshape of a slice"),
 }
 
 
@@ -57,7 +57,7 @@ def test_what_is_wrong_with_memory_is_refused(name):
             machine_code(cuda.jit(fn), "void(float64[::1], float32[::1])")
 
 
-RIGHT = {  # and what it leaves in `out`
+RIGHT = {  # and its contents of `out`
     "reshapes and sums": (
         ONES + "out[0] = x[4:].reshape(2, 2)[0, 0]\nout[1] = s[1].reshape(4, 1)[3, 0] + s.sum() + x.ndim",
         [5, 10]),
@@ -104,8 +104,8 @@ def test_views_of_shared_arrays_are_checked_too():
 
 
 def test_views_are_checked_as_the_array_itself():
-    """Reshaped, transposed, of another type: a missing barrier, an index below 0 or past the end, what nobody
-    wrote, sectors."""
+    """Reshaped, transposed, of another type: a missing barrier, an index below 0 or past the end, unwritten
+    memory, sectors."""
     @cuda.jit
     def viewed(x, out, space, sync, i, j):
         t = cuda.threadIdx.x
@@ -172,7 +172,7 @@ def test_dynamic_arrays_are_one_memory():
     other = X.reshape(-1, 2)[:, ::-1].ravel()
     assert np.array_equal(simulate(k[1, 64, 0, 512], X, X.copy(), 0)[1], 2 * other + 1)
     refused(k[1, 64, 0, 512], X, X.copy(), 1,
-            match="written through one, and overwritten through other .*at line .*begin at the same byte")
+            match="written through one, then overwritten through other .*at line .*start at the same byte")
     assert np.array_equal(simulate(k[1, 64, 0, 512], X, X.copy(), 2)[1],
                           (other.view(np.int32) >> 23) + (np.arange(64) ^ 1) + 5)
 
@@ -190,4 +190,4 @@ def test_a_wide_access_needs_a_shared_array_that_is_declared_for_it():
         assert np.array_equal(simulate(kernel(alignment), X[:8], np.zeros(2, np.float32))[1], X[[0, 7]])
     for alignment in None, 4, 8:
         refused(kernel(alignment), X[:8], np.zeros(2, np.float32),
-                match=r"16 bytes to tile, which is declared for [48]: .*alignment=16")
+                match=r"16 bytes to tile, which is only aligned to [48]: .*alignment=16")

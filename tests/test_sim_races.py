@@ -1,4 +1,4 @@
-"Which accesses the strict simulator calls a race, and which results it says depend on the order of threads."
+"Which accesses the strict simulator reports as a race, and which results as depending on thread order."
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -91,7 +91,7 @@ def test_a_result_that_depends_on_the_order_is_told():
 
 
 def products_in_threads():
-    "In a child: what eight threads find that call four kernels at the same time."
+    "In a child: the results of eight threads that call four kernels at the same time."
     def product(number):
         fn, (m, n, k) = KERNELS[number], (64, 64, 64) if number > 14 else (33, 40, 17)
         a, b = (np.random.default_rng(number).integers(-2, 3, shape).astype(np.float32)

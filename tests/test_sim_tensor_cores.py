@@ -1,5 +1,4 @@
-"""Matrix instructions in the strict simulator, and the kernels of TMA and wgmma with a part that is missing
-or wrong."""
+"""Matrix instructions in the strict simulator, and the TMA and wgmma kernels with a part missing or wrong."""
 import inspect
 from collections import Counter
 from functools import partial
@@ -14,22 +13,25 @@ from sim_cases import refused, refuses
 
 from numba_matmul.arrays import from_bf16, to_bf16
 from numba_matmul.bench.verify import check_matmul
+from numba_matmul.gemm.tensor_maps import map_of
 from numba_matmul.gemm.tiles import BOX, WgmmaTile
 from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B
 from numba_matmul.kernels.k17_warp_specialized import RULES
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
-from numba_matmul.ptx.core import bind, shared_address, to_array
+from numba_matmul.ptx.core import bind, global_address, shared_address, to_array
 from numba_matmul.ptx.hopper import (
-    bar_sync, fence_proxy_async, wgmma_mma_async, wgmma_wait_group, wgmma_wait_prior)
+    bar_sync, cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_async,
+    fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, wgmma_mma_async,
+    wgmma_wait_group, wgmma_wait_prior)
 from numba_matmul.registry import KERNELS
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 
 def warp_product(rows, columns, sync=True, skew=0, swizzle=0):
-    """A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and writes the sums as
-    pairs. B may be swizzled."""
+    """A kernel: one warp multiplies 16·rows×16 by 16×8·columns from shared memory, and stores the
+    accumulators as pairs. B may be swizzled."""
     width, a_size = 8 * columns, 256 * rows
     zeros, shape, size = (np.float32(0),) * (4 * rows * columns), (2 * rows * columns, 2), a_size + 16 * width
     pairs = columns // 2
@@ -70,14 +72,14 @@ def test_a_warp_multiplies_matrices(rows, columns, swizzle):
 
 
 @pytest.mark.parametrize("options,match",
-                         [(dict(sync=False), "race"), (dict(skew=4), "not a multiple of 16")],
+                         [(dict(sync=False), "race"), (dict(skew=4), "isn't a multiple of 16")],
                          ids=["no barrier", "skew"])
 def test_a_wrong_load_of_matrices_is_refused(options, match):
     a, b = bf16_pair(1, 2)
     refused(warp_product(1, 2, **options)[1, 32], a.ravel(), b.ravel(), np.zeros(256, np.uint16), match=match)
 
 
-@refuses(32, np.zeros(1), match="needs all 32 lanes, and 31 are there")
+@refuses(32, np.zeros(1), match="needs all 32 lanes, but only 31 are here")
 @cuda.jit
 def test_a_warp_that_is_not_complete_cannot_multiply(a):
     z, u = np.float32(0), np.uint32(0)
@@ -85,7 +87,7 @@ def test_a_warp_that_is_not_complete_cannot_multiply(a):
 
 
 def rounded_pairs(x):
-    "In a child: the bits of two numbers, and what they are unpacked to."
+    "In a child: the bits of two numbers, and the unpacked numbers."
     pairs = [int(cvt_rn_bf16x2_f32(*pair)) for pair in x.reshape(-1, 2)]
     return pairs, [unpack_bf16(np.uint32(pair)) for pair in pairs]
 
@@ -106,15 +108,14 @@ def test_rounding_to_bfloat16_is_that_of_torch_and_that_of_two_numbers_is_the_sa
 
 
 def change(module, functions):
-    """In a child: put other functions in the place of a module's. Those that are no kernels stand for
-    instructions."""
+    "In a child: replace functions of a module. Functions that aren't kernels stand for instructions."
     for name, function in functions.items():
         if inspect.isfunction(function): function = bind("", result=types.undefined)(function)
         setattr(import_module(f"numba_matmul.{module}"), name, function)
 
 
 def product_of_stored_factors(fenced, met):
-    "In a child: `wgmma` with factors that threads have stored, each its own row of both."
+    "In a child: `wgmma` with operands stored by threads, each its own row of both."
     sums = (np.float32(0),) * 32
 
     @cuda.jit
@@ -137,13 +138,13 @@ def test_factors_that_threads_have_stored_are_fenced_before_a_product(fenced, me
     if fenced and met: assert in_child(product_of_stored_factors, fenced, met, simulator=True) == {64.0}
     else:
         with pytest.raises(SimulatorError,
-                           match="a factor is multiplied that .* has stored.*fence_proxy_async"):
+                           match="wgmma reads an operand that .* stored.*fence_proxy_async"):
             in_child(product_of_stored_factors, fenced, met, simulator=True)
 
 
 def hopper_product(number, module="ptx.hopper", consumers=1, bn=128, **changed):
-    """In a child: kernel 16, 17 in one block, or 19, with functions that a module uses changed; several
-    tiles, several times round the ring."""
+    """In a child: kernel 16, or 17 in one block, or 19, with modified functions in a module; several tiles,
+    several rounds of the ring."""
     change(module, changed)
     options = dict(blocks=1) if number == 17 else {}
     shape = {16: (72, 136, 264), 17: (136, 264, 264), 19: (9, 20, 200)}[number]
@@ -170,7 +171,7 @@ MET = Counter()
 
 
 def meets_every_other_time(barrier, threads):
-    "The barrier before a box is written is left out, and the one behind it stays."
+    "The barrier before a box is written is missing, the one after it stays."
     MET[getcurrent()] += 1
     if MET[getcurrent()] % 2 == 0: bar_sync(barrier, threads)
 
@@ -182,11 +183,11 @@ def box_of_the_other(storage, warpgroup):
 
 K16, K17, EPILOGUE = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized", "gemm.epilogue"
 K19, UNWAITED = "kernels.k19_float32_on_tensor_cores", "has not waited for its products"
-UNSEEN, READ = "may not be seen yet: fence_proxy_async", "is written while a store may still read it"
-NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "overwritten after the product was started"
+UNSEEN, READ = "may not be visible yet: fence_proxy_async", "is written while a store may still read it"
+NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "an operand still being multiplied was overwritten"
 ODD_BOXES = {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
-MISTAKES = {  # kernel, module, what is changed in it, and what the simulator says
-    # What a kernel lacks
+MISTAKES = {  # kernel, module, what is changed in it, and the simulator's message
+    # Missing parts
     "tma_wgmma, consumer_wait": (16, K16, dict(consumer_wait=nothing),
                                  "is multiplied while an asynchronous copy into it"),
     "tma_wgmma, fence_mbarrier_init": (16, K16, dict(fence_mbarrier_init=nothing), "fence_mbarrier_init"),
@@ -206,18 +207,19 @@ MISTAKES = {  # kernel, module, what is changed in it, and what the simulator sa
                                                "its stores may still read shared memory"),
     "warp_specialized, fence_mbarrier_init": (17, K17, dict(fence_mbarrier_init=nothing),
                                               "fence_mbarrier_init"),
-    # What it does wrong: the last stage is released while its k tile is multiplied
+    # Wrong parts: the last stage is released while its k tile is multiplied
     "warp_specialized, stage": (17, K17, dict(wgmma_wait_group=lambda acc: acc),
-                                f"{OVERWRITTEN}|is multiplied"),
+                                f"{OVERWRITTEN}|is still being multiplied"),
     "warp_specialized, box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
     "warp_specialized, odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
     "warp_specialized, number": (17, EPILOGUE,
                                  dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)),
                                  "named barrier 17"),
-    # Sums are read while they are added to: those of hi·hi, which are NaN until then, and of cross products
+    # Accumulators are read while products are in flight: those of hi·hi, NaN until then, and of cross
+    # products
     "tensor_cores, waits less": (19, K19, dict(wgmma_wait_prior=one_more_pending), "elements are wrong.*nan"),
     "tensor_cores, wgmma_wait_group": (19, K19, dict(wgmma_wait_group=lambda acc: acc), UNWAITED),
-    # The first consumer waits for k tiles that the second holds up
+    # The first consumer waits for k tiles that the second delays
     "warp_specialized, distance": (17, K17, dict(consumers=2, stagger_distance=lambda stages: stages), NEVER),
     "warp_specialized, room": (17, EPILOGUE, dict(consumers=2, drain_box=box_of_the_other),
                                "race|overwritten|elements"),
@@ -229,3 +231,36 @@ def test_a_kernel_of_tma_and_wgmma_with_a_mistake_is_refused(name):
     number, module, changed, match = MISTAKES[name]
     with pytest.raises((SimulatorError, ChildError), match=match):
         in_child(partial(hopper_product, number, module, **changed), simulator=True)
+
+
+@pytest.mark.parametrize("row_bytes", [128, 64, 32])
+def test_a_box_lies_swizzled_as_wide_as_its_rows(row_bytes):
+    "16 rows, of which the last one is outside of the matrix. Bits 7 and up of an address flip bits 4 and up."
+    columns, size = row_bytes // 2, 8 * row_bytes  # numbers of a row, and of the box
+    with_mbarrier = size + 4
+
+    @cuda.jit
+    def k(matrix_map, out):
+        box = cuda.shared.array(with_mbarrier, uint16, alignment=1024)
+        start, matrix = shared_address(box, uint64(0)), global_address(matrix_map, uint64(0))
+        full = uint32(start + 2 * size)
+        if cuda.threadIdx.x == 0:
+            mbarrier_init(full, 1)
+            fence_mbarrier_init()
+            fence_proxy_tensormap(matrix)
+            mbarrier_arrive_expect_tx(full, 2 * size)
+            cp_async_bulk_tensor_2d_global_to_shared(start, matrix, full, columns, 1)
+        cuda.syncthreads()
+        mbarrier_wait(full, 0)
+        for i in range(cuda.threadIdx.x, size, 32): out[i] = box[i]
+
+    def copied():
+        numbers = np.arange(16 * 2 * columns, dtype=np.uint16).reshape(16, -1)
+        matrix, out = cuda.to_device(numbers), np.zeros(size, np.uint16)
+        k[1, 32](map_of(matrix, 16, row_bytes), out)
+        return numbers, out
+    numbers, out = in_child(copied, simulator=True)
+    for row, col in np.ndindex(16, columns):
+        at = 2 * (row * columns + col)
+        at ^= (at >> 7 & row_bytes // 16 - 1) << 4
+        assert out[at // 2] == (numbers[row + 1, columns + col] if row < 15 else 0)

@@ -1,5 +1,5 @@
-"""Float32 in two parts of float16: what the split keeps of each number, which numbers it refuses, and what
-kernel 19 makes of the parts."""
+"""Float32 in two parts of float16: what the split preserves of each number, which numbers it refuses, and
+what kernel 19 computes from the parts."""
 import gc
 import weakref
 from functools import partial
@@ -43,7 +43,7 @@ def split_rows(x, k, factors=None, width=1, kept=4):
 
 
 def expected_inverse(x, k, factors=None):
-    "The same of the exact numbers: what the split promises."
+    "The same for the exact numbers: what the split guarantees."
     y = x.astype(float)
     with np.errstate(all="ignore"):
         if factors is not None:
@@ -52,7 +52,7 @@ def expected_inverse(x, k, factors=None):
             y[np.abs(y) >= 2.0**128] = np.inf
         largest = np.abs(y).max(1)
         significand, exponent = np.frexp(largest)
-        exponent += significand >= 1 - 2.0**-12  # rounded to 11 bits it is the next power of two
+        exponent += significand >= 1 - 2.0**-12  # rounded to 11 bits it becomes the next power of two
         power = np.where(largest == 0, 0, np.minimum(16 - exponent, 126))
         size = np.abs(np.ldexp(y, power[:, None]))
         small = (y != 0) & (size < 2.0**-14)
@@ -64,7 +64,7 @@ def expected_inverse(x, k, factors=None):
 
 
 def rows_of(exponents):
-    "Rows of numbers of very different size, with zeros, infinities, NaN and subnormal ones."
+    "Rows of numbers of very different magnitude, with zeros, infinities, NaN and subnormal numbers."
     special = st.sampled_from([0.0, -0.0, np.inf, np.nan, 2.0**-149, -2.0**-126, 65519.0, 65520.0, 1.9999])
     number = st.builds(np.ldexp, st.floats(-1, 1, width=32), exponents)
     few = st.one_of(number, number, number, special)
@@ -123,8 +123,8 @@ def test_parts_carry_ordinary_numbers(name):
 # Products
 
 def check_product(a, b, alpha=1.0, beta=0.0, **options):
-    """Where parts carry the numbers, each result is as near as promised; elsewhere it is kernel 14's to the
-    bit. Returns whether they did."""
+    """Where parts can represent the numbers, each result is as accurate as promised; elsewhere it matches
+    kernel 14's to the bit. Returns whether they could."""
     (m, k), n = a.shape, b.shape[1]
     c, declined = random(m, n), to_d(np.full(1, 7, np.int32))
     with np.errstate(all="ignore"):
@@ -146,7 +146,7 @@ def check_product(a, b, alpha=1.0, beta=0.0, **options):
        columns=st.integers(1, 5))
 def test_a_product_is_as_near_as_promised_or_that_of_kernel_14(a, b, alpha, beta, columns):
     k = min(5, len(b))
-    # four times in a row: shorter sums are kernel 14's
+    # four times in a row: shorter sums go to kernel 14
     check_product(np.tile(a[:, :k], 4), np.tile(b[:k, :columns], (4, 1)), alpha, beta)
 
 
@@ -159,7 +159,7 @@ def with_number(value, at=(1, 2), of=None):
 def scaled(x, exponents): return np.ldexp(x, exponents).astype(np.float32)
 
 
-CARRIED = {  # A, B → do parts carry them?
+CARRIED = {  # A, B → can parts represent them?
     "ordinary": (random(6, 20), random(20, 7), True),
     "rows of very different size": (scaled(random(6, 20), 20 * np.arange(-3, 3)[:, None]), random(20, 7),
                                     True),
@@ -193,14 +193,14 @@ def test_split_k_adds_parts_that_are_as_near_and_leaves_c_to_kernel_14():
     assert not check_product(a, random(70, 6), 0.5, -1.5, split_k=2)
 
 
-# What a call may be given, and what it tells
+# A call's arguments, and what it reports
 
 A, B = to_d(random(5, 20)), to_d(random(20, 6))
 ODD = to_d(with_number(np.nan))
 
 
 def decision(*args, **options):
-    "What a call of the host function says of the numbers."
+    "What a call of the host function reports about the numbers."
     declined = to_d(np.full(1, 7, np.int32))
     sgemm_tensor_cores(*args, declined=declined, **options)
     return to_h(declined)[0]
@@ -218,7 +218,7 @@ def test_the_decision_is_told():
 def test_numbers_out_of_range_are_refused_and_c_stays_as_it_is():
     c = to_d(random(6, 6))
     before = to_h(c)
-    with pytest.raises(ValueError, match="two float16 can't carry a or b"):
+    with pytest.raises(ValueError, match="two float16 parts can't represent a or b"):
         product(ODD, to_d(random(20, 6)), c, range="refuse")
     assert np.array_equal(to_h(c), before)
     assert np.array_equal(to_h(product(A, B, range="refuse")), to_h(product(A, B)))
@@ -227,10 +227,10 @@ def test_numbers_out_of_range_are_refused_and_c_stays_as_it_is():
 def test_nothing_is_refused_while_a_graph_is_captured(monkeypatch):
     monkeypatch.setattr(gemm_split, "is_captured", lambda: True)
     product(A, B)
-    with pytest.raises(RuntimeError, match="a CUDA graph is captured"): product(A, B, range="refuse")
+    with pytest.raises(RuntimeError, match="CUDA graph capture"): product(A, B, range="refuse")
 
 
-REFUSED = {  # what is said → kind of error, options
+REFUSED = {  # message → kind of error, options
     "range is 'maybe'; expected 'check', 'trust' or 'refuse'": (ValueError, dict(range="maybe")),
     "range is None": (ValueError, dict(range=None)),
     "declined is a host object": (TypeError, dict(declined=np.zeros(1, np.int32))),
@@ -254,7 +254,7 @@ def test_a_matrix_that_is_split_ahead_gives_the_same_bits():
         c = random(5, 6)
         results = [to_h(product(A, b, to_d(c), alpha, beta, split_k=1)) for b in (B, ahead)]
         assert np.array_equal(*results)
-    # where kernel 14 multiplies, it takes the matrix
+    # if kernel 14 multiplies, it takes the matrix
     assert np.array_equal(to_h(sgemm_tensor_cores(A, ahead)), to_h(sgemm_stream_k(A, B)))
     assert decision(A, ahead, **product.keywords) == 0
     assert decision(A, split(to_d(with_number(np.nan, of=random(20, 6)))), **product.keywords) == 1

@@ -1,4 +1,4 @@
-"What happens at the first import, and what the command line answers."
+"The first import, and the command line's answers."
 import ctypes
 import fcntl
 import os
@@ -31,8 +31,8 @@ def ladder(*args, **env): return python(None, "-m", "numba_matmul.ladder", *args
 
 @without_gpu
 def test_without_a_gpu_the_simulator_is_announced_in_one_line():
-    """On stderr, and by a program that only imports not at all: what it prints is its own, and the collector
-    is as it was."""
+    """On stderr, and not at all in a program that only imports the package: its output is its own, and the
+    garbage collector is unchanged."""
     done = python("""
 import gc, sys
 before = gc.get_threshold()
@@ -121,10 +121,10 @@ class Driver:
     (Driver(), "13.0.0", None),
     (Driver(version=13020, capability=(12, 0)), "13.5.0", None),
     (Driver(version=12040, capability=(7, 0)), "12.9.1", None),
-    (Driver(version=12040), "13.0.0", "knows CUDA 12.4"),
+    (Driver(version=12040), "13.0.0", "supports CUDA 12.4"),
     (Driver(capability=(6, 1)), "13.0.0", "compute capability 6.1"),
-    (Driver(gpus=0), "13.0.0", "finds no GPU"),
-    (Driver(init=100), "13.0.0", "finds no GPU"),
+    (Driver(gpus=0), "13.0.0", "doesn't find a GPU"),
+    (Driver(init=100), "13.0.0", "doesn't find a GPU"),
 ])
 def test_a_gpu_counts_if_the_driver_can_use_it(monkeypatch, driver, bindings, reason):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
@@ -218,10 +218,10 @@ def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
     (("--kernels", "１"), "--kernels '１'"), (("--size", "0"), "--size"),
     (("--size", "big"), "--size"), (("--size", ""), "--size ''"), (("--size", "64x32"), "--size"),
     (("--size", "64x0x32"), "--size"), (("--size", "６４"), "--size"), (("--size", "64,"), "--size"),
-    (("--size", "64", "--shape", "1", "2", "3"), "give one of them"), (("--shape", "1", "0", "1"), "--shape"),
+    (("--size", "64", "--shape", "1", "2", "3"), "only one of them"), (("--shape", "1", "0", "1"), "--shape"),
     (("--runs", "0"), "--runs"), (("--tune", "3"), "9, 10, 11, 12"), (("--plot", ""), "--plot ''"),
     (("--plot", "speeds.doc"), ".png or .svg or .pdf"),
-    (("--plot", "no/such/folder/speeds.png"), "cannot be written"), (("--json", ""), "--json"),
+    (("--plot", "no/such/folder/speeds.png"), "can't be written"), (("--json", ""), "--json"),
 ])
 def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys):
     def asked(*_, **__): pytest.fail("asked after the work has begun")
@@ -232,7 +232,7 @@ def test_nonsense_ends_in_one_line_and_status_2(args, text, monkeypatch, capsys)
 
 
 def arguments(*args):
-    "What the command line makes of its arguments."
+    "How the command line parses its arguments."
     found, rest = {}, list(args)
     while rest:
         name = rest.pop(0).removeprefix("--")
@@ -276,7 +276,7 @@ def test_progress_is_shown_on_a_terminal():
     said = b""
     try:
         while new := os.read(ours, 1 << 16): said += new
-    except OSError: pass  # how a terminal ends
+    except OSError: pass  # the end of a terminal
     os.close(ours)
     assert process.wait() == 0 and re.search(r"paths of kernels: +[1-9][0-9]%", said.decode())
 
@@ -286,7 +286,7 @@ def test_ctrl_c_is_answered_in_one_line():
     code = ("import os, signal, numba_matmul\nfrom numba_matmul import ladder\nladder.in_child = lambda *_, "
             "**__: os.kill(os.getpid(), signal.SIGINT)\nladder.main()")
     done = python(code)
-    assert done.returncode == 1 and done.stderr == "Interrupted: only what had ended is kept.\n"
+    assert done.returncode == 1 and done.stderr == "Interrupted: only finished results are kept.\n"
 
 
 def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
@@ -294,10 +294,10 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
     def needing(*several): return [kernel for kernel in kernels if kernel.capability in several]
     assert ladder_module._able(kernels, (7, 5)) == needing((0, 0))
     said = capsys.readouterr().out
-    assert "sgemm_async_copy is left out: it needs compute capability 8.0, and this GPU has 7.5" in said
+    assert "sgemm_async_copy is skipped: it needs compute capability 8.0, but this GPU has 7.5" in said
     assert (ladder_module._able(kernels, (8, 0)) == needing((0, 0), (8, 0))
             and ladder_module._able(kernels, (9, 0)) == kernels)
-    assert ladder_module._able(kernels, (10, 0)) == needing((0, 0), (8, 0))  # wgmma is for sm_90a alone
+    assert ladder_module._able(kernels, (10, 0)) == needing((0, 0), (8, 0))  # wgmma is only for sm_90a
 
 
 def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
@@ -305,8 +305,8 @@ def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
     assert [kernel.name for kernel in kernels if not ladder_module._fits(kernel, (7, 4097, 64))] == [
         "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized", "sgemm_tensor_cores"]
     said = capsys.readouterr().out
-    assert "bf16_gemm_tma_wgmma is left out at 7×4097×64: n and k must be multiples of 8" in said
-    assert "sgemm_tensor_cores is left out at 7×4097×64: sgemm_stream_k does the work" in said
+    assert "bf16_gemm_tma_wgmma is skipped at 7×4097×64: n and k must be multiples of 8" in said
+    assert "sgemm_tensor_cores is skipped at 7×4097×64: sgemm_stream_k does the work" in said
     assert all(ladder_module._fits(kernel, (4096, 4096, 4096)) for kernel in kernels)
 
 

@@ -1,4 +1,4 @@
-"Static loops do, line by line, what Python's own would; what can't be unrolled is refused by name and line."
+"Static loops match Python's own line by line; loops that can't be unrolled are refused by name and line."
 import ast
 import inspect
 import linecache
@@ -17,7 +17,7 @@ LENGTH = 3
 
 
 def in_python(fn):
-    "The function with `range` in place of `static`: what Python makes of its loops."
+    "The function with `range` instead of `static`: Python's version of its loops."
     around = inspect.getclosurevars(fn).nonlocals
     tree = module._definition(fn)
     tree.decorator_list = []
@@ -27,7 +27,7 @@ def in_python(fn):
 
 
 def makers():
-    "Functions with static loops, by the numbers of their factory."
+    "Functions with static loops, by their factory's numbers."
     def sums(n, m):
         def f(x):
             total = 0
@@ -142,7 +142,7 @@ def test_a_global_is_fixed_when_the_kernel_is_compiled():
 
 
 def refused():
-    "Functions that can't be unrolled, and what they are told."
+    "Functions that can't be unrolled, and the messages."
     n = 4
     def break_in_it(x):
         for i in static(n):
@@ -187,25 +187,25 @@ def refused():
         for i in static(n): x[i] = pair[i]
     pair = 1, 2
     return {
-        break_in_it: "line {2} of break_in_it: a static loop has neither break nor continue",
-        continue_in_it: "line {3} of continue_in_it: a static loop has neither break nor continue",
+        break_in_it: "line {2} of break_in_it: a static loop can't contain break or continue",
+        continue_in_it: "line {3} of continue_in_it: a static loop can't contain break or continue",
         has_an_else: "line {1} of has_an_else: a static loop has no else",
         two_variables: "line {1} of two_variables: a static loop has one variable",
-        sets_it: "line {1} of sets_it: i is set in the static loop whose variable it is",
-        shadows_it: "line {2} of shadows_it: i is set in the static loop",
+        sets_it: "line {1} of sets_it: i is the loop variable and is assigned in the static loop",
+        shadows_it: "line {2} of shadows_it: i is the loop variable",
         used_after_it:
-            "line {2} of used_after_it: i is the variable of the static loop in line {1}, "
-            "and of nothing else",
+            "line {2} of used_after_it: i is the variable of the static loop in line {1} "
+            "and can't be used for anything else",
         an_argument: "static(k): k is known only when an_argument runs: use range",
         a_local: "static(k): k is known only when a_local runs: use range",
-        a_global: "static(LENGTH): LENGTH is a global, which is fixed only when a kernel is compiled",
+        a_global: "static(LENGTH): LENGTH is a global, which is only fixed when a kernel is compiled",
         a_float: "static(n / 2): 'float' object cannot be interpreted as an integer",
         no_limit: "static(): range expected at least 1 argument",
         step_zero: "static(0, n, 0): range() arg 3 must not be zero",
         a_keyword: "static(stop=n): static takes up to three numbers",
-        too_many: "static(n * 1000): 4,000 turns are more than 1,024: use range",
-        not_a_loop: "static(…) is only for a loop",
-        a_comprehension: "static(…) is only for a loop",
+        too_many: "static(n * 1000): 4,000 iterations exceed 1,024: use range",
+        not_a_loop: "static(…) only works in a loop",
+        a_comprehension: "static(…) only works in a loop",
         past_the_end: "line {1} of past_the_end: pair[i] in a static loop, i = 2: tuple index out of range",
     }
 
@@ -221,11 +221,11 @@ def test_what_cannot_be_unrolled_is_refused(fn):
 def test_decorators_in_the_wrong_place_are_refused():
     with pytest.raises(TypeError, match="put it below @cuda.jit"): unrolled(cuda.jit(lambda x: None))
     with pytest.raises(TypeError, match="not a lambda"): unrolled(lambda x: None)
-    with pytest.raises(TypeError, match="in no file and no cell"):
+    with pytest.raises(TypeError, match="in any file or cell"):
         exec("def f(): pass\nunrolled(f)", dict(unrolled=unrolled))
 
     def early(x): return late(x)
-    with pytest.raises(TypeError, match="early uses late, which is set only further down"): unrolled(early)
+    with pytest.raises(TypeError, match="early uses late, which is only set further down"): unrolled(early)
     def late(x): return x
 
 

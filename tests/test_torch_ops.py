@@ -1,4 +1,4 @@
-"The operators for PyTorch: right for every layout, type and thread, or refused with the reason."
+"The operators for PyTorch: correct for every layout, type and thread, or refused with the reason."
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ def test_the_smaller_operand_is_copied_and_none_where_both_are_transposed(monkey
             copies.clear()
             c = torch_ops._matmul(a, b)
         assert copies == expected and c.t().is_contiguous() == by_columns(a, b)
-    assert by_columns(tensor(1, 3), tensor(4, 3).t()), "a row times a transposed matrix needs no copy"
+    assert by_columns(tensor(1, 3), tensor(4, 3).t()), "a row times a transposed matrix doesn't need a copy"
 
 
 @pytest.mark.parametrize("m,n,k", ((0, 4, 3), (4, 0, 3), (4, 3, 0), (0, 0, 0)),

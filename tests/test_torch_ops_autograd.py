@@ -1,4 +1,4 @@
-"What PyTorch makes of the operators: derivatives of every kind and order, compiled and exported programs."
+"The operators in PyTorch: derivatives of every kind and order, compiled and exported programs."
 from itertools import product
 
 import pytest
@@ -83,7 +83,7 @@ CALLS = {  # with x (2, 8) and w (8, 8)
 
 
 def transforms(call, which=None):
-    "A function with all that `torch.func` makes of a call, by name."
+    "Everything `torch.func` derives from a call, by name."
     def everything(x, w, tx, tw):
         f, xs, ws = torch.func, torch.stack([x, tx]), torch.stack([w, tw])
         def loss(x, w): return call(x, w).sin().sum()
@@ -106,7 +106,7 @@ def transforms(call, which=None):
 
 
 def inside_dual_level(call):
-    "A function that makes the tangent of a call."
+    "A function that computes the tangent of a call."
     def made(x, w, tx, tw):
         with forward_ad.dual_level():
             return forward_ad.unpack_dual(call(*map(forward_ad.make_dual, (x, w), (tx, tw)))).tangent
@@ -137,8 +137,8 @@ def test_derivatives_of_every_kind(name, exactly):
 
 
 def test_derivatives_compiled(exactly):
-    "And silence is no answer: inside `dual_level` a compiled function would lose the tangent."
-    which = "jvp", "hessian", "vmap of grad", "grad of grad"  # which need all others
+    "Silence isn't an option: inside `dual_level` a compiled function would lose the tangent."
+    which = "jvp", "hessian", "vmap of grad", "grad of grad"  # which need all the others
     chosen = {name: CALLS[name] for name in ("matmul", "fused relu", "fused gelu")}
     args = {dtype: [tensor(*shape, dtype=dtype) for shape in ((2, 8), (8, 8)) * 2] for dtype in (F32, BF16)}
     def everything(args):
@@ -221,8 +221,8 @@ def test_compiled_without_a_graph_break(exactly):
 
 
 def test_compiled_by_inductor():
-    "Two calls and their tangent, and nothing between: on a CPU it needs no C++ compiler for that."
-    x, t, w = tensor(2, 3), tensor(2, 3), tensor(4, 3)  # a transposed view is handed on
+    "Two calls and their tangent with nothing in between: on a CPU this doesn't need a C++ compiler."
+    x, t, w = tensor(2, 3), tensor(2, 3), tensor(4, 3)  # a transposed view is passed on
     def twice(x, t, w): return torch.func.jvp(lambda x: matmul(matmul(x, w.t()), w), (x,), (t,))
     assert_close(torch.compile(twice, fullgraph=True)(x, t, w), (x @ w.t() @ w, t @ w.t() @ w))
 
@@ -237,7 +237,7 @@ def test_compiled_for_any_number_of_rows(exactly):
 
 
 class Everything(torch.nn.Module):
-    "Products of each kind for export, of any batch."
+    "Products of each kind for export, with any batch."
     def __init__(self):
         super().__init__()
         self.first = Linear(8, 16, activation="gelu", device=DEVICE)
@@ -253,7 +253,7 @@ class Everything(torch.nn.Module):
 
 @pytest.mark.parametrize("strict", (False, True), ids=["not strict", "strict"])
 def test_exported_for_any_batch(strict, exactly):
-    "No limit of a kernel's choice gets into the program: neither 64 rows nor 2**19 results."
+    "Limits from choosing a kernel don't get into the program: neither 64 rows nor 2**19 results."
     module = Everything().eval()
     for shape in (8, 8), (4, 3, 8):
         program = torch.export.export(module, (tensor(*shape),), dynamic_shapes=({0: torch.export.Dim.AUTO},),

@@ -1,4 +1,4 @@
-"Float32 for PyTorch: products by kernel 19, though small ones would be kernel 14's; and row-major copies."
+"Float32 for PyTorch: products by kernel 19, although small ones would go to kernel 14; and row-major copies."
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ CAN_SPLIT = pytest.mark.skipif(DEVICE == "cuda" and torch.cuda.get_device_capabi
 
 @pytest.fixture
 def splits(monkeypatch):
-    "Kernel 19 does every product; the plans that were made for it."
+    "Kernel 19 does every product; returns the plans made for it."
     monkeypatch.setattr(k19, "K_TILE", {WgmmaTile(64, 64, 2, parts=2): 1})  # nothing else to choose from
     monkeypatch.setattr(k19, "SHORTEST", 1)
     found, factory = [], k19.sgemm_tensor_cores_kernel
@@ -126,13 +126,13 @@ def test_a_layers_copies_by_our_kernel(monkeypatch):
     y, right = linear(x, w), F.linear(*exact)
     close(y, right)
     all_close(torch.autograd.grad(y, (x, w), dy), torch.autograd.grad(right, exact, dy.double()))
-    assert copied == [4, 1]  # w; dy, whose rows aren't fours
+    assert copied == [4, 1]  # w; dy, whose rows aren't multiples of four
 
 
 @needs_gpu
 @CAN_SPLIT
 def test_in_a_cuda_graph_the_gpu_chooses_the_kernel():
-    "At each replay: the numbers may have changed."
+    "In every replay: the numbers may have changed."
     x, w = tensor(1024, 2048), tensor(1024, 2048, grad=True)
     def step():
         y = linear(x, w)

@@ -1,4 +1,4 @@
-"Layers for PyTorch: product, bias, activation and residual, in one kernel where it can be done."
+"Layers for PyTorch: product, bias, activation and residual, in one kernel if possible."
 import copy
 import io
 import pickle
@@ -80,7 +80,7 @@ def test_a_layer_of_several_tiles_and_its_rounding(launches):
     y, by_steps = linear(*args), torch_ops._layer_by_steps(x, w.t(), *others)
     ours, theirs = ((found.double() - exact_layer(*args)).norm() for found in (y, by_steps))
     assert len(launches) == 1 and ours < theirs
-    assert torch.equal(linear(x, w.contiguous(), *others), y)  # as torch.nn.Linear has it
+    assert torch.equal(linear(x, w.contiguous(), *others), y)  # as in torch.nn.Linear
     assert len(launches) == 2
 
 
@@ -103,7 +103,7 @@ def test_many_rows_by_a_transposed_matrix_need_no_copy(launches, monkeypatch):
         gradients_close(y, (x, w), right, exact, dy, atol=0.1)  # of w: a transposed view times x
     assert y.is_contiguous() and len(launches) == 2
     close(y, right, BF16)
-    # The TMA does not reach this x
+    # The TMA can't read this x
     shifted = torch.cat([x.detach().flatten()[:1], x.detach().flatten()])[1:].view(72, 40)
     close(matmul(shifted, w.detach().t()), right.detach(), BF16)
 
@@ -124,7 +124,7 @@ def test_a_layer_in_one_kernel_has_gradients(activation, launches):
     if activation: args.pop()  # a residual alone
     exact = doubled(*args)
     y, right = linear(*args[:3], activation, *args[3:]), exact_layer(*exact[:3], activation, *exact[3:])
-    assert len(launches) == 1, "one kernel, though a gradient is wanted"
+    assert len(launches) == 1, "one kernel, although a gradient is needed"
     close(y, right, BF16)
     gradients_close(y, args, right, exact, tensor(72, 136, dtype=BF16), atol=0.2)
 
@@ -140,7 +140,7 @@ def test_autocast():
     exact = ACTIVATIONS["gelu"](F.linear(x, layer.weight, layer.bias))
     assert_close(y.float(), exact, rtol=2e-2, atol=2e-2)
     assert layer(x).dtype == F32
-    wider = tensor(5, 4)  # a residual of float32 isn't made shorter
+    wider = tensor(5, 4)  # a float32 residual isn't shortened
     with torch.no_grad(), torch.autocast(DEVICE, BF16): z = layer(x, wider)
     assert z.dtype == F32
     assert_close(z - wider, exact, rtol=2e-2, atol=2e-2)
@@ -175,7 +175,7 @@ def test_an_infinite_gradient_of_a_dead_unit_is_nothing():
 
 @CAN_FUSE
 def test_what_one_kernel_cannot_do(launches):
-    "Each of its conditions, alone."
+    "Each of its conditions by itself."
     # n; k; few rows by a W that needs a copy; W's rows
     for m, n, k in (72, 12, 8), (72, 8, 12), (64, 8, 8), (1, 8, 12):
         x, w = tensor(m, k, dtype=BF16), tensor(n, k, dtype=BF16)
@@ -194,7 +194,7 @@ def test_when_a_layer_is_done_by_steps(launches):
     for name, args in by_steps.items():
         y = linear(*args)
         assert name == "bare" or torch.allclose(y.float(), right.float(), rtol=2e-2, atol=2e-2), name
-    moved = torch.cat([bias[:1], bias])[1:]  # no word begins there
+    moved = torch.cat([bias[:1], bias])[1:]  # misaligned for words
     assert_close(linear(x, w, moved, "relu", residual).float(), right.float(), rtol=2e-2, atol=2e-2)
     assert len(launches) == 1
     with torch.no_grad(): linear(*by_steps["gradients"])
@@ -219,5 +219,5 @@ def test_special_numbers_go_through_the_activations():
 @pytest.mark.parametrize("option", ["read_c", "scaled"])
 def test_the_epilogue_of_a_layer_refuses_alpha_and_beta(option):
     options = dict(predicated=False, read_c=False, scaled=False, bias=True, activation="relu", residual=False)
-    with pytest.raises(ValueError, match="a layer has no alpha and no beta"):
+    with pytest.raises(ValueError, match="a layer doesn't have alpha or beta"):
         fused_epilogue(WARP_SPECIALIZED.tiles.tile, **options | {option: True})

@@ -1,4 +1,4 @@
-"Kernels that look wrong and are right must pass, and others that look right and are wrong must be refused."
+"Kernels that look wrong but are right must pass, and kernels that look right but are wrong must be refused."
 import copy
 import re
 from functools import partial
@@ -18,7 +18,7 @@ SEEDS = None, 1, 2, 3
 
 
 def outcome(name):
-    "In a child: what the simulator says of a kernel with its blocks in several orders."
+    "In a child: the simulator's message about a kernel with its blocks in several orders."
     case, said = (tricky.RIGHT | tricky.WRONG)[name], []
     for seed in SEEDS:
         args, launch = case.args(), case.launch()
@@ -98,7 +98,7 @@ def test_static_and_dynamic_shared_memory_count_together():
         tile = cuda.shared.array(4096, float32)
         tile[0] = out[0] = 1
     said = in_child(partial(races, k[1, 1, 0, OptIn(216 * 2**10 + 16)], np.zeros(1)), simulator=True)
-    assert said.startswith("237584 bytes of shared memory, static and dynamic together")
+    assert said.startswith("237584 bytes of shared memory, static plus dynamic")
     simulate(k[1, 1, 0, OptIn(211 * 2**10)], np.zeros(1))
 
 

@@ -1,4 +1,4 @@
-"The search: what it refuses, what it times, what it keeps."
+"The search: what it refuses, what it times, what it saves."
 import json
 from functools import partial
 from importlib.util import find_spec

@@ -20,14 +20,14 @@ from numba_matmul.sim.launch import diagnose, simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
 ROWS = table()
-# Of a shift by too many bits or a division by 0 a GPU makes some number; an int64 variable may wrap. The
+# For a shift by too many bits or a division by 0, a GPU returns some number; an int64 variable may wrap. The
 # simulator stops.
 STOPS = "SimulatorError", "ZeroDivisionError", "OverflowError"
 
 
 @pytest.mark.parametrize("first", SMALL)
 def test_types_and_values_are_the_compilers(first):
-    pytest.importorskip("numba_cuda")  # the compiler, which a Mac lacks
+    pytest.importorskip("numba_cuda")  # the compiler, which macOS lacks
     rows = [(text, kinds) for text, kinds in ROWS if kinds[0] == first]
     theirs = in_child(compiled, rows, simulator=False, timeout=100, keep=True)
     ours = in_child(simulated, rows, simulator=True, timeout=100, keep=True)
@@ -43,7 +43,7 @@ def test_types_and_values_are_the_compilers(first):
                 if isinstance(our, str) and our.startswith(STOPS): continue
                 if not same(value, our): wrong.append(f"{text} of {given}, {kinds}: {our}, not {value}")
     assert not wrong, "\n".join(wrong[:60])
-    assert sum(values is None for _, values in theirs) < len(rows) // 10  # what runs on a GPU alone
+    assert sum(values is None for _, values in theirs) < len(rows) // 10  # things that only run on a GPU
     assert not refused, "\n".join(refused[:20])
 
 
@@ -56,7 +56,7 @@ KERNELS = agreement.rows(KEPT["answers"])
 
 def test_the_simulator_takes_what_the_compiler_takes_and_computes_the_same():
     found = in_child(agreement.simulated, list(KERNELS.values()), simulator=True, timeout=200, keep=True)
-    walrus = sys.version_info[:2] != tuple(KEPT["python"])  # what is lost there depends on the bytecode
+    walrus = sys.version_info[:2] != tuple(KEPT["python"])  # what gets lost depends on the bytecode
     said = [f"{row}: {text}" for (name, row), ours in zip(KERNELS.items(), found)
             if (text := agreement.differences(ours, KEPT["answers"][name], row))
             and not (walrus and ":=" in row[0])]
@@ -64,7 +64,7 @@ def test_the_simulator_takes_what_the_compiler_takes_and_computes_the_same():
 
 
 def test_the_kept_answers_are_the_compilers():
-    pytest.importorskip("numba_cuda")  # the compiler, which a Mac lacks
+    pytest.importorskip("numba_cuda")  # the compiler, which macOS lacks
     names = list(KERNELS)[::50]
     found = in_child(agreement.compiled, [KERNELS[x] for x in names], simulator=False, timeout=200, keep=True)
     stale = [KERNELS[x] for x, theirs in zip(names, found) if agreement.answer(theirs) != KEPT["answers"][x]]
@@ -76,19 +76,19 @@ def test_the_kernels_have_all_of_pythons_syntax_and_all_of_libdevice():
     trees = [ast.parse("async def k():\n" + "".join(f"    {line}\n" for line in body.splitlines()))
              for body in bodies]
     there = {type(node) for tree in trees for node in ast.walk(tree)}
-    newer = {"TypeAlias", "TemplateStr", "Interpolation"}  # than Python 3.11
+    newer = {"TypeAlias", "TemplateStr", "Interpolation"}  # newer than Python 3.11
     missing = {x.__name__ for kind in (ast.stmt, ast.expr, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
                for x in kind.__subclasses__() if x not in there} - newer
     assert not missing
-    assert len(KERNELS) > 0.9 * len(KEPT["answers"]) > 3000  # names of numpy's differ from version to version
+    assert len(KERNELS) > 0.9 * len(KEPT["answers"]) > 3000  # numpy's names differ between versions
     called = set(re.findall(r"libdevice\.(\w+)\(", "".join(bodies)))
     assert all(name.removeprefix("__nv_") in called for name in libdevicefuncs.functions)
 
 
-# What the compiler refuses, or what nobody can know: the simulator says it by name
+# What the compiler refuses, or can't be known: the simulator names it
 
-REFUSED = {  # a kernel's body, and what the simulator says of it
-    "writes an array of the module": ("TABLE[0] = 1\nout[0] = TABLE[0]", "an array of the module is written"),
+REFUSED = {  # a kernel's body, and the simulator's message
+    "writes an array of the module": ("TABLE[0] = 1\nout[0] = TABLE[0]", "a global array is a constant"),
     "computes a shape": (
         "size = out.shape[0] // 2\ns = cuda.shared.array(size, float32)\ns[0] = 1\nout[0] = s[0]",
         "must be known to the compiler"),
@@ -97,7 +97,7 @@ REFUSED = {  # a kernel's body, and what the simulator says of it
     "tries": ("try: out[0] = 1\nexcept ValueError: out[0] = 2", "try in a kernel"),
     "returns": ("return out[0] + 1", "returns a value"),
     "has an index that is a float": ("out[out.shape[0] / 4] = 1", "an index is a float64"),
-    "adds a tuple": ("out[0] = out[0] + (1, 2)", "no such operator|a sequence"),
+    "adds a tuple": ("out[0] = out[0] + (1, 2)", "doesn't support it|a sequence"),
     "has a name that is not there": ("out[0] = nowhere", "the name nowhere is not defined"),
     "calls a Python function": ("out[0] = math.prod((1, 2))", "prod"),
 }
@@ -105,7 +105,7 @@ UNKNOWN = {  # the compiler isn't asked about these
     "reads what one branch wrote": ("if out[0] > 0: y = 1\nout[1] = y",
                                     "y.*has no value|y' where it is not associated"),
     "has an f-string": ("name = f'{out[0]}'\nout[0] = len(name)", "an f-string in a kernel"),
-    "asks which lanes are active": ("out[0] = cuda.activemask()", "activemask.*write the mask that you mean"),
+    "asks which lanes are active": ("out[0] = cuda.activemask()", "activemask.*write the mask you mean"),
 }
 
 
@@ -135,12 +135,12 @@ def test_more_arguments_than_a_launch_has_room_for_are_refused():
     names = ", ".join(f"x{i}" for i in range(800))
     exec(f"@cuda.jit\ndef many({names}): x0[0] = 1", scope)
     with pytest.raises(SimulatorError,
-                       match="800.*room for 32764|take .* bytes, and a launch has room for 32764"):
+                       match="800.*room for 32764|take .* bytes, but a launch allows only 32764"):
         simulate(scope["many"][1, 1], *[np.zeros(8)] * 800)
 
 
 def test_nothing_is_called_good_that_does_not_compile():
-    pytest.importorskip("numba_cuda")  # the compiler, which a Mac lacks
+    pytest.importorskip("numba_cuda")  # the compiler, which macOS lacks
     out = np.zeros(8, np.float32)
     message = diagnose(calls_what_only_the_simulator_has[1, 1], out)
     assert "the compiler refuses" in message and "No mistake found" not in message
@@ -176,12 +176,12 @@ def test_names_from_outside_are_read_when_the_compiler_reads_them(monkeypatch):
     lazy[1, 1](first)
     monkeypatch.setattr(here, "EAGER", 9)
     monkeypatch.setattr(here, "WIDTH", 8)
-    with pytest.warns(UserWarning, match="lazy was compiled with WIDTH = 4: it is 8 now"): lazy[1, 1](second)
+    with pytest.warns(UserWarning, match="lazy was compiled with WIDTH = 4: it's now 8"): lazy[1, 1](second)
     assert first[0] == second[0] == 5
-    with pytest.warns(UserWarning, match="eager was compiled with EAGER = 1: it is 9 now"):
+    with pytest.warns(UserWarning, match="eager was compiled with EAGER = 1: it's now 9"):
         eager[1, 1](second)
     assert second[0] == 1
-    with pytest.warns(UserWarning, match="BORDER of other numbers"):
+    with pytest.warns(UserWarning, match="BORDER with different contents"):
         monkeypatch.setattr(here, "WIDTH", 4)
         BORDER[1] += 1
         lazy[1, 1](second)

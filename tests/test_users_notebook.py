@@ -1,4 +1,4 @@
-"The code of the notebook that this course grew from: it runs, with the names and keywords that it used."
+"The code of the notebook this course grew from still runs, with its names and keywords."
 import re
 
 import numpy as np

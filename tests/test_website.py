@@ -1,5 +1,5 @@
-"""The website: every page is built without a warning, shows what a reader should see, and folds what is
-optional."""
+"""The website: every page builds without a warning, shows what a reader should see, and folds the optional
+parts."""
 import json
 import os
 import re
@@ -27,7 +27,7 @@ def code_cells(path):
 
 
 def build(copy):
-    "Build the website of a copy of the project; what is wrong with it, as text."
+    "Build the website from a copy of the project; returns what is wrong, as text."
     folders = "nbs", "numba_matmul", "website"
     files = "settings.ini", "README.md", "CONTRIBUTING.md", "LICENSE"
     for name in folders:
@@ -50,7 +50,7 @@ def pages(tmp_path_factory):
     except FileExistsError:
         started = time.monotonic()
         while not said.exists():
-            assert time.monotonic() - started < 300, "it is not built"
+            assert time.monotonic() - started < 300, "it isn't built"
             time.sleep(0.2)
     else:
         text = "the build was interrupted"
@@ -146,7 +146,7 @@ def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
     assert told == [name.removeprefix("## ") for name in headings if name in optional + solutions]
     for fold in folded: fold.extract()
     assert not solutions or not re.search(r"^@cuda.jit\s*def short_", page.get_text(), re.M)
-    before_rule = text.split('"---', 1)[0]  # what there is to do is open
+    before_rule = text.split('"---', 1)[0]  # the reader's tasks stay open
     assert page.get_text().count('grade("') >= before_rule.count('grade(\\"')
 
 

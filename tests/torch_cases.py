@@ -30,7 +30,7 @@ def exact_layer(x, w, bias=None, activation=None, residual=None):
 
 
 def doubled(*tensors):
-    "The same numbers as float64, to be differentiated."
+    "The same numbers as float64, requiring gradients."
     return [x.detach().double().requires_grad_() for x in tensors]
 
 
@@ -45,7 +45,7 @@ def all_close(ours, right, dtype=F32):
 
 
 def gradients_close(ours, args, right, exact_args, dy, atol):
-    "Of a layer in bfloat16; they lie in memory as the arguments do."
+    "For a bfloat16 layer; stored in memory like the arguments."
     gradients = torch.autograd.grad(ours, args, dy)
     exact_gradients = torch.autograd.grad(right, exact_args, dy.double())
     for one, other, arg in zip(gradients, exact_gradients, args, strict=True):
@@ -54,7 +54,7 @@ def gradients_close(ours, args, right, exact_args, dy, atol):
 
 
 def in_graph(step):
-    "A CUDA graph of a function that has run on another stream before, and what it returned while captured."
+    "A CUDA graph of a function that ran on another stream before, and its return value during capture."
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -14,7 +14,7 @@ def seeded():
 
 @pytest.fixture
 def exactly(monkeypatch):
-    "Products by PyTorch, where a test asks which products, and not how."
+    "Products by PyTorch, for tests about which products are computed, not how."
     monkeypatch.setattr(torch_ops, "_product", lambda a, b: a.detach() @ b.detach())
     def in_float64(x, w, bias=None, activation=None, residual=None):
         return exact_layer(x.detach(), w.detach().t(), bias, activation, residual).detach().to(BF16)
@@ -23,7 +23,7 @@ def exactly(monkeypatch):
 
 @pytest.fixture
 def launches(monkeypatch):
-    "How often kernel 17 did a whole layer."
+    "How often kernel 17 computed a whole layer."
     found, launch = [], torch_ops.fused_layer
     def note(*args):
         found.append(args)

@@ -1,6 +1,6 @@
-"""Kernels that look wrong and are right, and others that look right and are wrong.
+"""Kernels that look wrong but are right, and kernels that look right but are wrong.
 
-The strict simulator must tell them apart, and compute-sanitizer is asked, too (`make gpu STAGE=check`):
+The strict simulator must tell them apart, and compute-sanitizer is tried too (`make gpu STAGE=check`):
 `tricky.py TIMES NAME…` runs them on a GPU, and prints in how many runs the result was wrong."""
 import sys
 

@@ -1,4 +1,4 @@
-"""What a tricky kernel comes with, and the decorators that put it into a table."""
+"""The data of a tricky kernel, and the decorators that add it to a table."""
 from typing import NamedTuple
 
 import numpy as np
@@ -11,18 +11,18 @@ class Case(NamedTuple):
     kernel: object
     grid: int
     block: int
-    args: object          # function without arguments → the arrays and numbers, new ones
-    expected: object      # function of them, as they were → what the last one must hold
+    args: object          # function without arguments → fresh arrays and numbers
+    expected: object      # function of the originals → expected contents of the last one
     dynamic: int = 0      # bytes of shared memory
-    sorted: bool = False  # are the results in any order?
+    sorted: bool = False  # may the results be in any order?
     kind: str = ""
-    says: str = ""        # of a wrong one: what the simulator says, a regular expression
-    alarms: str = ""      # of a right one: the tool of compute-sanitizer that does not know what it does
+    says: str = ""        # for a wrong one: the simulator's message, a regular expression
+    alarms: str = ""      # for a right one: the compute-sanitizer tool that reports a false alarm
 
     def launch(self): return self.kernel[self.grid, self.block, 0, self.dynamic]
 
     def is_right(self, before, after):
-        "Is that what the last array should hold?"
+        "Are these the expected contents of the last array?"
         arrange = np.sort if self.sorted else np.asarray
         return np.array_equal(arrange(self.expected(*before)), arrange(after))
 
@@ -48,8 +48,8 @@ def counted(*shape): return lambda: (zeros(*shape, dtype=np.int32),)
 
 
 def broken(kind, says, *case, as_it_is=None, alarms="", **variants):
-    """Keep what a factory makes with each of these arguments: it is wrong. What it makes without any is
-    right, if it has a name for that."""
+    """Register a factory's result for each of these arguments: it is wrong. Its result without arguments is
+    right, if a name is given."""
     def keep(factory):
         def named(name, **options):
             kernel = factory(**options)

@@ -1,4 +1,4 @@
-"A table of kernels and nothing else: each is right as it is, and wrong without one of its parts."
+"A table of kernels and nothing else: each one is right as is, and wrong without one of its parts."
 import numpy as np
 from numba import cuda, float32, int32
 
@@ -97,7 +97,7 @@ def reversed_in_place(barrier=True):
 
 @broken("race within a block", RACE + r"x\[", 1, 64, lambda: (numbers(64),),
         lambda x: np.convolve(np.convolve(x, [1, 1])[:-1], [1, 1])[:-1],
-        as_it_is="neighbours_in_place", without_the_first_barrier=dict(first=False),
+        as_it_is="neighbors_in_place", without_the_first_barrier=dict(first=False),
         without_the_second_barrier=dict(second=False))
 def neighbours(first=True, second=True):
     @cuda.jit
@@ -114,7 +114,7 @@ def neighbours(first=True, second=True):
 
 @broken("race within a block", RACE + "tile", 1, 64, lambda: (numbers(64), zeros(64)),
         lambda x, out: np.r_[out[:32], x[:32]],
-        as_it_is="a_flag_in_shared_memory", alarms="racecheck",  # it knows barriers, and no flags
+        as_it_is="a_flag_in_shared_memory", alarms="racecheck",  # it understands barriers, but not flags
         without_the_writers_fence=dict(fence=False), without_the_readers_fence=dict(reader_fence=False))
 def a_flag_in_a_block(fence=True, reader_fence=True):
     @cuda.jit

@@ -1,6 +1,6 @@
-"A table of kernels and nothing else: those that look wrong and are right."
+"A table of kernels and nothing else: those that look wrong but are right."
 import numpy as np
-from numba_matmul.ptx.hopper import bar_sync  # before numba: it chooses between the GPU and the simulator
+from numba_matmul.ptx.hopper import bar_sync  # before numba: this chooses between the GPU and the simulator
 from numba import cuda, float32, float64, int32
 
 from tricky_cases import FULL, counted, numbers, one_in_one_out, right, whole, zeros

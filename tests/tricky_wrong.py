@@ -1,4 +1,4 @@
-"A table of kernels and nothing else: those that look right and are wrong. Most lack a part of a right one."
+"A table of kernels and nothing else: those that look right but are wrong. Most lack a part of a right one."
 import numpy as np
 from numba import cuda, float32, float64
 
@@ -50,7 +50,7 @@ def the_last_block_adds_up(fence=True, reader_fence=True, late=False):
     return kernel
 
 
-@wrong("waits for ever", "wait for what never comes", 2, 1, lambda: (zeros(1, dtype=np.int32), zeros(1)))
+@wrong("waits for ever", "something that never happens", 2, 1, lambda: (zeros(1, dtype=np.int32), zeros(1)))
 @cuda.jit
 def a_lock_that_is_not_given_back(lock, out):
     while cuda.atomic.cas(lock, 0, 0, 1) != 0: pass
@@ -58,14 +58,14 @@ def a_lock_that_is_not_given_back(lock, out):
     out[0] += 1
 
 
-@wrong("waits for ever", "wait for what never comes", 2, 32, lambda: (zeros(1, dtype=np.int32),))
+@wrong("waits for ever", "something that never happens", 2, 32, lambda: (zeros(1, dtype=np.int32),))
 @cuda.jit
 def a_flag_that_nobody_sets(flag):
     if cuda.blockIdx.x == 1 and cuda.threadIdx.x == 0:
         while cuda.atomic.add(flag, 0, 0) == 0: pass
 
 
-@wrong("waits for ever", "grid's barrier is not reached by all", 4, 32, lambda: (numbers(128),))
+@wrong("waits for ever", "not all threads reach the grid's barrier", 4, 32, lambda: (numbers(128),))
 @cuda.jit
 def a_barrier_of_the_grid_in_one_block(x):
     if cuda.blockIdx.x < 2: cuda.cg.this_grid().sync()
@@ -174,7 +174,7 @@ def a_lane_names_others_only(x, out):
     out[i] = cuda.shfl_sync(0xFFFF, x[i], 3)
 
 
-@wrong("masks", "different lines|not reached by all", 1, 32, one_in_one_out(32))
+@wrong("masks", "different lines|not all threads reach", 1, 32, one_in_one_out(32))
 @cuda.jit
 def all_lanes_are_named_in_two_branches(x, out):
     i = cuda.threadIdx.x
@@ -183,7 +183,7 @@ def all_lanes_are_named_in_two_branches(x, out):
         out[i] = cuda.shfl_sync(FULL, x[i], 30)
 
 
-@wrong("masks", "swap values at different lines", 1, 32, one_in_one_out(32))
+@wrong("masks", "exchange values at different lines", 1, 32, one_in_one_out(32))
 @cuda.jit
 def all_lanes_are_named_in_one_branch(x, out):
     i = cuda.threadIdx.x

@@ -1,11 +1,11 @@
-"""Compare what the microscope predicts with what Nsight Compute counts: `make gpu STAGE=ncu`.
+"""Compare the microscope's predictions with Nsight Compute's counts: `make gpu STAGE=ncu`.
 
-Both go to the result card. The kernels of the ladder, or those whose numbers are given, and kernels made for
-one access each."""
+Both go to the result card. Covers the kernels of the ladder, or the ones with the given numbers, and kernels
+made for one access each."""
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
 import numpy as np
 import torch
 from numba import config, cuda, float32, uint32, uint64
@@ -22,13 +22,13 @@ from numba_matmul.gemm.limits import with_shared_memory
 from numba_matmul.bench.timing import progress
 from numba_matmul.ptx.core import load2, load4, store2, store4
 
-REPEAT = 64            # so that the accesses in question are what the kernel mostly does
+REPEAT = 64            # so that the accesses in question dominate the kernel
 NUMBERS = 32 * LINE // WORD  # that the kernels made here may read
 HAS_COPIES = not config.ENABLE_CUDASIM and cuda.get_current_device().compute_capability >= (8, 0)
 
 
 def named(kernel, name):
-    "A kernel that Nsight Compute shows under a name of its own."
+    "A kernel that Nsight Compute shows under its own name."
     kernel.__name__ = kernel.__qualname__ = name
     return cuda.jit(kernel)
 
@@ -50,7 +50,7 @@ def strided_kernel(stride):
 
 
 def wide_kernel(width):
-    "A warp stores and loads `width` neighbouring words with one access a lane."
+    "A warp stores and loads `width` adjacent words per lane in one access."
     words = 32 * width
     def kernel(x, out):
         tile = cuda.shared.array(words, float32, alignment=16)
@@ -74,7 +74,7 @@ def wide_kernel(width):
 
 
 def broadcast_kernel(width):
-    "All lanes of a warp load the same `width` neighbouring words with one access."
+    "All lanes of a warp load the same `width` adjacent words in one access."
     words = 4 * REPEAT
     def kernel(x, out):
         tile = cuda.shared.array(words, float32, alignment=16)
@@ -96,8 +96,9 @@ def broadcast_kernel(width):
 
 
 def copy_kernel(lines, width, row):
-    """A warp copies asynchronously, `width` words per lane, from as many `lines` of global memory, and turns
-    what it copies over: neighbours on a line go to rows of `row` words. Row 0: they stay neighbours."""
+    """A warp copies asynchronously, `width` words per lane, from `lines` different lines of global memory,
+    and transposes the copy: words adjacent on a line go to rows of `row` words. Row 0: they stay
+    adjacent."""
     across, name = uint32(32 // lines), f"copy_{width}_words_{lines}_lines_{row}"
     def kernel(x, out):
         tile = cuda.shared.array(8192, float32, alignment=16)
@@ -115,8 +116,8 @@ def copy_kernel(lines, width, row):
 
 
 def copy_rows_kernel(lanes, row, swizzled):
-    """A warp copies 512 neighbouring bytes, 16 a lane: to rows of `lanes` pieces that begin `row` words
-    apart, plain or swizzled."""
+    """A warp copies 512 adjacent bytes, 16 per lane: to rows of `lanes` pieces that start `row` words apart,
+    plain or swizzled."""
     name = f"copy_{lanes}_pieces_to_rows_{row}{'_swizzled' * swizzled}"
     def kernel(x, out):
         tile = cuda.shared.array(2048, float32, alignment=128)
@@ -144,7 +145,7 @@ MADE = {kernel.py_func.__name__.removesuffix("_kernel"): kernel
 
 
 def launch_all(numbers):
-    "Launch these kernels of the ladder, and those made here, once each, for the profiler."
+    "Launch these kernels of the ladder and the ones made here, once each, for the profiler."
     m, n, k = SHAPE
     a, b = torch.randn(m, k, device="cuda"), torch.randn(k, n, device="cuda")
     for number in numbers:
@@ -155,7 +156,7 @@ def launch_all(numbers):
 
 
 def predicted(name):
-    "Sectors and wavefronts of one launch, by the microscope."
+    "Sectors and wavefronts of one launch, according to the microscope."
     if name in MADE:
         x = np.random.randn(NUMBERS).astype(np.float32)
         return microscope(MADE[name][1, 32], x, np.zeros(32, np.float32)).totals()
@@ -163,8 +164,8 @@ def predicted(name):
 
 
 def from_driver(number):
-    """Registers of a ladder's kernel and its blocks on a multiprocessor: by the compiler tool, and by the
-    driver."""
+    """Registers of a kernel on the ladder and its blocks per multiprocessor: according to the compiler tool,
+    and to the driver."""
     fn = KERNELS[number].fn
     launch, code = launch_of(fn, SHAPE), machine_code(fn, target=gpu_target(), shape=SHAPE)
     threads = int(np.prod(launch.block))
@@ -181,7 +182,7 @@ def from_driver(number):
 
 def main(numbers):
     need_gpu("STAGE=ncu")
-    # what the TMA moves is in none of the counters
+    # the counters don't include what the TMA moves
     copying = [number for number in numbers if not KERNELS[number].uses_tma]
     kernels = [*copying, *MADE]
     names = [KERNELS[kernel].name if kernel in KERNELS else kernel for kernel in kernels]
@@ -194,7 +195,7 @@ def main(numbers):
     for name, total in zip(names, totals):
         for metric, value in total.items():
             counter = metrics[metric]
-            if name in MADE and counter.startswith("global"): continue  # too few to mean anything
+            if name in MADE and counter.startswith("global"): continue  # too few to be meaningful
             row = dict(kernel=name, counter=counter, predicted=int(value),
                        counted=int(counted[f"{name}_kernel"][counter]))
             rows.append(row)

@@ -1,12 +1,12 @@
-"""Check every kernel on this GPU: `make gpu STAGE=check`. Only some kernels or parts, and then for the screen
-alone: `KERNELS="15 16"`, `PARTS="new_threads large"`.
+"""Check every kernel on this GPU: `make gpu STAGE=check`. Only some kernels or parts, without writing a
+card: `KERNELS="15 16"`, `PARTS="new_threads large"`.
 
-First each PTX instruction, on the same random operands here and in the simulator. Then threads that call a
-kernel or an operator before anything else; random sizes, views at odd addresses, guard bands around C that
-must stay untouched; many launches of the kernels whose warps work at their own pace; launches that overlap,
-in streams, threads and graphs; matrices of more than 2³² elements; and compute-sanitizer, also of small
-kernels that are right or wrong in ways hard to see. Each of these parts takes a few minutes at most and is
-kept when it has passed, so a check that was interrupted goes on where it was. The counts go to the result
+First come the PTX instructions, on the same random operands here and in the simulator. Then threads that call
+a kernel or an operator before anything else; random sizes, views at odd addresses, guard bands around C that
+must stay untouched; many launches of the kernels whose warps run at their own pace; launches that overlap, in
+streams, threads and graphs; matrices of more than 2³² elements; and compute-sanitizer, which also runs on
+small kernels that are correct or incorrect in subtle ways. Each part takes a few minutes at most, and is
+saved once it passes, so an interrupted check continues where it stopped. The counts go to the result
 card."""
 import ast
 import hashlib
@@ -23,7 +23,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
-import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
 import torch
 
 from numba_matmul import torch_ops
@@ -38,35 +38,35 @@ from numba_matmul.syntax import parsed
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT/"tests"), str(ROOT/"tools")]
-import instructions  # noqa: E402  tests and tools are no packages
+import instructions  # noqa: E402  tests and tools aren't packages
 import overlapping  # noqa: E402
 import tricky  # noqa: E402
 
-GUARD, GUARD_VALUE = 64, 12288.0  # one that bfloat16 has, too
+GUARD, GUARD_VALUE = 64, 12288.0  # representable in bfloat16
 CASES = 1000  # over all kernels
 REPEATS, REPEATED = 100, ((300, 520, 1000), (1024, 1024, 1024), (2048, 2048, 2048), (4096, 4096, 4096))
 TOOLS = "memcheck", "racecheck", "initcheck", "synccheck"
 SANITIZED = (256, 256, 128), (37, 36, 40)  # m, n, k: one that fits all tiles, and one that fits none
-PIECE = 2**28  # elements of a matrix that are compared at once: in float64, and again without sign, 4 GB
-PATIENCE = 90  # seconds for a tool and a product
-TRICKY_PATIENCE = 25  # seconds for small kernels; a wrong one may wait without end
-STATE = ROOT/"profiles"/"check.json"  # the parts that have ended
-# m, n, k: blocks share tiles, rows are not aligned; sums are long
+PIECE = 2**28  # elements of a matrix compared at once: in float64, plus their absolute values, 4 GB
+PATIENCE = 90  # seconds per tool and product
+TRICKY_PATIENCE = 25  # seconds for small kernels; a wrong one may hang
+STATE = ROOT/"profiles"/"check.json"  # the finished parts
+# m, n, k: blocks share tiles, rows are misaligned; sums are long
 OVERLAPPING = (1100, 700, 900), (300, 520, 4000)
-OPERANDS = 8  # how many times each case of an instruction gets random ones
+OPERANDS = 8  # how many sets of random operands each case of an instruction gets
 
 
 def framed(rows, columns, fill, dtype, step):
-    """A matrix inside a larger buffer, at a random offset of `step` elements: the buffer, the matrix, and its
-    first element's place."""
+    """A matrix inside a larger buffer, at a random offset of `step` elements: the buffer, the matrix, and the
+    position of its first element."""
     first = GUARD + random.randrange(0, 9, step)
     buffer = torch.full((first + rows * columns + GUARD,), fill, device="cuda", dtype=dtype)
     return buffer, buffer[first:first + rows * columns].view(rows, columns), first
 
 
 def random_case(kernel):
-    """One random product: sizes, factors, kind of array, addresses. Returns what it was; raises
-    `AssertionError` if it is wrong."""
+    """One random product: sizes, factors, kind of array, addresses. Returns a description; raises
+    `AssertionError` if the result is wrong."""
     m, n, k = (random.choice((random.randrange(0, 8), random.randrange(0, 150),
                               random.choice((32, 64, 128, 256, 255, 257)), random.randrange(0, 700)))
                for _ in range(3))
@@ -82,7 +82,7 @@ def random_case(kernel):
     for x in (a, b, c): x.normal_()
     if beta == 0: c.fill_(torch.nan)
     if alpha == 0: a.fill_(torch.nan)
-    # parts can't carry it
+    # the parts can't represent it
     if kernel.number == 19 and min(m, k) and random.random() < 0.25: a[0, k // 2] = 1e-30
     before = c.clone()
     arrays = overlapping.numba_arrays((a, b, c)) if random.random() < 0.5 and min(m, n, k) else (a, b, c)
@@ -95,7 +95,7 @@ def random_case(kernel):
 
 
 def in_any_way(kernel, arrays, k):
-    "Arrays and call of kernel 19: with any tile or none, with sums in parts, or with B split ahead."
+    "Arrays and call of kernel 19: with any tile or none, with split sums, or with B split in advance."
     a, b, c = arrays
     if random.random() < 0.25: b = split(b)
     tile = random.choice((None, LARGE, SMALL_ROWS))
@@ -104,15 +104,15 @@ def in_any_way(kernel, arrays, k):
 
 
 def many_launches(kernel, m, n, k):
-    "The same product a hundred times, each time of new matrices into an array of NaN."
+    "The same product a hundred times, each time with new matrices and an output full of NaN."
     for _ in range(REPEATS):
         a, b, c = overlapping.matrices(kernel, m, n, k)
         assert_matmul_correct(a, b, kernel(a, b, c))
 
 
 def large_case(kernel, m, n, k):
-    """A product in which a matrix has more than 2³² elements, or the grid is wider than 65,535 blocks;
-    compared in pieces."""
+    """A product with a matrix of more than 2³² elements, or a grid wider than 65,535 blocks; compared in
+    pieces."""
     if not kernel.pads or random.random() < 0.5: m, n, k = kernel.fitted(m, n, k)
     dtype = getattr(torch, kernel.dtype)
     a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
@@ -127,8 +127,8 @@ def large_case(kernel, m, n, k):
 
 
 def sanitized(tool, program, patience=PATIENCE):
-    """Number of errors that a tool of compute-sanitizer finds in a run of a program; None if it gives no
-    answer. And what was printed, and whether the program came to its end."""
+    """The number of errors a compute-sanitizer tool finds in a run of a program; None if it doesn't answer.
+    Also what was printed, and whether the program finished."""
     command = ["compute-sanitizer", "--tool", tool, "--report-api-errors", "no", sys.executable, *program]
     try: run = subprocess.run(command, capture_output=True, text=True, timeout=patience)
     except subprocess.TimeoutExpired: return None, "", False
@@ -150,14 +150,14 @@ def sanitize(kernel, shape):
 
 
 def find_tricky(*names):
-    """What is found of small kernels on this GPU: in how many runs the result is wrong, and how many errors
-    each tool of compute-sanitizer counts. None: it did not come to its end."""
+    """The findings on small kernels on this GPU: in how many runs the result is wrong, and how many errors
+    each compute-sanitizer tool counts. None: it didn't finish."""
     program = [tricky.__file__, str(overlapping.TIMES), *names]
     found = dict.fromkeys(("wrong results", *TOOLS))
     try:
         done = subprocess.run([sys.executable, *program], capture_output=True, text=True,
                               timeout=TRICKY_PATIENCE)
-    except subprocess.TimeoutExpired: return found  # nor would it under a tool
+    except subprocess.TimeoutExpired: return found  # it wouldn't under a tool either
     if not done.returncode: found["wrong results"] = int(done.stdout)
     if shutil.which("compute-sanitizer"):
         for tool in TOOLS: found[tool], _, _ = sanitized(tool, program, PATIENCE)
@@ -166,14 +166,14 @@ def find_tricky(*names):
 
 def once(number, m, n, k):
     "One product, for compute-sanitizer."
-    # C is full of NaN: initcheck doesn't see what the TMA stores, and would take C for unwritten
+    # C is full of NaN: initcheck doesn't see the TMA's stores, and would report C as unwritten
     a, b, c = overlapping.matrices(KERNELS[number], m, n, k)
     assert_matmul_correct(a, b, overlapping.by_itself(KERNELS[number])(a, b, c))
 
 
 def agree(case, key, *seeds):
-    """The same random operands to the kernel of a case, on this GPU and in the simulator, each in a child:
-    one that waits without end is ended."""
+    """Runs the kernel of a case on the same random operands, on this GPU and in the simulator, each in a
+    child: one that hangs is ended."""
     for seed in seeds:
         found, simulated = (in_child(fn, key, seed, simulator=simulator, keep=True, timeout=PATIENCE)
                             for fn, simulator in ((instructions.run_on_gpu, False), (instructions.run, True)))
@@ -182,7 +182,7 @@ def agree(case, key, *seeds):
 
 
 def outcome(runs):
-    "How many runs (function, kernel or name, shape) there were, and what went wrong in which."
+    "The number of runs (function, kernel or name, shape), and their failures."
     failed = []
     for fn, kernel, shape in runs:
         try: fn(kernel, *shape)
@@ -214,7 +214,7 @@ def random_cases(kernel, count, seed):
 
 
 def random_part(kernels):
-    "Several kernels at the same time, each in a child, for most of the time is the compiler's."
+    "Several kernels at the same time, each in a child, because most of the time is spent compiling."
     def cases(kernel, seed):
         try:
             return in_child(random_cases, kernel, -(-CASES // len(kernels)), seed, simulator=False, keep=True,
@@ -265,8 +265,7 @@ def sanitizer_part(kernels):
 
 
 def tricky_part(kernels):
-    """Of the small kernels that are right nothing may be found; what is found of the wrong ones goes to the
-    card."""
+    "Nothing may be found in the correct small kernels; findings on the wrong ones go to the card."
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = dict(zip(tricky.WRONG, progress(pool.map(find_tricky, tricky.WRONG), "wrong kernels")))
     of_right = find_tricky(*(name for name, case in tricky.RIGHT.items() if not case.alarms))
@@ -281,7 +280,7 @@ PARTS = dict(instructions=instructions_part, new_threads=new_threads_part, rando
 
 
 def code_in(path):
-    "What a module does, as text: its syntax tree without docstrings."
+    "A module's code as text: its syntax tree without docstrings."
     tree, documented = parsed(path.read_text(encoding="utf-8")), (ast.Module, ast.ClassDef, ast.FunctionDef)
     for node in ast.walk(tree):
         if isinstance(node, documented) and ast.get_docstring(node) is not None: del node.body[0]
@@ -289,8 +288,7 @@ def code_in(path):
 
 
 def what_is_checked():
-    """The GPU and the code that is loaded here: parts that were checked before count only if these are the
-    same."""
+    "The GPU and the code loaded here: parts checked before count only if these are the same."
     code = hashlib.sha256()
     loaded = sorted(Path(module.__file__) for name, module in sys.modules.items()
                     if name.startswith(("numba_matmul", "instruction", "tricky")))  # the last two: tests/
@@ -299,7 +297,7 @@ def what_is_checked():
 
 
 def ended_parts():
-    "The parts that have ended before, of this code on this GPU."
+    "The parts finished earlier, for this code on this GPU."
     try: state = json.loads(STATE.read_text(encoding="utf-8"))
     except (OSError, ValueError): return {}
     return state["parts"] if state.get("of") == what_is_checked() else {}
@@ -322,11 +320,11 @@ def main(wanted):
         print(f"{name}: {ended[name]['runs']} runs, {len(ended[name]['failed'])} failed, "
               f"{ended[name]['seconds']} s")
         print(*ended[name]["failed"], sep="\n")
-        if wanted or ended[name]["failed"]: continue  # what has failed is checked again
+        if wanted or ended[name]["failed"]: continue  # failed parts are checked again
         STATE.parent.mkdir(exist_ok=True)
         passed = {name: part for name, part in ended.items() if not part["failed"]}
         write_whole(STATE, json.dumps(dict(of=what_is_checked(), parts=passed)))
-    # Only a whole check without a failure reaches the card.
+    # Only a complete check without failures goes to the card.
     failed = [x for part in ended.values() for x in part["failed"]]
     tools = ended.get("sanitizer", dict(errors={}, no_answer=[]))
     runs = {name: part["runs"] for name, part in ended.items()}

@@ -1,21 +1,21 @@
-"""Test one lesson alone: `make lesson N=05`. Its notebook runs; its kernel takes every path, is tried with
-many tiles, and is compiled; all solutions and mistakes of its exercises are judged."""
+"""Test a single lesson: `make lesson N=05`. Runs its notebook; takes every path of its kernel, tries it with
+many tiles, and compiles it; judges all solutions and mistakes of its exercises."""
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
-from numba_matmul.exercise import exercises, variants  # noqa: E402  of this project, wherever it is called from
+from numba_matmul.exercise import exercises, variants  # noqa: E402  this project's, from any folder
 from numba_matmul.registry import KERNELS  # noqa: E402
 
-# The files whose tests have a lesson's or a kernel's name.
+# The files whose tests are named after a lesson or a kernel.
 FILES = ("notebooks", "paths", "kernels", "refused", "machine_code", "generated", "start",
          "exercises")
 
 
 def lesson_of(wanted):
-    "The name of the lesson's notebook. It ends with a line if there is none."
+    "The name of the lesson's notebook. Exits with a message if there is none."
     names = sorted(path.stem for path in (ROOT/"nbs").glob("*.ipynb"))
     def called(name):
         number, _, idea = name.partition("_")

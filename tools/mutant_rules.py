@@ -1,4 +1,4 @@
-"""Which mistakes are planted: by rules over the syntax trees of the kernels' modules, and by hand. See
+"""Which mistakes are planted: some by rules over the syntax trees of the kernels' modules, some by hand. See
 tools/mutants.py."""
 import ast
 import hashlib
@@ -19,9 +19,9 @@ class Mutant(NamedTuple):
     module: str  # dotted name
     rule: str
     line: int
-    start: int   # bytes of the source
+    start: int   # bytes in the source
     end: int
-    new: str     # what stands there instead
+    new: str     # the replacement
 
     @property
     def source(self): return source_of(self.module)
@@ -33,7 +33,7 @@ class Mutant(NamedTuple):
 
     @property
     def change(self):
-        "The line, and what is changed in it: how the tables in mutants_by_hand know a mutant."
+        "The line and its change: the key of a mutant in the tables of mutants_by_hand."
         old = self.source[self.start:self.end].decode()
         line = self.source[:self.start].rpartition(b"\n")[2].decode() + old
         line += self.source[self.end:].partition(b"\n")[0].decode()
@@ -56,7 +56,7 @@ def source_of(module): return path_of(module).read_bytes()
 def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 
 
-# Not mutated: searches, estimates of time, what runs on a GPU alone, what only refuses, and texts of errors.
+# Not mutated: searches, time estimates, code that only runs on a GPU or only refuses, and error messages.
 LEFT_OUT = set("""
     _view _external launch_stream _workspace span _Memory allow_shared_memory _allow_before _set_cooperative
     cooperative ask_driver _map_words TensorMapWords PackedLaunch PackedPlan _of_driver _launch _move_map
@@ -88,11 +88,11 @@ OPERATORS = {ast.Add: "-", ast.Sub: "+", ast.Mult: "+", ast.FloorDiv: "%", ast.M
              ast.LShift: ">>", ast.RShift: "<<", ast.BitAnd: "|"}
 
 
-CONSTANTS = "OF_A", "OF_B", "NEXT_A", "NEXT_B", "BOX", "ROW", "BK", "MAX_GRID_Y"  # that are mutated
+CONSTANTS = "OF_A", "OF_B", "NEXT_A", "NEXT_B", "BOX", "ROW", "BK", "MAX_GRID_Y"  # the ones to mutate
 
 
 class Rules(ast.NodeVisitor):
-    "Finds what can be changed in a module."
+    "Finds the possible changes in a module."
     def __init__(self, module):
         self.module, self.found, self.names = module, [], set()
         self.text = path_of(module).read_bytes()
@@ -100,7 +100,7 @@ class Rules(ast.NodeVisitor):
         for line in self.text.splitlines(True): self.starts.append(self.starts[-1] + len(line))
         tree = ast.parse(self.text)
         for node in tree.body:
-            # a lesson's, for sizes that fit
+            # a lesson's kernel for sizes that fit
             short = getattr(node, "name", "").startswith(("short_", "start_", "ldmatrix_x4", "place"))
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not short: self.visit(node)
             elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in CONSTANTS:
@@ -232,25 +232,25 @@ class Rules(ast.NodeVisitor):
 
 @cache
 def all_mutants():
-    "Every mistake that the rules make, each once."
+    "Every mistake the rules make, each once."
     found = [mutant for module in MODULES for mutant in Rules(module).found]
     return tuple({(mutant.module, mutant.start, mutant.end, mutant.new): mutant for mutant in found}.values())
 
 
 def is_python(mutant):
-    "Can it be compiled?"
+    "Does it compile?"
     try: return bool(ast.parse(mutant.mutated))
     except SyntaxError: return False
 
 
 @cache
 def hand_made():
-    "Those of mutants_by_hand. A text that is not there exactly once is an error."
+    "The mutants of mutants_by_hand. A text that doesn't occur exactly once is an error."
     found = []
     for module, old, new, _ in BY_HAND:
         module, text = f"numba_matmul.{module}", path_of(f"numba_matmul.{module}").read_bytes()
         if text.count(old.encode()) != 1:
-            sys.exit(f"mutants_by_hand: {module} has {text.count(old.encode())} times {old!r}")
+            sys.exit(f"mutants_by_hand: {module} has {text.count(old.encode())} occurrences of {old!r}")
         start = text.index(old.encode())
         found.append(Mutant(module, "by hand", text[:start].count(b"\n") + 1, start,
                             start + len(old.encode()), new))
@@ -258,7 +258,7 @@ def hand_made():
 
 
 def sample(count):
-    "So many of the rules' mutants, chosen by hash: of each module and rule in turn."
+    "This many of the rules' mutants, chosen by hash, from each module and rule in turn."
     cells = {}
     for mutant in sorted(all_mutants(), key=lambda mutant: mutant.hash):
         cells.setdefault((mutant.module, mutant.rule), []).append(mutant)
@@ -268,5 +268,5 @@ def sample(count):
 
 
 def listed(mutant):
-    "Why it cannot be found: that it changes nothing, or that only a GPU can see it."
+    "Why it can't be found: it changes nothing, or only a GPU can see it."
     return EXCUSED.get((mutant.module.removeprefix("numba_matmul."), *mutant.change))

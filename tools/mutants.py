@@ -1,6 +1,6 @@
-"""Plant mistakes into the kernels, one at a time: does a check find each, without a GPU? `make mutants`.
+"""Plant mistakes into the kernels, one at a time: does a check find each one, without a GPU? `make mutants`.
 
-Each mistake of `mutant_rules` runs in a forked child that has everything loaded but the module with the
+Each mistake from `mutant_rules` runs in a forked child that has everything loaded except the module with the
 mistake and those that import it."""
 import argparse
 import ast
@@ -24,11 +24,11 @@ import numpy as np
 from mutant_rules import KERNELS, PACKAGE, ROOT, all_mutants, hand_made, listed, path_of, sample
 from mutants_by_hand import EXCUSED
 
-LIMIT = 15  # seconds for a path: one that takes longer never ends
+LIMIT = 15  # seconds per path: one that takes longer counts as hung
 
 
 class Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    "Loads one module from a text of its own."
+    "Loads one module from a given text."
     def __init__(self, module, text): self.module, self.text = module, text
     def find_spec(self, name, path=None, target=None):
         if name == self.module:
@@ -41,7 +41,7 @@ class Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @cache
 def importers():
-    "Module → those that import it, directly or not."
+    "Module → those that import it, directly or indirectly."
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
              if path.name not in ("__init__.py", "_modidx.py")}
     direct = {}
@@ -60,7 +60,7 @@ def importers():
 
 
 def plant(module, text):
-    "Load the package's modules anew that see this one, with this text for it."
+    "Reload the package's modules that use this one, with this text for it."
     for name in importers()[module] | {module}:
         if loaded := sys.modules.pop(name, None):
             parent, _, last = name.rpartition(".")
@@ -70,7 +70,7 @@ def plant(module, text):
 
 
 def kernels_of(module):
-    """The modules of the kernels that a mistake in this module may reach: its own, those that import it, all
+    """The modules of the kernels that a mistake in this module may affect: its own, those that import it, all
     others."""
     reached = (importers()[module] | {module}) & set(KERNELS)
     short = module.rpartition(".")[2]
@@ -80,7 +80,7 @@ def kernels_of(module):
 
 
 def in_order(kernel):
-    "Its paths, those first that find most."
+    "Its paths, the most effective first."
     def key(path):
         return (not path.options and kernel.tiles is not None, "mnk" not in path.name,
                 np.prod(np.maximum(path.shape, 1)))
@@ -94,7 +94,7 @@ def judge(mutant):
         check_path = importlib.import_module("numba_matmul.bench.verify").check_path
         kernels = [importlib.import_module(name).KERNEL for name in kernels_of(mutant.module)]
     except Exception as e: return f"import: {type(e).__name__}: {e}"
-    first = 1 if mutant.module in KERNELS else len(kernels)  # the kernel of its own, or all of them by turns
+    first = 1 if mutant.module in KERNELS else len(kernels)  # its own kernel, or all of them in turn
     turns = [call for calls in zip_longest(*map(in_order, kernels[:first])) for call in calls if call]
     rest = [call for others in kernels[first:] for call in in_order(others)]
     for kernel, path in turns + rest:
@@ -105,7 +105,7 @@ def judge(mutant):
 
 
 def fork(mutant, log):
-    "Start to judge a mutant in a child; its number."
+    "Start judging a mutant in a child; returns its number."
     child = os.fork()
     if child: return child
     sys.stderr = open(os.devnull, "w")
@@ -115,7 +115,7 @@ def fork(mutant, log):
 
 
 def run(mutants, jobs):
-    "Yield (mutant, message, seconds): empty if it survives every path."
+    "Yield (mutant, message, seconds); the message is empty if it survives every path."
     with TemporaryDirectory() as folder:
         waiting, running = list(mutants)[::-1], {}
         while waiting or running:
@@ -130,14 +130,14 @@ def run(mutants, jobs):
 
 
 def load():
-    "What all children share."
+    "Load what all children share."
     sys.path.insert(0, str(ROOT))
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     import numba_matmul.bench.verify, numba_matmul.registry  # noqa: E401, F401
 
 
 def tests_find(mutant):
-    "Do the kernels' tests fail, in a copy of the project with the mistake?"
+    "Do the kernels' tests fail in a copy of the project with the mistake?"
     first = min(kernels_of(mutant.module), key=lambda name: name.rpartition(".k")[2])
     own = importlib.import_module(first).KERNEL
     from numba_matmul.registry import KERNELS as known
@@ -160,14 +160,14 @@ def tests_find(mutant):
 
 
 def table(title, key, mutants, survivors):
-    "How many of each kind there were, and how many were not found."
+    "Print how many of each kind there were, and how many weren't found."
     counts, left = Counter(map(key, mutants)), Counter(map(key, survivors))
     print(f"{title:<32} planted  not found")
     for name, count in sorted(counts.items()): print(f"  {name:<30} {count:7} {left[name]:10}")
 
 
 def whole(least):
-    "What argparse makes of a text: a number that is not too small."
+    "An argparse type: a number that isn't too small."
     def number(text):
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, {least} or more")
@@ -178,10 +178,10 @@ def whole(least):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=whole(0), default=240,
-                        help="of the mutants that the rules make; 0: all of them")
+                        help="number of mutants made by rules; 0: all of them")
     parser.add_argument("--jobs", type=whole(1), default=os.cpu_count())
     parser.add_argument("--tests", action="store_true",
-                        help="let the tests look for those that no path finds")
+                        help="let the tests look for mutants that no path finds")
     parser.add_argument("--sample", action="store_true", help="only twelve of the cheap kernels, for a test")
     parser.add_argument("--only", default="", help="part of a module's name")
     args = parser.parse_args()
@@ -189,17 +189,17 @@ def main():
     known = {(mutant.module.removeprefix("numba_matmul."), *mutant.change)
              for mutant in all_mutants() + hand_made()}
     if stale := [entry for entry in EXCUSED if entry not in known]:
-        sys.exit(f"mutants_by_hand: there is no such mutant any more: {stale}")
+        sys.exit(f"mutants_by_hand: there is no such mutant anymore: {stale}")
     chosen = list(hand_made()) if args.sample else sample(args.count or None) + list(hand_made())
     chosen = [mutant for mutant in chosen if args.only in mutant.module]
     mutants = [mutant for mutant in chosen if not listed(mutant)]
-    if not chosen: sys.exit(f"no module's name has {args.only!r} in it")
-    if not mutants: sys.exit("all that were chosen are listed as not to be found")
+    if not chosen: sys.exit(f"no module's name contains {args.only!r}")
+    if not mutants: sys.exit("all chosen mutants are listed as impossible to find")
     if args.sample:
         mutants = [mutant for mutant in sorted(mutants, key=lambda mutant: mutant.hash)
                    if mutant.module in KERNELS][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
-          f"{len(chosen) - len(mutants)} of them listed as not to be found", flush=True)
+          f"{len(chosen) - len(mutants)} of them listed as impossible to find", flush=True)
     survivors, start = [], time.monotonic()
     for mutant, message, _ in run(mutants, args.jobs):
         if message: continue

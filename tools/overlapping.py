@@ -1,5 +1,5 @@
-"""Calls that get in each other's way, for `tools/check_gpu.py`: in streams, threads and CUDA graphs at the
-same time, beside work that fills the GPU, and as the first thing that a thread does."""
+"""Calls that interfere with each other, for `tools/check_gpu.py`: in streams, threads and CUDA graphs at the
+same time, alongside work that fills the GPU, and as the first thing a thread does."""
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -7,7 +7,7 @@ from itertools import cycle, product
 from threading import Barrier
 from unittest.mock import patch
 
-import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
 import torch
 from numba import cuda
 
@@ -16,7 +16,7 @@ from numba_matmul.bench.timing import assert_matmul_correct
 from numba_matmul.gemm import limits, plan
 from numba_matmul.kernels.k19_float32_on_tensor_cores import split
 
-TIMES = 20  # that an overlap is tried
+TIMES = 20  # number of times an overlap is tried
 NEW_THREADS = 8  # at the same time
 LAYER = 304, 520, 1000  # m, n, k: kernel 17 takes a transposed view, and a bias
 
@@ -29,7 +29,7 @@ def matrices(kernel, m, n, k):
 
 
 def captured(kernel, a, b, c, stream, called_before=True):
-    "A CUDA graph of one product; if it was not called before with these matrices, then with others."
+    "A CUDA graph of one product; if it wasn't called with these matrices before, then with others."
     before = (a, b, c) if called_before else matrices(kernel, a.shape[0], b.shape[1], b.shape[0])
     with torch.cuda.stream(stream): kernel(*before)  # compiles
     stream.synchronize()
@@ -67,7 +67,7 @@ def threads(kernel, shape):
 
 
 def busy(kernel, shape):
-    "Beside another product that fills the GPU, so that blocks come late and in any order."
+    "Alongside another product that fills the GPU, so that blocks start late and in any order."
     other, x = torch.cuda.Stream(), torch.randn(4096, 4096, device="cuda")
     with torch.cuda.stream(other):
         for _ in range(TIMES): x @ x
@@ -77,7 +77,7 @@ def busy(kernel, shape):
 
 
 def memory_again(kernel, shape):
-    "While a launch waits for its turn, others ask for memory and fill it: its temporaries must stay."
+    "While a launch waits for its turn, others allocate memory and fill it: its temporaries must survive."
     stream, others = torch.cuda.Stream(), [torch.cuda.Stream() for _ in range(2)]
     case = matrices(kernel, *shape)
     for given, on in (case, stream), (numba_arrays(case), torch.cuda.default_stream()):
@@ -95,7 +95,7 @@ def memory_again(kernel, shape):
 
 
 def in_new_threads(calls):
-    "What functions return that are called at the same time, each in a thread that has done nothing before."
+    "The results of functions called at the same time, each in a fresh thread."
     start = Barrier(len(calls))
     def work(call):
         start.wait()  # so that no thread gets two of them
@@ -108,8 +108,8 @@ def numba_arrays(case):
 
 
 def kernel_first(kernel, shape):
-    """The first thing that threads do is to call a kernel: with tensors and with Numba's arrays, some without
-    C; with plans that this thread has made for other matrices, and without."""
+    """The first thing threads do is call a kernel: with tensors and with Numba's arrays, some without C; with
+    plans made by this thread for other matrices, and without."""
     for given, planned in product((list, numba_arrays), (True, False)):
         plan.forget_plans()
         cases = [matrices(kernel, *shape) for _ in range(NEW_THREADS)]
@@ -122,13 +122,13 @@ def kernel_first(kernel, shape):
 
 
 def with_gradients(a, b):
-    "A product, and gradients of its factors."
+    "A product, and the gradients of its operands."
     c = torch_ops.matmul(a, b)
     c.backward(torch.ones_like(c))
     return c
 
 
-OPERATORS = {  # A, B, their transposes as they lie in memory, and a bias → A·B, or with the bias
+OPERATORS = {  # A, B, their transposes as stored in memory, and a bias → A·B, or with the bias
     "matmul": lambda a, b, at, bt, bias: torch_ops.matmul(a, b),
     "matmul of a transposed view": lambda a, b, at, bt, bias: torch_ops.matmul(at.t(), b),
     "linear": lambda a, b, at, bt, bias: torch_ops.linear(a, bt),
@@ -157,7 +157,7 @@ def operator_first(name, dtype):
 
 
 def new_matrices(kernel, shape):
-    """Products of matrices that are new at each call, in two streams at the same time: a launch takes its
+    """Products of matrices that are new in each call, in two streams at the same time: a launch carries its
     tensor maps along."""
     streams, cases = [torch.cuda.Stream() for _ in range(2)], [matrices(kernel, *shape) for _ in range(TIMES)]
     torch.cuda.synchronize()
@@ -168,7 +168,7 @@ def new_matrices(kernel, shape):
 
 
 def used_workspace(kernel, shape):
-    """Flags and sums of kernel 14 lie where something else lay before; flags are down again at its end, as a
+    """Kernel 14's flags and sums are where something else was before; the flags are cleared at the end, as a
     CUDA graph needs."""
     used, workspace_of = [], plan.workspace_of
     def note(stream, size):
@@ -182,7 +182,7 @@ def used_workspace(kernel, shape):
             assert_matmul_correct(a, b, c)
             packed, = plan._PLANS.values()
             flags = used[-1][packed.offsets[-1]:].view(torch.int64)[:limits.sm_count()]
-            assert not flags.any(), "a flag is still up"
+            assert not flags.any(), "a flag is still set"
     assert len(used) == TIMES
 
 
@@ -202,13 +202,13 @@ def same_bits(kernel, shape):
 # Kernel 19
 
 def by_itself(kernel):
-    "The kernel, with a tile where it would leave small matrices to another one."
+    "The kernel, with a tile in cases where it would leave small matrices to another kernel."
     if kernel.number != 19: return kernel
     return replace(kernel, fn=partial(kernel.fn, tile=kernel.tiles.tile))
 
 
 def changed_numbers(kernel, shape):
-    "A graph is replayed with numbers that parts carry, and with some that they don't."
+    "A graph is replayed with numbers that the parts can represent, and with some that they can't."
     stream, declined = torch.cuda.Stream(), torch.full((1,), 7, device="cuda", dtype=torch.int32)
     a, b, c = matrices(kernel, *shape)
     graph = captured(partial(kernel, declined=declined), a, b, c, stream)
@@ -222,8 +222,8 @@ def changed_numbers(kernel, shape):
 
 
 def split_ahead(kernel, shape):
-    """B is split ahead, in a stream and in a graph, and others ask for memory once its parts are freed: the
-    bits are those of the product that splits it."""
+    """B is split in advance, in a stream and in a graph, and others allocate memory once its parts are freed:
+    the bits match those of the product that splits it."""
     for number in range(TIMES):
         a, b, c = matrices(kernel, *shape)
         for given in [(a, b, c)] + [numba_arrays((a, b, c))] * (number % 4 == 0):
@@ -231,12 +231,12 @@ def split_ahead(kernel, shape):
             c.fill_(torch.nan)
             kernel(given[0], split(given[1]), given[2])
             torch.full((2**22,), torch.nan, device="cuda")
-            assert torch.equal(right, c), "other bits than without"
+            assert torch.equal(right, c), "different bits than without"
     ahead = split(b)
     graph = captured(kernel, a, ahead, c, torch.cuda.Stream())
     c.fill_(torch.nan)
     graph.replay()
-    assert torch.equal(right, c), "other bits in a graph"
+    assert torch.equal(right, c), "different bits in a graph"
 
 
 TESTS = two_graphs, threads, busy, memory_again, new_matrices, same_bits

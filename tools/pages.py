@@ -1,11 +1,11 @@
-"""Bring what the pages show of the result cards in step with them, and draw their figures again: `make
-pages`, after a card or a drawing has changed. It needs no GPU. `PAGES="01* 90*"` does only some of them.
+"""Update what the pages show of the result cards, and redraw their figures: `make pages`, after a card or a
+drawing has changed. It needs no GPU. `PAGES="01* 90*"` does only some of them.
 
-Every page is run in the simulator, as `nbdev_test` runs it. A cell that asks the cards, and measures nothing,
-shows the same there as on a GPU: it gets its outputs from that run. So does a figure, and what else its cell
-says stays. No other cell changes. `--check` changes nothing and compares the texts. `make test` runs every
-notebook in this way: the names come one by one on stdin, so that all pages share one process and its
-children."""
+Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards without measuring
+anything shows the same there as on a GPU: it gets its outputs from that run. So does a figure, but the rest
+of its cell's output stays. No other cell changes. `--check` changes nothing and compares the texts. `make
+test` runs every notebook this way: the names arrive one by one on stdin, so that all pages share one process
+and its children."""
 import ast
 import os
 import subprocess
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-import numba_matmul  # noqa: E402, F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: E402, F401  first: this chooses between the GPU and the simulator
 import nbdev.test  # noqa: E402
 from execnb.nbio import read_nb  # noqa: E402
 
@@ -25,12 +25,12 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "you_are_here"}
-HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has asked for
-ON_GPU = {"draw_trace"}       # draw what just ran, which is something else in the simulator
+HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has read
+ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
 
 
 class Keeping(nbdev.test.CaptureShell):
-    "Keeps the notebook that was run last, with its outputs; its figures as SVG, too, if `draws`."
+    "Keeps the last executed notebook, with its outputs; with its figures as SVG, too, if `draws`."
     draws = False
     def __init__(self, path=None):
         super().__init__(path)
@@ -41,7 +41,7 @@ class Keeping(nbdev.test.CaptureShell):
 
 
 def names_in(cell):
-    "The names that a cell calls, and all that it uses. One that is exported shows nothing."
+    "The names that a cell calls, and all that it uses. Exported cells show nothing."
     if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return set(), set()
     lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
     nodes = [*ast.walk(ast.parse("\n".join(lines)))]
@@ -51,7 +51,7 @@ def names_in(cell):
 
 
 def asks_cards(cell):
-    "Does this cell show what it asked the cards?"
+    "Does this cell show something from the cards?"
     called, used = names_in(cell)
     return bool(called & ASK or used & HELD)
 
@@ -62,7 +62,7 @@ def figures(cell):
 
 
 def texts(cell):
-    "What a cell shows, without pictures and without what it says on the error stream."
+    "A cell's output as text, without pictures and stderr."
     found = []
     for output in cell.get("outputs") or []:
         if output.get("name") == "stderr": continue
@@ -72,17 +72,17 @@ def texts(cell):
 
 
 def run(path):
-    "Run a page as `nbdev_test` does; its cells with their outputs, by id."
+    "Run a page as `nbdev_test` does; returns its cells with their outputs, by id."
     nbdev.test.nbdev_test(path=path, n_workers=0)
     return {cell.id: cell for cell in Keeping.ran.cells}
 
 
 def check(path):
-    "End with a line that names a cell which shows something else than the cards say."
+    "Exit with a message that names a cell whose output differs from the cards."
     made = run(path)
     for cell in read_nb(path).cells:
-        if not asks_cards(cell) or "#| compiler" in cell.source:
-            continue  # another version compiles otherwise
+        if cell.id not in made or not asks_cards(cell) or "#| compiler" in cell.source:
+            continue  # other versions compile differently
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
             why = stale_kernels() or "the cards have changed"
@@ -91,7 +91,7 @@ def check(path):
 
 
 def check_all_from_stdin():
-    "Check one page per line. After each comes a line that says whether it is as it should be."
+    "Check one page per line. A line follows each one with the result."
     for line in sys.stdin:
         verdict = "checked"
         try: check(Path(line.strip()).resolve())
@@ -102,7 +102,7 @@ def check_all_from_stdin():
 
 
 def refresh(path):
-    "Give the cells of a page that ask the cards the outputs of a run, and the others its figures."
+    "Give the cells of a page that read the cards the outputs of a run, and the others its figures."
     Keeping.draws = True
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
@@ -122,7 +122,7 @@ def refresh(path):
 
 
 def in_child(path):
-    "Refresh a page in a process of its own; what it printed if it failed."
+    "Refresh a page in its own process; returns what it printed if it failed."
     command = [sys.executable, __file__, "--one", path]
     done = subprocess.run(command, cwd=NBS.parent, capture_output=True, text=True)
     print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line
@@ -137,7 +137,7 @@ def main(wanted):
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
-    print(f"{len(paths)} pages ask the cards or have figures. To commit: nbs")
+    print(f"{len(paths)} pages read the cards or have figures. To commit: nbs")
 
 
 if __name__ == "__main__":

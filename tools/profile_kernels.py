@@ -1,15 +1,15 @@
 """Run profiling scripts under Nsight Compute: `make profile KERNEL=01`. Reports go to profiles/, with the
 Python source in them.
 
-At the end come the numbers that the lesson tells you to look at: each script names them in its first lines.
+The output ends with the numbers the lesson asks you to look at: each script lists them in its first lines.
 
-With `--card` first, which is a part of `make gpu STAGE=ncu`, the counters go to the result card; no number
-means all."""
+With `--card` first, which is part of `make gpu STAGE=ncu`, the counters go to the result card; without
+numbers it covers all kernels."""
 import re
 import sys
 from pathlib import Path
 
-import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
 from numba_matmul.ncu import (COUNTERS, LOOK_AT, MEMORY, STALLS, NcuError, ncu, run_ncu,
                               which_launches)
 from numba_matmul.cards import gpu_card, gpu_name, write_card
@@ -19,13 +19,13 @@ root = Path(__file__).parent.parent
 
 
 def look_at(script):
-    "The names that a script's first lines tell you to look at."
+    "The names that a script's first lines ask you to look at."
     return re.search(r"Look at: (.+?)\.\"?$", script.read_text(encoding="utf-8"), re.M)[1].split(", ")
 
 
 def profile(script):
     "Profile the second launch of `script` with all sections, and print the details."
-    run_ncu("--version")  # where it fails, nothing is left behind
+    run_ncu("--version")  # if this fails, nothing is left behind
     report = root/"profiles"/script.stem
     report.parent.mkdir(exist_ok=True)
     print(f"{script.name} → profiles/{report.name}.ncu-rep", flush=True)

@@ -1,8 +1,8 @@
-"""Run the notebooks of the course on this GPU, one at a time, and keep their outputs: `make gpu
+"""Run the notebooks of the course on this GPU, one at a time, and save their outputs: `make gpu
 STAGE=notebooks`.
 
-`NOTEBOOKS="01* 02*"` runs only some of them. What a notebook measures goes to the result card once it has run
-to its end."""
+`NOTEBOOKS="01* 02*"` runs only some of them. A notebook's measurements go to the result card once it has run
+to the end."""
 import base64
 import io
 import json
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
 from execnb.nbio import read_nb, write_nb
 from execnb.shell import CaptureShell
 from nbdev.clean import clean_nb
@@ -27,7 +27,7 @@ NBS = Path(__file__).resolve().parent.parent/"nbs"
 
 
 def shrink_pictures(cells):
-    "Pictures of few colours: drawings look the same, and take a third of the room in the file."
+    "Pictures with few colors: drawings look the same, and take a third of the space in the file."
     for cell in cells:
         for output in cell.get("outputs") or []:
             if (png := output.get("data", {}).get("image/png")) is None: continue
@@ -43,7 +43,7 @@ def find(wanted):
         try: found = set(NBS.rglob(f"{name}.ipynb"))
         except (NotImplementedError, ValueError):
             found = ()  # an absolute path, or ** within a name
-        if not found: sys.exit(f"no notebook is called {name!r}")
+        if not found: sys.exit(f"no notebook is named {name!r}")
         paths.update(found)
     return sorted(paths, key=lambda path: path.name)
 
@@ -58,7 +58,7 @@ def run(path):
     nb, shell = read_nb(path), CaptureShell(path)
     add_svg(shell)
     for cell in nb.cells:
-        if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing keeps nothing
+        if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing has no outputs
     try: shell.run_all(nb, exc_stop=True)
     except Exception: sys.exit(shell.prettytb(fname=path))
     shrink_pictures(nb.cells)
@@ -66,14 +66,14 @@ def run(path):
 
 
 def run_in_child(path):
-    "Execute one notebook in a process of its own, which sees no other's state; the experiments that it made."
+    "Execute one notebook in its own process, isolated from the others; returns its experiments."
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder)/"experiments"
         notes.touch()
         command = [sys.executable, Path(__file__).resolve(), "--one", path.name]
         env = os.environ | {"MATMUL_RECORD": str(notes)}
         if subprocess.run(command, cwd=path.parent, env=env).returncode:
-            sys.exit(f"{path.name} failed; the notebook and the result card are as they were")
+            sys.exit(f"{path.name} failed; the notebook and the result card are unchanged")
         return {name: entry for line in notes.read_text(encoding="utf-8").splitlines()
                 for name, entry in json.loads(line).items()}
 
@@ -81,14 +81,14 @@ def run_in_child(path):
 def main(wanted):
     need_gpu("STAGE=notebooks")
     if not gpu_card():
-        sys.exit(f"there is no card of the {gpu_name()} yet: make gpu STAGE=ladder comes first")
+        sys.exit(f"there is no card for the {gpu_name()} yet: run make gpu STAGE=ladder first")
     made = {}
     for path in find(wanted):
         start = time.time()
         made |= run_in_child(path)
         write_card(dict(gpu=gpu_name(), experiments=gpu_card().get("experiments", {}) | made))
         print(f"{path.name}: {time.time() - start:.0f} s", flush=True)
-    if wanted in ([], ["*"]):  # none stays that no notebook makes
+    if wanted in ([], ["*"]):  # drop those that no notebook makes
         write_card(dict(gpu=gpu_name(), experiments=made))
 
 

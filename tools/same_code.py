@@ -1,9 +1,9 @@
 """Is the machine code the same as at another commit? `make same-code BASE=<commit>`, without a GPU.
 
-Everything in `tests/compiled.py` is compiled here and there, for every target that can have it. Names and
-line tables may differ: what is compared are registers, stack, shared memory, and the instructions with their
-operands, one by one. `STAMP=1` then renews the fingerprints on the result cards: a kernel whose machine code
-is the same keeps the speeds that were its own at that commit, although its source has changed."""
+Everything in `tests/compiled.py` is compiled at both commits, for every target it supports. Names and line
+tables may differ: the comparison covers registers, stack, shared memory, and the instructions with their
+operands, one by one. `STAMP=1` then updates the fingerprints on the result cards: a kernel whose machine
+code is unchanged keeps the speeds that were current at that commit, although its source has changed."""
 import json
 import os
 import re
@@ -23,7 +23,7 @@ def place(row): return row["name"], row["m"], row["n"], row["k"]
 
 
 def listing(code):
-    "What must stay the same of a `MachineCode`, as lines without names."
+    "What must stay the same in a `MachineCode`, as lines without names."
     head = (f"{code.registers} registers, {code.stack_bytes} bytes of stack, {code.shared_bytes} of shared "
             "memory")
     return [head, *(re.sub(r"_Z\w+|\$\w+", "name", f"{x.guard} {x.opcode} {x.operands}".strip())
@@ -31,9 +31,9 @@ def listing(code):
 
 
 def compile_all(path):
-    """Compile every case of this tree, and write label and listings by target: a kernel's cases are known by
-    their order. And the speeds on its cards that are not stale, as (GPU, kernel, size)."""
-    import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+    """Compile every case of this tree, and write label and listings by target: a kernel's cases are
+    identified by their order. Also the current speeds on its cards, as (GPU, kernel, size)."""
+    import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
     from numba_matmul.cards import load_cards, marked
     from numba_matmul.compiler import machine_code
     from numba_matmul.sim.launch import launch_of
@@ -56,7 +56,7 @@ def compile_all(path):
 
 
 def listings(tree, path):
-    "What `compile_all` writes of a tree, by its own copy of this file."
+    "The output of `compile_all` for a tree, from its own copy of this file."
     script = tree/"tools"/"same_code.py"
     if not script.exists():
         sys.exit(f"{tree.name} has no tools/same_code.py yet: choose a later commit")
@@ -70,8 +70,8 @@ def listings(tree, path):
 
 
 def renew(fresh, same):
-    """Give those speeds that were fresh the fingerprint of the code here, if they are of a kernel whose code
-    is the same."""
+    """Give speeds that were current the fingerprint of the present code, if they belong to a kernel whose
+    machine code is unchanged."""
     from numba_matmul.cards import card_folder, code_of, write_whole
     from numba_matmul.registry import number_of
     for path in sorted(card_folder().glob("*.json")):
@@ -80,22 +80,22 @@ def renew(fresh, same):
                 if number_of(row["name"]) in same and [card["gpu"], *place(row)] in fresh]
         for row in rows: row["code"] = code_of(card, row["name"])
         write_whole(path, json.dumps(card, indent=1, allow_nan=False) + "\n")
-        print(f"{path.name}: {len(rows)} speeds have the fingerprint of the code here")
+        print(f"{path.name}: {len(rows)} speeds have the fingerprint of the present code")
 
 
 def main(base, stamp):
-    "Compare, print what differs, and end with status 1 if anything does."
+    "Compare, print the differences, and exit with status 1 if there are any."
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder)/base.replace("/", "-")
         added = subprocess.run(["git", "worktree", "add", "-q", "--detach", there, base], cwd=ROOT,
                                capture_output=True, text=True)
         if added.returncode:
-            sys.exit(f"BASE={base} is no commit of this repository: {added.stderr.strip()}")
+            sys.exit(f"BASE={base} isn't a commit in this repository: {added.stderr.strip()}")
         try:
             was, made = listings(there, Path(folder)/"before"), listings(ROOT, Path(folder)/"after")
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", there], cwd=ROOT, check=True)
-    # Cases that only one of the two has, and then the machine code of those that both have.
+    # Cases in only one of the two, then the machine code of those in both.
     before, after = was["cases"], made["cases"]
     for case in sorted(before.keys() ^ after.keys()):
         print(f"{case}, {(before | after)[case][0]}: only {'before' if case in before else 'after'}")

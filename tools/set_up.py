@@ -1,7 +1,7 @@
-"""What `make` calls before anything else: it makes .venv and installs the tested set of packages, once.
+"""What `make` calls before anything else: creates .venv and installs the tested set of packages, once.
 
-It says first how much pip will fetch. `--check NAME…` installs nothing: it looks whether the interpreter that
-runs it has what the course needs, and those packages."""
+It first prints how much pip will download. `--check NAME…` installs nothing: it checks whether the
+interpreter that runs it has what the course needs, plus those packages."""
 import os
 import platform
 import re
@@ -15,42 +15,42 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT/".venv"
 # measured with constraints.txt on Linux, x86_64
-SMALL_SIZE, FULL_SIZE = "0.7 GB to fetch, 2.1 GB on disk", "3.0 GB to fetch, 5.7 GB on disk"
+SMALL_SIZE, FULL_SIZE = "0.7 GB to download, 2.1 GB on disk", "3.0 GB to fetch, 5.7 GB on disk"
 README = "README.md, \"Ways to run it\""
 
 
 def pip_install(python, *args):
-    "Run pip, which shows what it does; end with a line that says what to do if it fails."
-    # bytecode of all packages would take a minute; it is made for what is imported, at the first import
+    "Run pip, showing its output; if it fails, exit with a message that says what to do."
+    # compiling all packages would take a minute; bytecode is created on the first import instead
     quietly = "--disable-pip-version-check", "--no-input", "--no-compile"
     command = [str(python), "-m", "pip", "install", *quietly, *args]
     if subprocess.run(command, cwd=ROOT).returncode:
-        sys.exit("pip could not install the packages; its reason is above. Mend it (a full disk, the "
-                 "network, another package index: pip config list), and call make again: it goes on from "
+        sys.exit("pip couldn't install the packages; see its reason above. Fix it (a full disk, the network, "
+                 "another package index: pip config list), and run make again: it continues from "
                  "here.")
 
 
 def cuda_major():
-    """12 where the driver knows no CUDA 13, else 13 (also without a GPU: the compiler tool uses it); ends
-    where it knows no 12."""
+    """12 if the driver doesn't support CUDA 13, else 13 (also without a GPU: the compiler tool uses it);
+    exits if it doesn't support 12."""
     try:
         said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
     except OSError: return 13
     if not (found := re.search(rb"CUDA Version: (\d+)", said)): return 13
     if int(found[1]) < 12:
-        sys.exit(f"the NVIDIA driver knows CUDA {int(found[1])} only, and CUDA 12 is the oldest that this "
+        sys.exit(f"the NVIDIA driver only supports CUDA {int(found[1])}, and CUDA 12 is the oldest that this "
                  "course runs on: update the driver")
     return min(13, int(found[1]))
 
 
 def announce(python, cuda):
-    "Say what will be fetched, before it is."
+    "Print what will be downloaded."
     if any(VENV.glob("lib/*/site-packages/torch")):
-        return print("Bringing .venv up to date with settings.ini and constraints.txt", flush=True)
+        return print("Updating .venv to match settings.ini and constraints.txt", flush=True)
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE,
                               text=True).stdout
     print(f"Setting up .venv with Python {platform.python_version()}, once. "
-          f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free here. pip fetches about 180 packages:")
+          f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free. pip downloads about 180 packages:")
     if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings):
         print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
     else:
@@ -58,18 +58,18 @@ def announce(python, cuda):
         print(f"  {SMALL_SIZE} with its CPU build, which is enough without a GPU: set PIP_EXTRA_INDEX_URL "
               f"before this call ({README})", flush=True)
     if cuda == 12:
-        print(f"The driver knows CUDA 12 and not 13, so PyTorch has to be its build for CUDA 12: {README}",
+        print(f"The driver supports CUDA 12 but not 13, so you need PyTorch's build for CUDA 12: {README}",
               flush=True)
 
 
 def set_up():
     if sys.platform == "darwin" and platform.machine() == "x86_64":
-        sys.exit("Macs with an Intel processor: Numba and PyTorch make no packages for them any more. "
+        sys.exit("Numba and PyTorch no longer publish packages for Macs with an Intel processor. "
                  "Open the notebooks on Colab, or use a Linux machine.")
     try: import ensurepip, venv  # noqa: E401, F401
     except ImportError:
-        sys.exit(f"{sys.executable} cannot make environments: install its venv module (Debian and Ubuntu: "
-                 f"apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv), and call make again")
+        sys.exit(f"{sys.executable} can't create environments: install its venv module (Debian and Ubuntu: "
+                 f"apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv), and run make again")
     start, python = time.time(), VENV/"bin"/"python"
     if VENV.is_dir() and (VENV/"ready").exists(): (VENV/"ready").unlink()
     def works():
@@ -79,7 +79,7 @@ def set_up():
     cuda = cuda_major()
     make_venv = [getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)]
     if not works() and subprocess.run(make_venv).returncode:
-        sys.exit("The environment .venv could not be made; the reason is above.")
+        sys.exit("The environment .venv couldn't be created; see the reason above.")
     announce(python, cuda)
     pins = (ROOT/"constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = "\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-")))
@@ -89,12 +89,12 @@ def set_up():
         pip_install(python, "--no-deps", "-r", "compiler.txt")
     (VENV/"ready").touch()
     size = sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
-    print(f"Done in {time.time() - start:.0f} s: .venv holds {size / 1e9:.1f} GB. `make clean` removes it.",
+    print(f"Done in {time.time() - start:.0f} s: .venv takes {size / 1e9:.1f} GB. `make clean` removes it.",
           flush=True)
 
 
 def check(names):
-    "End with one line if this interpreter lacks a package, or one of `names`."
+    "Exit with a one-line message if this interpreter lacks a required package, or one of `names`."
     from importlib.metadata import PackageNotFoundError, version
     ini = ConfigParser(delimiters=["="])
     ini.read(str(ROOT/"settings.ini"), encoding="utf-8")
@@ -116,6 +116,6 @@ def check(names):
 
 if __name__ == "__main__":
     if sys.argv[1:] and sys.argv[1] != "--check":
-        sys.exit(f"{sys.argv[1]!r} is unknown; expected nothing, or --check and names of packages")
+        sys.exit(f"{sys.argv[1]!r} is unknown; expected no argument, or --check and package names")
     try: check(sys.argv[2:]) if sys.argv[1:] else set_up()
-    except KeyboardInterrupt: sys.exit("\nInterrupted: call make again, and it goes on from here.")
+    except KeyboardInterrupt: sys.exit("\nInterrupted: run make again to continue from here.")

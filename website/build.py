@@ -1,8 +1,8 @@
-"""The course as a website: `make site` builds it into the folder that `doc_path` in settings.ini names.
+"""The course as a website: `make site` builds it into the folder named by `doc_path` in settings.ini.
 
-Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with the outputs that these hold: nothing is
-run. Written here are only the lists of pages (in reading order), the page of solutions, and the reference,
-which comes from the library's docstrings and the comments beside its parameters."""
+Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with their stored outputs: nothing is run. The
+only pages written here are the lists of pages (in reading order), the solutions, and the reference, which
+comes from the library's docstrings and the comments next to its parameters."""
 import ast
 import inspect
 import io
@@ -29,24 +29,24 @@ PACKAGE = ROOT/SETTINGS["lib_path"]
 
 
 def section(file, heading):
-    "The text under a heading of one of the project's pages."
+    "The text under a heading in one of the project's pages."
     text = (ROOT/file).read_text(encoding="utf-8")
     return re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.M | re.S)[1]
 
 
 def course():
-    "The lessons' pages in reading order: their names begin with their numbers."
+    "The lessons' pages in reading order: their names start with their numbers."
     return sorted(f"nbs/{path.stem}" for path in (ROOT/"nbs").glob("*.ipynb"))
 
 
 def instruments():
-    "The pages that README's table of instruments names, in its order."
+    "The pages listed in README's table of instruments, in its order."
     table = section("README.md", "The instruments")
     return re.findall(r"^\| \[.+?\]\((nbs/library/\w+)\.ipynb\)", table, re.M)
 
 
 def rooms():
-    "Rooms of the library → what is in them, from the ground up, as CONTRIBUTING tells."
+    "Rooms of the library → their contents, from the ground up, as in CONTRIBUTING."
     rows = re.findall(r"^\| (`.+`) \| (.+) \|$", section("CONTRIBUTING.md", "The rooms of the library"), re.M)
     return {tuple(re.findall(r"`(\w+)`", names)): text for names, text in rows}
 
@@ -59,7 +59,7 @@ def in_room(names):
 
 
 def links_to_the_reference(text, found):
-    "The text of a page, whose links to the library's source lead to the reference."
+    "The text of a page, with links to the library's source redirected to the reference."
     room = {module: name for name, (_, modules) in found.items() for module in modules}
     def replaced(link):
         module = PACKAGE/link[2]
@@ -85,7 +85,7 @@ def comments(source):
 
 
 def described(node, notes):
-    "A function or a class with its docstring, its parameters and their comments, in Sphinx's words."
+    "A function or a class with its docstring, its parameters and their comments, in Sphinx markup."
     docstring, fields = ast.get_docstring(node) or "", []
     if isinstance(node, ast.ClassDef):
         kind, signature = "class", ""
@@ -106,7 +106,7 @@ def described(node, notes):
 
 
 def reference(module):
-    "What a module exports, as a section."
+    "A module's exports, as a section."
     source = module.read_text(encoding="utf-8")
     tree, notes = ast.parse(source), comments(source)
     name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
@@ -135,15 +135,15 @@ def write(name, text):
 
 
 def stage():
-    "Put together what Sphinx is to read."
+    "Assemble Sphinx's input."
     shutil.rmtree(BUILD, ignore_errors=True)
     shutil.copytree(ROOT/"nbs", STAGE/"nbs", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for name in "CONTRIBUTING.md", "LICENSE", "settings.ini": shutil.copy(ROOT/name, STAGE)
     for key, exercise in exercises().items():
         write(f"solutions/{key}.md", f"# Exercise {key} · `{exercise.name}`\n\n{solutions(key)}\n")
     write("solutions.md",
-          "# Solutions\n\nEach exercise has a page with the goals of its judge, several correct "
-          "solutions, and the mistakes that it must catch. They give the exercises away: write your own "
+          "# Solutions\n\nEach exercise has a page with its judge's goals, several correct solutions, "
+          "and the mistakes it must catch. They give the exercises away: write your own "
           "kernel first.\n\n"
           + toctree([f"solutions/{key}" for key in exercises()], ":maxdepth: 1"))
     found = {"-".join(names): (text, in_room(names)) for names, text in rooms().items()}
@@ -172,7 +172,7 @@ def main():
     status = build_main(["-q", "-W", "--keep-going", "-c", str(Path(__file__).parent), "-d",
                          str(BUILD/"doctrees"),
                          "-b", "html", str(STAGE), str(BUILD/"html")])
-    if status: sys.exit("The website was not built: see the warnings above.")
+    if status: sys.exit("The website wasn't built: see the warnings above.")
     shutil.rmtree(OUT, ignore_errors=True)
     (BUILD/"html").rename(OUT)
     pages = len(list(OUT.rglob("*.html")))

@@ -1,8 +1,8 @@
 """Open every page of the built website in a headless Chromium: `make site-check`.
 
-Each page is looked at light and dark, 1400 and 400 pixels wide. A problem is a line: an error in the
-console, a file that isn't served, a picture without pixels or without contrast, a link that leads nowhere,
-a page wider than a phone. `--pictures FOLDER` keeps screenshots."""
+Each page is viewed in light and dark mode, 1400 and 400 pixels wide. Each problem is one line: an error in
+the console, a file that isn't served, an empty picture or one without contrast, a broken link, a page wider
+than a phone. `--pictures FOLDER` keeps screenshots."""
 import argparse
 import functools
 import http.server
@@ -29,7 +29,7 @@ LOADED = """(async () => {
             empty: images.filter(x => !x.naturalWidth).map(x => x.src)};
 })()"""
 
-# The range of lightness of each figure on the ground that the page gives it, and what is wider than the page.
+# The lightness range of each figure on its page background, and anything wider than the page.
 LOOKED_AT = """(async () => {
     const seen = [...document.querySelectorAll('.bd-article img, .cell_output svg')].map(async figure => {
         let image = figure;
@@ -66,19 +66,19 @@ LOOKED_AT = """(async () => {
 def program():
     "The path of the system's Chromium."
     found = next(filter(None, map(shutil.which, NAMES)), None)
-    return found or sys.exit(f"make site-check needs Chromium; none of these is here: {', '.join(NAMES)}")
+    return found or sys.exit(f"make site-check needs Chromium; none of these was found: {', '.join(NAMES)}")
 
 
 def note_errors(tab, found):
-    "Have a tab append to a list what goes wrong in its pages."
+    "Make a tab append problems in its pages to a list."
     tab.on("pageerror", lambda error: found.append(str(error)))
     tab.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
     tab.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
 
 
 def look(tab, address, picture):
-    """Problems of one page; its anchors, and what it links to. `picture`: how names of screenshots begin, if
-    any are kept."""
+    """A page's problems, its anchors, and its links. `picture`: how names of screenshots start, if any are
+    kept."""
     tab.set_viewport_size(dict(width=WIDTHS[0], height=HEIGHT))
     tab.goto(address)
     found = tab.evaluate(LOADED)
@@ -97,10 +97,10 @@ def look(tab, address, picture):
 def main(names, pictures):
     files = [path.relative_to(OUT) for path in OUT.rglob("*.html")]
     pages = sorted(path.as_posix() for path in files if "_static" not in path.parts)
-    if not pages: sys.exit("there is no website yet: make site")
+    if not pages: sys.exit("there is no website yet: run make site")
     for name in names:
         if not name or not any(name in page for page in pages):
-            sys.exit(f"no page has {name!r} in its name")
+            sys.exit(f"no page's name contains {name!r}")
     chosen = [page for page in pages if not names or any(name in page for name in names)]
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=OUT)
     handler.func.log_message = lambda *args: None
@@ -123,10 +123,10 @@ def main(names, pictures):
             path = unquote(target.path).lstrip("/")
             file = path if path and not path.endswith("/") else path + "index.html"
             anchor = unquote(target.fragment)
-            if not (OUT/file).exists(): problems.append(f"{page}: {path} is not there")
+            if not (OUT/file).exists(): problems.append(f"{page}: {path} doesn't exist")
             elif anchor and anchor not in ids.get(file, [anchor]):
                 problems.append(f"{page}: no #{anchor} in {file}")
-    print("\n".join(problems) or f"{len(ids)} pages are as they should be ({time.time() - start:.0f} s)")
+    print("\n".join(problems) or f"{len(ids)} pages are fine ({time.time() - start:.0f} s)")
     return bool(problems)
 
 

@@ -11,7 +11,7 @@ project, author = settings["title"], settings["author"]
 copyright, release = settings["copyright"], settings["version"]  # Sphinx's name
 sys.path.insert(0, str(Path(__file__).parent))
 extensions = ["myst_nb", "pages"]
-nb_execution_mode = "off"  # the pages show the outputs that the notebooks hold
+nb_execution_mode = "off"  # the pages show the notebooks' stored outputs
 nb_execution_cache_path = str(Path(__file__).parent.parent/"build"/"website"/"cache")
 nb_render_markdown_format = "myst"  # tables in outputs
 nb_merge_streams = True

@@ -1,4 +1,4 @@
-"A Sphinx extension: what the website makes of a notebook."
+"A Sphinx extension: how the website renders a notebook."
 import html
 import json
 import re
@@ -7,7 +7,7 @@ from docutils import nodes
 
 
 def anchor(heading):
-    "Anchors as Jupyter makes them, so that a link between notebooks holds on the website, too."
+    "Anchors as Jupyter makes them, so that links between notebooks also work on the website."
     return heading.strip().replace(" ", "-")
 
 
@@ -32,8 +32,8 @@ def inline(outputs, heading, prefix):
 
 
 def as_page(app, docname, source):
-    """A folder is a page here. And what a notebook says to nbdev is not for readers: its directives, and
-    cells that have nothing else."""
+    """A folder is a page here. Directives to nbdev aren't for readers, and neither are cells with nothing
+    else."""
     source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
     if app.env.doc2path(docname).suffix != ".ipynb": return
     nb, cells, heading = json.loads(source[0]), [], ""
@@ -53,7 +53,7 @@ def as_page(app, docname, source):
     source[0] = json.dumps(nb | dict(cells=cells))
 
 
-class details(nodes.General, nodes.Element): "What is folded, under a line that opens it."
+class details(nodes.General, nodes.Element): "A folded section, under a line that opens it."
 
 
 def visit_details(translator, node):
@@ -61,8 +61,8 @@ def visit_details(translator, node):
 
 
 def fold(app, doctree, docname):
-    """Fold a lesson's kernel, which is its exercise's solution, and what stands under its rule, section by
-    section; what the reader is to do stays open."""
+    """Fold a lesson's kernel, which is its exercise's solution, and everything below the rule, section by
+    section; whatever the reader should do stays open."""
     rule = next(doctree.findall(nodes.transition), None)
     if not re.match(r"nbs/\d", docname) or rule is None: return
     below = False  # the rule, which docutils puts between two sections

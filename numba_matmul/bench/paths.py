@@ -1,10 +1,10 @@
-"""A kernel is a few programs in one: which of them runs is decided by the sizes. A check that is to find
-mistakes runs all of them.
+"""A kernel is a few programs in one: the sizes decide which of them runs. A check that should find mistakes
+runs all of them.
 
 A kernel with a predicate, without one, with accesses of one number or of four, with C read or not, in one
-strip or several: each is a path of its own, and a mistake in one is invisible on all others. A loop over k
-that is right for the first tiles may be wrong once the ring of stages has been round twice. So each kernel
-says with which calls all of its paths are taken, and `check_paths` makes them.
+strip or several: each is a separate path, and a mistake in one is invisible on all others. A loop over k that
+is right for the first tiles may be wrong after the ring of stages has been around twice. So each kernel
+declares which calls take all of its paths, and `check_paths` makes them.
 """
 from collections.abc import Callable
 from itertools import product
@@ -13,36 +13,36 @@ from typing import NamedTuple
 
 
 class Path(NamedTuple):
-    "One way through a kernel: the call that takes it."
+    "One path through a kernel: the call that takes it."
     name: str
     shape: tuple        # m, n, k
-    alpha: float = 1.0  # factor of A·B; where it is 0, A and B are full of NaN
-    beta: float = 0.0   # factor of C; where it is 0, C is full of NaN
-    options: dict = {}  # of the host function
-    skips: tuple = (0, 0, 0)  # numbers in memory before A, B and C, which rows are then not aligned to
-    constants: dict = {}  # of the kernel's module, `gemm.tiled` and `gemm.split`: what they are meanwhile
-    returned: bool = False  # does the host function make C?
-    numbers: tuple = ()  # (matrix, place, value): those that aren't random
+    alpha: float = 1.0  # factor of A·B; if it is 0, A and B are full of NaN
+    beta: float = 0.0   # factor of C; if it is 0, C is full of NaN
+    options: dict = {}  # for the host function
+    skips: tuple = (0, 0, 0)  # numbers in memory before A, B and C, which misalign the rows
+    constants: dict = {}  # temporary values in the kernel's module, `gemm.tiled` and `gemm.split`
+    returned: bool = False  # does the host function create C?
+    numbers: tuple = ()  # (matrix, place, value): elements that aren't random
 
 def _rest(size, width):
-    "What is left over of a tile: an odd number of vectors of this width, about two thirds of the tile."
+    "A partial tile: an odd number of vectors of this width, about two thirds of the tile."
     return width * (3 * size // 4 // width - 1 | 1)
 
 
-# Most paths follow from a rule. A dimension is a whole number of tiles, or has a rest; vectors are as wide
-# as rows are aligned; the sum goes round the ring more than twice.
+# Most paths follow from a rule. A dimension is a whole number of tiles, or has a remainder; vectors are as
+# wide as the alignment of the rows; the sum goes around the ring more than twice.
 
 FACTORS = (0.5, -1.5), (-0.75, 0.0)  # alpha and beta
 
 def tile_paths(
-    *configurations,  # options of the host function, with small tiles: they take turns
+    *configurations,  # options of the host function, with small tiles, used in turn
     tile_of: Callable = itemgetter("tile"),  # configuration → its tile: bm, bn, bk, and stages of a ring
-    widths: tuple = (4, 1),  # numbers of an access: where all rows are aligned to as many, and no more
-    alike: bool = False,     # is each edge cut off by itself, as the TMA does it?
+    widths: tuple = (4, 1),  # numbers per access, with all rows aligned to exactly that many
+    alike: bool = False,     # is each edge clipped independently, as the TMA does it?
 ) -> tuple:
-    """The paths that sizes make. Whole tiles, and a rest, of m, n and k in every combination, each with
-    every width; two rings of k tiles and one more. Each with beta or without; whole tiles with both.
-    Rests of two of them are left out where all edges are `alike`."""
+    """The paths that follow from sizes. Whole tiles, and a remainder, of m, n and k in every combination,
+    each with every width; two rounds of the ring and one more k tile. Each with or without beta; whole tiles
+    with both. Combinations of two remainders are skipped if all edges are `alike`."""
     found, wholes = [], [(2, 1), (1, 2), (1, 1)]
     for number, exact in enumerate(product((True, False), repeat=3)):
         for order, (width, (alpha, beta)) in enumerate(product(widths, FACTORS)):
@@ -64,17 +64,16 @@ def tile_paths(
     return tuple(found)
 
 
-# The other paths are at the edges: a sum that is shorter than the ring, a matrix with nothing in it, a
-# factor of 0, a grid that is not high enough. (No test needs 65,535 blocks: `constants` makes the limit
-# small.)
+# The other paths are at the edges: a sum shorter than the ring, an empty matrix, a factor of 0, a grid that
+# isn't high enough. (No test needs 65,535 blocks: `constants` makes the limit small.)
 
 def edge_paths(
-    options: dict = None,  # of the host function, with a small tile
+    options: dict = None,  # for the host function, with a small tile
     tile: tuple = None,    # bm, bn, bk, and stages if there is a ring; the one in `options` if None
     width: int = 1,        # n and k are multiples of it
-    strips: bool = True,   # are there strips of rows where the grid is not high enough?
+    strips: bool = True,   # are there strips of rows if the grid isn't high enough?
 ) -> tuple:
-    "Short sums, empty matrices, factors of 0, and a grid that is not high enough."
+    "Short sums, empty matrices, factors of 0, and a grid that isn't high enough."
     options = options or {}
     tile = tile or options["tile"]
     bm, bn, bk, ring = tile.bm, tile.bn, tile.bk, getattr(tile, "stages", 1)

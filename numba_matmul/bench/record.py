@@ -1,6 +1,4 @@
-"""A speed is worth little without the machine and the method behind it.
-
-How the numbers on a card were measured:
+"""Records speeds on a result card, along with the machine and the method behind them.
 
 A kernel is checked before it is timed. One that fails its check is shown as failed, and gets no speed.
 """
@@ -23,7 +21,7 @@ def measure(
     shape: tuple,    # m, n, k
     runs: int = 20,  # timed runs
 ) -> dict:
-    "Time a kernel on this GPU, as a row of a result card; that product is checked, and no other."
+    "Time a kernel on this GPU, as a row of a result card. Only that product is checked."
     m, n, k = shape
     row = dict(name=kernel.name, m=m, n=n, k=k)
     try: time = measure_runtime(kernel, m, n, k, do_print=False, runs=runs)
@@ -35,12 +33,12 @@ def measure(
         error=time.error, cublas_error=time.cublas_error)
 
 
-# Then, what does a call cost in a program? Each host function is compared with `torch.mm(out=)`, for the
-# same matrices again and again, and for a thousand sets of matrices in turn. And the last kernel of each
-# type by the wall clock, when calls wait in the queue.
+# Next: what does a call cost in a program? Each host function is compared with `torch.mm(out=)`, repeatedly
+# for the same matrices, and in turn for a thousand sets of matrices. The last kernel of each type is also
+# timed by the wall clock, with calls waiting in the queue.
 
 def _beside_torch(call, rival, sets, wait=False):
-    "Three times in turn: µs of a call, and of one of the rival. What the last calls left is checked."
+    "Alternating three times: µs per call, and per call of the rival. Checks the last results."
     import torch
     def timed(fn):
         matrices = cycle(sets)
@@ -54,9 +52,9 @@ def _beside_torch(call, rival, sets, wait=False):
 def measure_calls(
     kernels: list,    # of `Kernel`s
     host: int = 256,  # m = n = k of calls whose time on the host is measured …
-    wall: tuple = (512, 1024, 2048, 4096),  # … and of 1,000 in the queue, of the last kernel of each type
-) -> list:            # rows of a result card: µs of a call in three rounds, and of torch.mm
-    "What a call costs, beside one of `torch.mm(out=)` of the same type: each round is the best of five runs."
+    wall: tuple = (512, 1024, 2048, 4096),  # … and of 1,000 queued calls of the last kernel of each type
+) -> list:            # rows of a result card: µs per call in three rounds, and of torch.mm
+    "The cost of a call next to `torch.mm(out=)` of the same type: each round is the best of five runs."
     import torch
     def matrices(size, dtype, count=1):
         def one(): return torch.randn(size, size, device="cuda").to(getattr(torch, dtype))
@@ -79,31 +77,30 @@ def measure_calls(
 
 # The result card
 #
-# A speed is worth little without the machine and the method behind it. The card keeps them together. Its
-# schema is card.schema.json; the tests refuse a card that breaks it, or that holds a failed check. Two
-# things in the method are easily overlooked: whether cuBLAS may add parts of a sum in bfloat16 (it may
-# not, since ours adds them in float32), and that matrices are the same in all runs, so that small ones are
-# found in the L2 cache.
+# A speed means little without the machine and the method behind it. The card keeps them together. Its schema
+# is card.schema.json; the tests reject a card that breaks it, or that contains a failed check. Two details
+# of the method are easily overlooked: cuBLAS may not add parts of a sum in bfloat16, since ours adds them in
+# float32; and the matrices are the same in all runs, so small ones stay in the L2 cache.
 
 def nvidia_smi_command(*fields) -> list:
-    "The command that asks nvidia-smi for `fields` of the GPU that torch uses."
+    "The command that queries nvidia-smi for `fields` of the GPU that torch uses."
     import torch
     gpu = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
     return ["nvidia-smi", "-i", gpu, f"--query-gpu={','.join(fields)}",
             "--format=csv,noheader,nounits"]
 
 def nvidia_smi(*fields) -> list:
-    "The values that nvidia-smi gives for `fields`."
+    "nvidia-smi's values for `fields`."
     out = subprocess.run(nvidia_smi_command(*fields), capture_output=True, text=True, check=True)
     return [value.strip() for value in out.stdout.splitlines()[0].split(",")]
 
 def clocks() -> dict:
-    "The clocks of the GPU now, in MHz."
+    "The GPU's current clocks, in MHz."
     sm, memory = nvidia_smi("clocks.sm", "clocks.mem")
     return dict(sm_mhz=float(sm), memory_mhz=float(memory))
 
 def copy_speed() -> float:
-    "GB/s read plus written in a copy of 1 GB within the GPU's memory: the median of 20, by events."
+    "GB/s read plus written when copying 1 GB within the GPU's memory: the median of 20, by events."
     import torch
     source = torch.randn(2**28, device="cuda")
     target, times = torch.empty_like(source), []
@@ -121,7 +118,7 @@ def _version(package):
     except PackageNotFoundError: return None
 
 
-FP32_LANES = {"7.0": 64, "7.5": 64, "8.0": 64}  # a multiprocessor; 128 elsewhere
+FP32_LANES = {"7.0": 64, "7.5": 64, "8.0": 64}  # per multiprocessor; 128 elsewhere
 
 METHOD = ("Device time by torch.profiler: median of the runs and distance between the quartiles, "
           "after warm-up, alternating with torch.matmul in the same process, each first in half of the runs; "
@@ -131,7 +128,7 @@ METHOD = ("Device time by torch.profiler: median of the runs and distance betwee
           "each result compared with float64 before it is timed.")
 
 def machine() -> dict:
-    "The GPU, its driver and the software, as a result card names them."
+    "The GPU, its driver and the software, as named on a result card."
     import torch
     gpu = torch.cuda.get_device_properties(0)
     driver, top_clock = nvidia_smi("driver_version", "clocks.max.sm")

@@ -1,6 +1,6 @@
 """Which configuration of a kernel is fastest on this GPU? A search checks each and times it.
 
-The best one is kept on the GPU's result card, where `gemm.tiles.tuned_tile` finds it. Lesson 9 explains the
+The best one is saved on the GPU's result card, where `gemm.tiles.tuned_tile` finds it. Lesson 9 explains the
 search, and `python -m numba_matmul.ladder --tune 9` runs it.
 """
 import statistics
@@ -29,7 +29,7 @@ from .verify import check_matmul
 def configurations(
     space: dict,  # name → values
 ) -> list:
-    "Every combination of the values, each a dict."
+    "Every combination of the values, each as a dict."
     return [dict(zip(space, values)) for values in product(*space.values())]
 
 
@@ -39,8 +39,8 @@ class Tuning:
     name: str       # of the host function
     size: int       # m = n = k
     rows: list      # of dicts: the configuration, and its speed under "gflops"; fastest first
-    refused: dict   # first reason → how many configurations
-    left: int       # configurations for which there was no time
+    refused: dict   # first reason → number of configurations
+    left: int       # configurations there was no time for
     source: str     # which machine, and when
 
     @property
@@ -57,11 +57,11 @@ class Tuning:
         rows = [f"| {' | '.join(f'{value:,.0f}' for value in row.values())} |" for row in self.rows[:5]]
         shown = "five" if len(self.rows) > 4 else len(self.rows)
         text = (f"The {shown} fastest of {len(self.rows)} at {self.size}×{self.size}×{self.size}; "
-                f"{sum(self.refused.values())} were refused, {self.left} were left out. ")
+                f"{sum(self.refused.values())} were refused, {self.left} were not tried. ")
         return "\n".join(head + rows) + "\n\n" + text + self.source
 
     def plot(self):
-        "The landscape: the speed of every candidate, over each of its values. Returns the figure."
+        "The landscape: the speed of every candidate, by each of its values. Returns the figure."
         import matplotlib.pyplot as plt
         names = [name for name in self.best if len({row[name] for row in self.rows}) > 1]
         across = min(len(names), 4) or 1
@@ -84,14 +84,14 @@ class Tuning:
         return fig
 
 
-# What is kept of a search
+# Saving a search
 
 def write_tuning(
     found: Tuning,
 ) -> Path:  # the card
-    """Keep what a search found on this GPU's result card; from now on the kernel uses it. `ValueError` if
+    """Save what a search found on this GPU's result card; from now on the kernel uses it. `ValueError` if
     nothing was found."""
-    if not found.rows: raise ValueError(f"the search for {found.name} found nothing that works")
+    if not found.rows: raise ValueError(f"the search for {found.name} found no working configuration")
     earlier = gpu_card().get("tuned", {})
     entry = dict(best=found.best, size=found.size, date=date.today().isoformat(), left=found.left,
                  refused=found.refused, names=list(found.rows[0]),
@@ -105,7 +105,7 @@ def write_tuning(
 def recorded_tuning(
     name: str,  # of the host function
 ) -> Tuning:
-    "What the first card says about a search that has one for this kernel."
+    "The search recorded for this kernel, from the first card that has one."
     card = next((card for card in load_cards() if name in card.get("tuned", {})), None)
     if card is None: return Tuning(name, 0, [], {}, 0, "No search has been recorded yet.")
     kept = card["tuned"][name]
@@ -118,10 +118,10 @@ def recorded_tuning(
 
 def candidates(
     fn: Callable,  # host function with the keyword `tile`
-    tile: tuple,   # a tile of its kind
-    rules: dict,   # that a tile must keep
+    tile: tuple,   # a tile of its class
+    rules: dict,   # that a tile must satisfy
 ) -> Callable:     # configuration as keywords → host function (a, b, c)
-    "A factory for `autotune`; `ValueError` for a configuration that cannot work, with the reason."
+    "A factory for `autotune`; `ValueError` for a configuration that can't work, with the reason."
     def configured(**configuration):
         changed = tile._replace(**configuration)
         check_tile(changed, rules)
@@ -140,7 +140,7 @@ def device_timer(
     c = torch.empty_like(a)
     def timer(fn):
         events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(runs + 1)]
-        for start, end in events:  # no wait: the GPU never has to wait for a launch
+        for start, end in events:  # no sync: the GPU never has to wait for a launch
             start.record()
             fn(a, b, c)
             end.record()
@@ -152,7 +152,7 @@ def device_timer(
 def spilling(
     fn: Callable,  # host function (a, b, c)
 ) -> str:          # empty if none does
-    "Which variant of its kernel spills on this GPU, for use as `refuse`."
+    "The variant of its kernel that spills on this GPU, for use as `refuse`."
     def code(variant):
         read_c, shape = variant
         return machine_code(partial(fn, read_c=read_c), target=gpu_target(), shape=shape)
@@ -167,14 +167,14 @@ def autotune(
     space: dict,        # name → values to try
     name: str,          # of the host function
     size: int = 4096,   # m = n = k of the timed product
-    budget: float = 60.0,  # seconds; after half of them, neighbours of the best come first
-    shapes: tuple = ((256, 256, 64), (259, 261, 37)),  # m, n, k of a check; the best passes all of them
+    budget: float = 60.0,  # seconds; after half of them, neighbors of the best come first
+    shapes: tuple = ((256, 256, 64), (259, 261, 37)),  # m, n, k of a check; the best must pass all of them
     timer: Callable = None,   # host function → ms; `device_timer(size)` if None
     seed: int = 0,            # of the order
-    first: dict = None,       # configuration to begin with, so that nothing worse is found
-    refuse: Callable = None,  # host function → why it must not be the best, or nothing
+    first: dict = None,       # configuration to start with, so that the result is never worse
+    refuse: Callable = None,  # host function → why it mustn't be the best, or nothing
 ) -> Tuning:
-    """Check and time configurations, in random order and then from the best one outwards.
+    """Check and time configurations, in random order, then outward from the best one.
     `RuntimeError` if there is no GPU to time on."""
     if timer is None:
         if config.ENABLE_CUDASIM: raise RuntimeError("a search times kernels, so it needs a GPU")
@@ -209,13 +209,13 @@ def autotune(
     for _ in progress(range(len(waiting)), name):
         spent = time.monotonic() - start
         if spent > budget: break
-        if rows and spent > budget / 2:  # those first that differ least from the best
+        if rows and spent > budget / 2:  # first those that differ least from the best
             best = max(rows, key=lambda row: row["gflops"])
             waiting.sort(key=lambda entry: sum(entry[0][x] != best[x] for x in space))
         configuration, fn = waiting.pop(0)
         if is_right(fn, shapes[:1]): rows.append(configuration | {"gflops": 2e-6 * size**3 / timer(fn)})
 
-    # the other checks take longer, so only the best has to pass them
+    # the other checks take longer, so only the best must pass them
     rows.sort(key=lambda row: -row["gflops"])
     while rows and not best_is_good(): rows.pop(0)
     return Tuning(name, size, rows, dict(refused), len(waiting),

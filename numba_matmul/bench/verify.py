@@ -1,7 +1,7 @@
-"""Calls on random data, and what they are checked against.
+"""Calls on random data, checked against a reference.
 
-A check is only as good as its data. With matrices of ones, a transposed product passes, and so does a shifted
-one: every element is k. Random data tell them apart, and a C full of NaN shows what is read or left out.
+A check is only as good as its data. With matrices of ones, a transposed or shifted product passes: every
+element is k. Random data tells them apart, and a C full of NaN shows what is read or skipped.
 """
 import sys
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def check_matmul(
     alpha: float = 1.0,  # factor of A·B
     beta: float = 0.0,   # factor of C
 ) -> float:        # relative error in the Frobenius norm
-    "Run a host function on random data of its type; `AssertionError` if its result is wrong."
+    "Run a host function on random data of its type; `AssertionError` if the result is wrong."
     shapes, dtype = ((m, k), (k, n), (m, n)), dtype_of(fn)
     a, b, before = (rounded(np.random.randn(*shape), dtype) for shape in shapes)
     c = to_d(before if beta else rounded(np.full((m, n), np.nan), dtype))
@@ -37,16 +37,15 @@ def check_matmul(
 
 # The usual `abs(difference) > eps` lets NaN through, because every comparison with NaN is false.
 #
-# A kernel of the course says with which calls all of its code is run: its paths. `check_paths` makes them,
-# each once. Where A, B or C must not be read it is full of NaN, and the grid is as small as the path wants
-# it.
+# A kernel of the course declares which calls run all of its code: its paths. `check_paths` makes each of them
+# once. Where A, B or C must not be read it is full of NaN, and the grid is as small as the path allows.
 
 @contextmanager
 def _meanwhile(
     kernel,     # a `Kernel`
     constants,  # see `Path`
 ):
-    "Let constants have other values. A grid of the simulator is then no higher than they say."
+    "Temporarily change constants. The simulator's grids then follow these limits."
     own = sys.modules[kernel.fn.__module__]
     changes = {module: {name: value for name, value in constants.items() if hasattr(module, name)}
                for module in (split, tiled, own)}
@@ -65,24 +64,24 @@ def _take(kernel, path):
     for x in unread: x[...] = rounded(np.full(x.shape, np.nan), dtype)
     for name, place, value in path.numbers: dict(zip("abc", given))[name][place] = rounded(value, dtype)
     flat = [to_d(np.concatenate([matrix(1, skip).ravel(), x.ravel()])) for skip, x in zip(path.skips, given)]
-    # (on a GPU an array without elements has no address to begin at)
+    # (on a GPU an empty array has no start address)
     views = [x[skip:].reshape(y.shape) if y.size else to_d(y) for x, skip, y in zip(flat, path.skips, given)]
     kept = [to_h(x).tobytes() for x in flat]
     if path.returned: views[2] = None
-    mixed = simulated.interleaved(int(random.integers(2**32)))  # blocks come in any order on a GPU
+    mixed = simulated.interleaved(int(random.integers(2**32)))  # blocks run in any order on a GPU
     with _meanwhile(kernel, path.constants), mixed:
         result = kernel(*views, path.alpha, path.beta, **path.options)
-    if not path.returned: assert result is views[2], "the host function returns another array than c"
-    ends = [None, None, path.skips[2] * c.itemsize]  # of C what lies before it
+    if not path.returned: assert result is views[2], "the host function returns an array other than c"
+    ends = [None, None, path.skips[2] * c.itemsize]  # for C, what comes before it
     for name, x, before, end in zip("abc", flat, kept, ends):
-        assert to_h(x).tobytes()[:end] == before[:end], f"{name} was changed where it must not be"
+        assert to_h(x).tobytes()[:end] == before[:end], f"{name} was changed where it mustn't be"
     return assert_matmul_correct(a, b, result, path.alpha, path.beta, c_before=c)
 
 def check_path(
     kernel: Kernel,
-    path: Path,  # of it
+    path: Path,  # one of its paths
 ) -> float:      # relative error, Frobenius norm
-    "Make one call, on random data. `AssertionError` names the path and what is wrong with it."
+    "Make one call on random data. `AssertionError` names the path and what is wrong."
     try: return _take(kernel, path)
     except Exception as e:
         kind = "" if isinstance(e, (AssertionError, SimulatorError)) else f"{type(e).__name__}: "
@@ -91,7 +90,7 @@ def check_path(
 
 def check_paths(
     kernel: Kernel,
-    paths: list,  # some `Path`s of it
+    paths: list,  # some of its `Path`s
 ) -> list:        # relative errors, Frobenius norm
-    "Make several calls. `AssertionError` at the first that is wrong."
+    "Make several calls. `AssertionError` at the first wrong one."
     return [check_path(kernel, path) for path in paths]

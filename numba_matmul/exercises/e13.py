@@ -3,51 +3,104 @@
 The loop is graded in the lesson's short kernel, with tiles of 128×64×8 in a ring of four stages and 6 k tiles
 (once around the ring and more), and with tiles of 128×16×8 and 2 k tiles (fewer than the ring has) or a
 single one. Copies land as in exercise 12. A loop that calls the library's is told so. Then come the goals,
-all but the last counted in the first warp of a recorded run:
+all counted in the first warp of a recorded run:
 
+- **read to use**: how many multiply-adds stand between the read of a step's factors and the first that needs
+  them? Those before the loop jumps back don't count, since the compiler may move the read down to the jump,
+  but no further. At least three quarters of a step, for every step.
+- **reads per tile**: each step's factors are read once.
 - **barriers per tile**: one, from the first step to the last.
-- **slack**: how many steps are there between the barrier and the one that reads from the k tile it waited
-  for? At least three.
-- **copies in a row**: between two steps a thread starts at most five of its nine.
-- **time for a copy**: how many k tiles are multiplied between the start of a copy and the wait for it? With
-  an early barrier it's one and a half, or more, for every copy while there are more to start.
+- **time for a copy**: how many k tiles are multiplied between the start of a copy and the wait for it? One
+  and a half, or more, for every copy while there are more to start.
 - **fences**: none.
 """
+import ast
+import sys
 from dataclasses import replace
+from unittest.mock import patch
 
+from greenlet import getcurrent
 from ..exercise import Exercise, Goal, Mutant, matmul_case
 from ..judge import Verdict, constants_of, judge_kernel
 from ..kernels import k13_planned_loop as page
 from ..kernels.k12_async_copy import start_copies
 from ..process import kernel_parts
-from ..source import reference_of, with_constants
+from ..ptx import core
+from ..sim import memory
+from ..source import cut, function_of, line_of, reference_of, source_of, with_constants
+from ..syntax import parsed
+from ..timeline import trace
 from .e10 import NO_FENCES
-from .recorded import BARRIERS, first_warp, time_for_a_copy
+from .recorded import BARRIERS, WarpRun, in_case, time_for_a_copy
 
 
-STEP_LOADS, STEPS = 4, 8  # loads from shared memory in a step; steps of a k tile
+# What the first warp does, with its products and the jumps of its loop
 
-def slack(run):
-    "The fewest steps between a barrier and the first read of the k tile for which it waits."
-    loads, found = 0, []
+STEP_LOADS = 4  # loads from shared memory in a step
+
+def loops_of(loop):
+    "First and last line of each loop in a function that stands inside another loop of it."
+    outer = [node for node in ast.walk(parsed(source_of(loop))) if isinstance(node, (ast.For, ast.While))]
+    inner = {node for other in outer for node in ast.walk(other) if node is not other} & {*outer}
+    return [(line_of(loop, node.lineno), line_of(loop, node.end_lineno)) for node in inner]
+
+def trace_products(launch, args, name, inner):
+    """In a child: what `timeline.trace` says of the first block, with "product 3 64" for 64 products of the
+    factors that were read fourth, and "loop jump" where the function of that name goes back in its loop."""
+    places, factors, last = core._places, [], [0, None]
+
+    class Counted(list):
+        def __getitem__(self, part):
+            found, thread = super().__getitem__(part), getcurrent()
+            if memory.recorder and thread.warp == thread.lane == 0: note(sys._getframe(1), len(found))
+            return found
+
+    def note(frame, count):
+        x, called = frame.f_locals["x"], frame
+        while frame and frame.f_code.co_name != name: called, frame = frame, frame.f_back
+        line, before = frame.f_lineno if frame else 0, last[0]
+        unrolled = any(first <= line <= before <= end for first, end in inner)
+        if line <= before and called is not last[1] and not unrolled:
+            memory.recorder("loop", "jump", None, None, 0, None)
+        last[:] = line, called
+        if any(x) and x not in factors: factors.append(x)
+        number = factors.index(x) if any(x) else "no"  # zeros: there is nothing to finish yet
+        memory.recorder("product", f"{number} {count}", None, None, 0, None)
+
+    with patch.object(core, "_places", lambda *kind: Counted(places(*kind))):
+        return trace(launch, args, (0, 0, 0))[0]
+
+def products_of_first_warp(exercise, kernel):
+    "What the first warp of the first case does."
+    first = exercise.cases[0]
+    loop = constants_of(exercise, first)["short_main_loop"]
+    events = in_case(exercise, kernel, first, trace_products, function_of(loop).__name__, loops_of(loop))
+    return WarpRun(events, first.size[2] // constants_of(exercise, first)["BK"])
+
+def read_to_use(run):
+    "The fewest products between a read and the first product that needs it, after the last jump."
+    loads, products, jump, read, used, found = 0, 0, 0, {}, set(), []
     for kind, _ in run.events:
-        if kind == "shared load": loads += 1
-        elif kind == "barrier" and loads: found.append(-loads % (STEP_LOADS * STEPS) / STEP_LOADS)
-    return min(found[:run.tiles - 1], default=0)  # the last k tile waits for nothing
+        what, *numbers = kind.split()
+        if kind == "shared load":
+            loads += 1
+            if loads % STEP_LOADS == 0: read[str(loads // STEP_LOADS - 1)] = products
+        elif kind == "loop jump": jump = products
+        elif what == "product":
+            step, count = numbers
+            if step not in used | {"no", "0"}: found.append(products - max(read.get(step, 0), jump))
+            used.add(step)
+            products += int(count)
+    return min(found, default=0)
 
 def barriers(run):
     "Barriers for each k tile, from the first step to the last."
     reads = [i for i, (kind, _) in enumerate(run.events) if kind == "shared load"]
     return sum(kind == "barrier" for kind, _ in run.events[reads[0]:reads[-1]]) / run.tiles
 
-def together(run):
-    "The most copies between two loads from shared memory, once the main loop has begun."
-    most = now = begun = 0
-    for kind, _ in run.events:
-        if kind == "shared load": now, begun = 0, True
-        elif kind == "copy" and begun: now += 1
-        most = max(most, now)
-    return most
+def reads(run):
+    "Loads from shared memory for each k tile, with those before the loop."
+    return sum(kind == "shared load" for kind, _ in run.events) / run.tiles
 
 def judge(exercise, loop):
     "The verdicts on a main loop, in the lesson's short kernel."
@@ -64,61 +117,74 @@ def judge(exercise, loop):
     yield from judge_kernel(inside, page.short_planned_loop)
 
 
-HEAD = """@cuda.jit(device=True)
-def my_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
-    row, col = short_place(thread)
-    for stage in range(STAGES - 1):
-        if k0 + stage * BK < end:
-            start_copies(a_ring, b_ring, stage, a, b, row0, col0, k0 + stage * BK, thread)
-        cp_async_commit_group()
-    cp_async_wait_group(2)
-    cuda.syncthreads()
-    acc, now, free = ZEROS, 0, STAGES - 1
-    x, y = short_factors(a_ring, b_ring, now, 0, row, col)
-    while k0 < end:
-        ahead = k0 + (STAGES - 1) * BK
-"""
-TAIL = """        k0 += BK
-        free = now
-        if k0 < end: now = (now + 1) % STAGES
-        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 0, row, col)
-    return acc
-"""
+REFERENCE = reference_of(page.short_main_loop, "my_main_loop")
+HEAD, ZERO, LOOP, TOP, STEPS, ON, END, TAIL = cut(
+    REFERENCE, "    acc, x, y, now", "    while k0 < end", "        acc = add_part(acc, x, y, LEFT",
+    "        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 2", "        k0 += BK",
+    "        next_x, next_y = short_factors", "    return")
 BARRIER = """        cp_async_wait_group(1)
         cuda.syncthreads()
 """
+WAIT, SYNC = BARRIER.splitlines(True)
 COMMIT = "        cp_async_commit_group()\n"
+REST, FIRST = TOP.splitlines(True)  # what the last pass has left; step 0
+READ, QUARTER = END.splitlines(True)
 PIECES = [f"        start_piece({piece}, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)\n"
           for piece in range(3)]
-STEP_LINES = [f"        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, {number}, row, col)\n"
-              for number in range(8)]
+SECOND, SEVENTH = (f"        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, {number}, row, col)\n"
+                   for number in (2, 7))
 
-def plan(**before):
-    "The seven steps, with text before some of them: step2=…; and end=… behind the last."
-    lines = [before.get(f"step{number}", "") + STEP_LINES[number] for number in range(1, 8)]
-    return "".join(lines) + before.get("end", "")
+NOT_ROTATED = {  # the loop with which the reader begins
+    ZERO: """    acc, now, free = ZEROS, 0, STAGES - 1
+    x, y = short_factors(a_ring, b_ring, now, 0, row, col)
+""",
+    TOP: "        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 1, row, col)\n",
+    END: "        acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, 0, row, col)\n",
+    TAIL: "    return acc\n"}
 
-PLAN = plan(step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT)
+def loop(*pairs):
+    "The reference with some of its texts replaced, each of which occurs in it once."
+    found = REFERENCE
+    for old, new in pairs:
+        if found.count(old) != 1: raise ValueError(f"{old!r} occurs {found.count(old)} times")
+        found = found.replace(old, new)
+    return found
+
+def left(first):
+    "The reference with the products from this one on left for the next pass."
+    return REFERENCE.replace("LEFT", first)
 
 
 SOLUTIONS = {
-    "reference": HEAD + PLAN + TAIL,
-    "the barrier first of all": HEAD + plan(
-        step1=BARRIER, step2=PIECES[0], step3=PIECES[1], step4=PIECES[2] + COMMIT) + TAIL,
-    "B first, and the group closed at the end": HEAD + plan(
-        step2=BARRIER + PIECES[2], step3=PIECES[1], step5=PIECES[0], end=COMMIT) + TAIL,
-    "two pieces at once": HEAD + plan(step3=BARRIER + PIECES[0], step4=PIECES[1] + PIECES[2] + COMMIT) + TAIL,
-    "a function that is called as one of the library's": """@cuda.jit(device=True)
-def in_sequence():
-    cp_async_wait_group(1)
-    cuda.syncthreads()
+    "reference": REFERENCE,
+    "a number for LEFT": left("16"),
+    "seven eighths are left": left("8"),
+    "nothing to finish in the first pass": loop(
+        (LOOP, "    first = k0\n" + LOOP), (REST, "        if k0 > first: " + REST.lstrip())),
+    "the factors are read after the jump": loop(
+        ("    next_x, next_y = short_factors(a_ring, b_ring, now, 0, row, col)\n    while", "    while"),
+        (REST, READ + REST), (READ + QUARTER, QUARTER)),
+    "two pairs of factors that change places": loop(
+        (ZERO, ZERO.replace("next_x, next_y", "u, v")), (FIRST, FIRST.replace("next_x, next_y", "u, v")),
+        (END, END.replace("next_x, next_y", "u, v"))),
+    "reading and multiplying by themselves": loop((FIRST, """
+        x, y = short_factors(a_ring, b_ring, now, 1, row, col)
+        acc = add_outer(acc, next_x, next_y)
+""")),
+    "in serpentines": REFERENCE.replace("RESULTS, 0)", "RESULTS, 1)").replace("LEFT, 0)", "LEFT, 1)"),
+    "what is left in two pieces": loop((REST, """
+        acc = add_part(acc, x, y, LEFT, 32, 0)
+        acc = add_part(acc, x, y, 32, RESULTS, 0)
+""")),
+    "the barrier a step earlier": loop((SECOND + BARRIER, BARRIER + SECOND)),
+    "a function for the beginning of a pass": """@cuda.jit(device=True)
+def begin_pass(acc, x, y, next_x, next_y, a_ring, b_ring, now, row, col):
+    acc = add_part(acc, x, y, LEFT, RESULTS, 0)
+    return short_step(acc, next_x, next_y, a_ring, b_ring, now, 1, row, col)
 
-""" + HEAD + plan(step3="        in_sequence()\n" + PIECES[0], step4=PIECES[1], step6=PIECES[2], end=COMMIT)
-    + TAIL,
-    "the wait a step before the barrier": HEAD + plan(
-        step2="        cp_async_wait_group(1)\n", step3="        cuda.syncthreads()\n" + PIECES[0],
-        step4=PIECES[1], step5=PIECES[2] + COMMIT) + TAIL,
-    "a loop with tests": HEAD + """        for number in range(1, BK):
+""" + loop((TOP, "        acc, x, y = begin_pass(acc, x, y, next_x, next_y, a_ring, b_ring, now, row, "
+                     "col)\n")),
+    "a loop with tests": loop((STEPS, """        for number in range(2, BK):
             if number == 3:
                 cp_async_wait_group(1)
                 cuda.syncthreads()
@@ -126,98 +192,71 @@ def in_sequence():
                 start_piece(number - 3, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
             if number == 5: cp_async_commit_group()
             acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
-""" + TAIL,
-    "pieces by a loop in a function": """@cuda.jit(device=True)
-def start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread):
-    if ahead < end and number >= 3 and number < 6:
-        start_piece(number - 3, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
-
-""" + HEAD + """        for number in range(1, 8):
-            if number == 2: cp_async_wait_group(1)
-            if number == 2: cuda.syncthreads()
-            start_later(number, a_ring, b_ring, free, a, b, row0, col0, ahead, end, thread)
-            acc, x, y = short_step(acc, x, y, a_ring, b_ring, now, number, row, col)
-        cp_async_commit_group()
-""" + TAIL,
-    "no barrier for the last k tile": HEAD + plan(step3="""        if k0 + BK < end:
-            cp_async_wait_group(1)
-            cuda.syncthreads()
-""" + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT) + TAIL,
-    "factors and products by themselves": HEAD + PLAN.replace(STEP_LINES[6], """
-        next_x, next_y = short_factors(a_ring, b_ring, now, 6, row, col)
-        acc = add_outer(acc, x, y)
-        x, y = next_x, next_y
-""") + TAIL,
-    "rotated": reference_of(page.short_main_loop, "my_main_loop")}
+"""))}
 
 
-def wrong(name, verdict, change=None, **before):
-    "A mutant: another plan, or the reference's with a change (old, new)."
-    return Mutant(name, PLAN, PLAN.replace(*change) if change else plan(**before), verdict)
+def wrong(name, verdict, *pairs): return Mutant(name, REFERENCE, loop(*pairs), verdict)
 
-WAIT, SYNC = BARRIER.splitlines(True)
 MUTANTS = (
-    wrong("not written", "written", step7="        ...\n"),
+    wrong("not written", "written", (END, "        ...\n")),
+    # what is left, and when it is multiplied
+    wrong("not rotated", "read to use", *NOT_ROTATED.items()),
+    wrong("read early, and all multiplied before the jump", "read to use", (REST, ""),
+          (QUARTER, "        acc = add_outer(acc, x, y)\n"), (TAIL, "    return acc\n")),
+    Mutant("a quarter is left", REFERENCE, left("48"), "read to use"),
+    Mutant("half is left", REFERENCE, left("32"), "read to use"),
+    wrong("everything is left", "read to use", (REST, "        acc = add_outer(acc, x, y)\n"),
+          (QUARTER, ""), (TAIL, "    return add_outer(acc, x, y)\n")),
+    wrong("step 0 is read twice", "reads per tile", (FIRST, READ + FIRST)),
+    wrong("left for after the last step", "correct", (REST, ""), (SEVENTH, SEVENTH + REST)),
+    wrong("what is left is forgotten", "correct", (REST, "")),
+    wrong("the last pass's rest is forgotten", "correct", (TAIL, "    return acc\n")),
+    wrong("the first quarter is forgotten", "correct", (QUARTER, "")),
+    wrong("the first quarter twice", "correct", (REST, REST.replace("LEFT, RESULTS", "0, RESULTS"))),
+    wrong("all before the jump, and the rest again", "correct",
+          (QUARTER, QUARTER.replace("LEFT", "RESULTS"))),
+    wrong("all after the loop once more", "correct", (TAIL, TAIL.replace("LEFT, RESULTS", "0, RESULTS"))),
+    wrong("one product twice", "correct", (QUARTER, QUARTER.replace("LEFT", "17"))),
+    wrong("one product left out", "correct", (REST, REST.replace("LEFT", "17"))),
+    wrong("the rest by the new factors", "correct", (REST, REST.replace("x, y", "next_x, next_y"))),
+    wrong("the first quarter by the new factors", "correct",
+          (QUARTER, QUARTER.replace("x, y", "next_x, next_y"))),
+    wrong("the last rest by the new factors", "correct", (TAIL, TAIL.replace("x, y", "next_x, next_y"))),
+    wrong("the rest after step 0", "correct", (TOP, FIRST + REST)),
+    wrong("step 0 by the old factors", "correct", (FIRST, FIRST.replace("next_x, next_y", "x, y"))),
+    wrong("the new factors overwrite the old", "correct", (READ, READ.replace("next_x, next_y", "x, y"))),
+    wrong("step 0 is not read again", "correct", (READ, "")),
+    wrong("step 0 of the same k tile", "correct", (READ, ""), (SEVENTH, SEVENTH + READ)),
+    wrong("step 1 twice, step 0 never", "correct", (READ, READ.replace("now, 0", "now, 1"))),
+    wrong("a first step that multiplies", "correct",
+          (ZERO, ZERO.replace("ZEROS, NO_X, NO_Y", "ZEROS, ZEROS[:8], ZEROS[:8]").replace(
+              "    next_x", "    x, y = short_factors(a_ring, b_ring, now, 0, row, col)\n    next_x"))),
+    # the barrier, the wait and the copies
     wrong("no wait", "all written", (WAIT, "")),
-    wrong("two groups may be in flight, as in lesson 12", "all written", ("group(1)", "group(2)")),
-    wrong("three groups may be in flight", "all written", ("group(1)", "group(3)")),
-    wrong("no group may be in flight", "time for a copy", ("group(1)", "group(0)")),
-    wrong("no barrier", "all written", (SYNC, "")),
+    wrong("two groups may be in flight, as in lesson 12", "all written", (WAIT, WAIT.replace("1", "2"))),
+    wrong("no group may be in flight", "time for a copy", (WAIT, WAIT.replace("1", "0"))),
+    wrong("no barrier", "all written", (BARRIER, WAIT)),
     wrong("the barrier before the wait", "all written", (BARRIER, SYNC + WAIT)),
     wrong("a barrier for one warp", "no races",
-          (SYNC, SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
-    wrong("a barrier of each warp", "no races", (SYNC, SYNC.replace("syncthreads", "syncwarp"))),
-    wrong("the wait after the copies", "all written", step3=SYNC + PIECES[0], step4=PIECES[1],
-          step5=PIECES[2], step6=WAIT + COMMIT),
-    wrong("two barriers", "barriers per tile", step2=SYNC, step3=BARRIER + PIECES[0], step4=PIECES[1],
-          step5=PIECES[2] + COMMIT),
-    wrong("waits for all at the end of a k tile", "time for a copy", step3=BARRIER + PIECES[0],
-          step4=PIECES[1], step5=PIECES[2] + COMMIT, end="        cp_async_wait_group(0)\n"),
-    wrong("waits for all in every other k tile", "time for a copy",
-          step3=BARRIER + "        if k0 // BK % 2: cp_async_wait_group(0)\n" + PIECES[0], step4=PIECES[1],
-          step5=PIECES[2] + COMMIT),
-    wrong("a second barrier in every other k tile", "barriers per tile", step3=BARRIER + PIECES[0],
-          step4=PIECES[1], step5=PIECES[2] + COMMIT, end="        if k0 // BK % 2: cuda.syncthreads()\n"),
-    wrong("a barrier in each step", "barriers per tile", **{f"step{number}": SYNC for number in (1, 2, 6, 7)},
-          step3=BARRIER + PIECES[0], step4=PIECES[1], step5=PIECES[2] + COMMIT),
+          (BARRIER, WAIT + SYNC.replace("cuda.sync", "if thread < 32: cuda.sync"))),
+    wrong("a barrier before the jump, too", "barriers per tile", (QUARTER, QUARTER + SYNC)),
     wrong("a barrier in the first k tile only", "all written",
-          (SYNC, SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
-    wrong("a fence for each k tile", "fences", (SYNC, "        cuda.threadfence()\n" + SYNC)),
-    Mutant("the loop ends after two k tiles", "while k0 < end:", "while k0 < 2 * BK:", "correct"),
-    Mutant("the library's main loop", HEAD + PLAN + TAIL,
+          (BARRIER, WAIT + SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
+    wrong("the barrier after the read", "all written", (BARRIER, ""), (READ, READ + BARRIER)),
+    wrong("waits for all at the end of a k tile", "time for a copy",
+          (QUARTER, QUARTER + "        cp_async_wait_group(0)\n")),
+    wrong("a fence for each k tile", "fences", (BARRIER, BARRIER + "        cuda.threadfence()\n")),
+    wrong("the loop ends after two k tiles", "correct", ("while k0 < end:", "while k0 < 2 * BK:")),
+    wrong("copies before the barrier", "no races", (PIECES[0], ""), (BARRIER, PIECES[0] + BARRIER)),
+    wrong("no group closed", "all written", (PIECES[2] + COMMIT, PIECES[2])),
+    wrong("half of A is forgotten", "all written", (PIECES[1], "")),
+    Mutant("the library's main loop", REFERENCE,
            """from numba_matmul.kernels.k13_planned_loop import short_main_loop
 
 @cuda.jit(device=True)
 def my_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
     return short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread)
-""", "your own"),
-    wrong("the barrier before the last step", "slack",
-          end=BARRIER + PIECES[0] + PIECES[1] + PIECES[2] + COMMIT),
-    wrong("the barrier two steps before the end", "slack", step6=BARRIER + PIECES[0], step7=PIECES[1],
-          end=PIECES[2] + COMMIT),
-    wrong("all copies at once", "copies in a row", step3=BARRIER + "".join(PIECES) + COMMIT),
-    wrong("all of A at once", "copies in a row", step3=BARRIER + PIECES[0] + PIECES[1],
-          step4=PIECES[2] + COMMIT),
-    wrong("copies before the barrier", "no races", step1=PIECES[0], step2=PIECES[1],
-          step3=PIECES[2] + COMMIT + BARRIER),
-    wrong("one piece before the barrier", "no races", step2=PIECES[2], step3=BARRIER + PIECES[0],
-          step4=PIECES[1] + COMMIT),
-    wrong("the group closed before the last piece", "all written", (PIECES[2] + COMMIT, COMMIT + PIECES[2])),
-    wrong("a group for each piece", "time for a copy", step3=BARRIER + PIECES[0] + COMMIT,
-          step4=PIECES[1] + COMMIT, step5=PIECES[2] + COMMIT),
-    wrong("no group closed", "all written", (COMMIT, "")),
-    wrong("a group is closed only if it is not empty", "all written",
-          (COMMIT, COMMIT.replace("cp_async", "if ahead < end: cp_async"))),
-    wrong("B is forgotten", "all written", (PIECES[2], "")),
-    wrong("half of A is forgotten", "all written", (PIECES[1], "")),
-    wrong("the same half twice", "no races", (PIECES[1], PIECES[0])),
-    wrong("into the stage that is multiplied", "no races", (PIECES[0], PIECES[0].replace("free,", "now,"))),
-    wrong("the k tile that is multiplied", "correct", (PIECES[0], PIECES[0].replace("ahead,", "k0,"))),
-    wrong("B of the next k tile", "correct", (PIECES[2], PIECES[2].replace("ahead,", "k0 + BK,"))),
-    wrong("the copies at the end", "time for a copy", step3=BARRIER, step7=PIECES[0],
-          end=PIECES[1] + PIECES[2] + COMMIT),
-    wrong("a step left out", "correct", (STEP_LINES[6], "")),
-    wrong("a step done twice", "correct", (STEP_LINES[6], STEP_LINES[6] + STEP_LINES[6])))
+""", "your own"))
 
 
 SMALL = dict(BM=128, BN=64, BK=8, WM=32, WN=64, TM=8, TN=8, THREADS=128, PADDED=132, STAGES=4)
@@ -234,16 +273,17 @@ EXERCISES = (Exercise(
     cases=(matmul_case(128, 64, 48, (128,), (1, 1)), matmul_case(128, 48, 16, (32,), (3, 1), fixed(OTHER)),
            matmul_case(256, 16, 8, (32,), (1, 2), fixed(OTHER))),
     goals=(NO_FENCES,
+           Goal("reads per tile", reads, most=33, unit="loads from shared memory", counted="events",
+                hint="read the factors of each step once"),
+           Goal("read to use", read_to_use, least=48,
+                unit="multiply-adds between a read and its first use, in one pass", counted="events",
+                hint="step 0 of the next k tile is read at the end of a pass. Leave three quarters of the "
+                     "last step's products for the beginning of the next pass, before step 0's. The first "
+                     "quarter stays: it makes the compiler read the last step's factors early"),
            replace(BARRIERS, measure=barriers),
-           Goal("slack", slack, least=3, unit="steps between the barrier and the first read",
-                counted="events",
-                hint="the barrier may come as early as you like: which steps read only from this k tile?"),
-           Goal("copies in a row", together, most=5, unit="copies between two steps", counted="events",
-                hint="put a step between the pieces"),
            Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied meanwhile",
                 counted="events",
-                hint="start the copies soon after the barrier, in one group per k tile, and wait only for "
-                     "the group that you need: how many younger groups may still be under way?")),
+                hint="leave the copies, their group and the wait as they are")),
     hints={
         "all written: asynchronous copy": (
             "when is the next k tile read for the first time? Before that, each thread has to wait for its "
@@ -260,10 +300,12 @@ EXERCISES = (Exercise(
             "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that nobody "
             "reads it anymore, and does every thread reach it?"),
         "correct": (
-            "which k tile is copied, into which stage, and is each piece of it? And is each step done once?"),
+            "each product counts once: those of steps 0 to 6, the first quarter of step 7, and the rest, by "
+            "the factors of step 7, in the same order. Who does the last k tile's rest?"),
         "barriers": "all threads of the block must reach the same barrier"},
     constants=fixed(SMALL),
     preamble="from numba_matmul.kernels.k13_planned_loop import LEFT, NO_X, NO_Y, RESULTS, ZEROS\n"
              "from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"
              "from numba_matmul.ptx.core import add_outer, add_part\n",
-    solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp, judge=judge),)
+    solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=products_of_first_warp,
+    judge=judge),)

@@ -13,9 +13,9 @@ mixed at fences and atomic operations in four ways. The verdicts:
 - **no races**: between a write and a read by a different block lie the writer's fence, a flag and the
   reader's fence; between threads of a block a barrier.
 - **correct**: the first launch.
-- **one store each**: each element of C is stored once, and each block hands over one part at most.
+- **one store each**: each element of C is stored once, and each block passes on one part at most.
 - **equal parts**: each block goes through as many k tiles as the others, or one fewer.
-- **barriers needed**: one for each piece of a tile, one for the part that is handed over, and one for each
+- **barriers needed**: one for each piece of a tile, one for the part that is passed on, and one for each
   that is waited for.
 - **second launch**: the same again. A flag that is still raised, or raised too often, shows here.
 - **flags**: they are all lowered when the kernel ends.
@@ -77,13 +77,13 @@ def play(kernels, cases, orders):
                 if failed := mistake(order, launch, names, a, b, c, workspace, flags):
                     verdict, text = failed
                     return "second launch" if again else verdict, f"{name}: {text}"
-                stores, handed = (launch.grid.stores[names[i]] for i in (2, 3))
+                stores, passed = (launch.grid.stores[names[i]] for i in (2, 3))
                 if stores != m * n:
                     return "one store each", (f"{name}: {stores:,} stores to {names[2]}, which has {m * n:,} "
                                               "elements")
-                if handed > part * blocks:
-                    return "one store each", (f"{name}: {handed:,} stores to {names[3]}, and {blocks} blocks "
-                                              f"have {part:,} numbers each to hand over")
+                if passed > part * blocks:
+                    return "one store each", (f"{name}: {passed:,} stores to {names[3]}, and {blocks} blocks "
+                                              f"have {part:,} numbers each to pass on")
             if raised := np.flatnonzero(flags).tolist():
                 return "flags", f"{name}: flags[{raised[0]}] is {flags[raised[0]]} at the end"
         if blocks > 1 and (found := unequal(kernel, numbers, m, n, k, blocks)):
@@ -119,7 +119,7 @@ def unequal(kernel, numbers, m, n, k, blocks):
                 f"equal parts of {work} are {work / blocks:.3g}")
 
 def barriers_needed(numbers, m, n, k, blocks):
-    "The barriers of the block that needs most: one per piece, per part handed over, and per part waited for."
+    "The barriers of the block that needs most: one per piece, per part passed on, and per part waited for."
     k_tiles, across = k // numbers["BK"], n // numbers["BN"]
     starts = [block * m // numbers["BM"] * across * k_tiles // blocks for block in range(blocks + 1)]
     def needed(start, end):
@@ -183,13 +183,13 @@ def wait_for(flags, other, thread):
     cuda.syncthreads()
 
 @cuda.jit(device=True)
-def hand_over(workspace, flags, block, thread, acc):
+def pass_on(workspace, flags, block, thread, acc):
     store_fours(workspace, block * PART + 4 * thread, STEP, acc)
     cuda.threadfence()
     cuda.syncthreads()
     if thread == 0: cuda.atomic.exch(flags, block, 1)
 
-""" + HEAD + """            hand_over(workspace, flags, block, thread, acc)
+""" + HEAD + """            pass_on(workspace, flags, block, thread, acc)
         else:
             for other in range(block + 1, blocks):
                 if stop >= k_tiles: break
@@ -244,7 +244,7 @@ MUTANTS = (
                     ("begin * BK, stop * BK", "0, a.shape[1]")), "equal parts"),
     Mutant("C stored after each part", ADD, ADD + "                short_write(c, acc, row0, col0, thread)\n",
            "one store each"),
-    Mutant("the part handed over twice", STORE, STORE + STORE, "one store each"),
+    Mutant("the part passed on twice", STORE, STORE + STORE, "one store each"),
     Mutant("a barrier too many for each tile", "        cuda.syncthreads()\n        start = tile",
            "        cuda.syncthreads()\n        cuda.syncthreads()\n        start = tile", "barriers needed"),
     Mutant("the judge's number for PART", STORE, STORE.replace("PART", "512"), "in bounds"),
@@ -338,7 +338,7 @@ EXERCISES = (Exercise(
         "ends": (
             "who raises the flag that somebody waits for, to which number, and who lowers it, one thread "
             "each? Is it read by an atomic operation, so that it's read anew each time? Does `other` go on "
-            "by one, does `stop` move to the end of that block's part, and is each part handed over once?"),
+            "by one, does `stop` move to the end of that block's part, and is each part passed on once?"),
         "in bounds: flags": OTHERS,
         "in bounds: is negative": OTHERS,
         "in bounds: workspace": (
@@ -355,7 +355,7 @@ EXERCISES = (Exercise(
             "which blocks have a part of this tile, where does each of them end, and where in the workspace "
             "does it lie? Each part is added once, before the tile is stored"),
         "one store each": (
-            "the owner stores a tile once, after all parts are added; another block hands its part over "
+            "the owner stores a tile once, after all parts are added; another block passes its part on "
             "once"),
         "equal parts": (
             "that isn't stream-K: all k tiles of all tiles are dealt out in equal parts, from "

@@ -34,9 +34,9 @@ from numba import cuda
 
 BN, STAGES = 64, 3
 
-def ring_of(bn):
-    "The page's names with tiles of 128×bn and a ring of three stages."
-    found = dict(BN=bn, STAGES=STAGES, STAGE_BYTES=(page.BM + bn) * ROW, ZEROS=(np.float32(0),) * (bn // 2),
+def ring_of(bn, stages=STAGES):
+    "The page's names with tiles of 128×bn and a ring of so many stages."
+    found = dict(BN=bn, STAGES=stages, STAGE_BYTES=(page.BM + bn) * ROW, ZEROS=(np.float32(0),) * (bn // 2),
                  PAIRS=(bn // 4, 2), UNSET=(np.float32(np.nan),) * (bn // 2))
     return found | dict(start_copies=with_constants(page.start_copies, found),
                         short_epilogue=with_constants(page.short_epilogue, found))
@@ -330,7 +330,7 @@ EXERCISES = (Exercise(
             "a product may start once the phase of its stage's mbarrier has ended: does each thread wait "
             "for that, before the product, at the mbarrier of the stage that it multiplies? Which parity is "
             "that the first time around the ring, and which the second?"),
-        "no races: or an mbarrier is": (
+        "no races: over an mbarrier": (
             "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written "
             "where STAGE_BYTES or STAGES belongs? And map_a comes before map_b"),
         "no races: two asynchronous copies": (

@@ -1,12 +1,11 @@
 """What `grade("18", my_estimate)` asks of a function, what it accepts, and what it must catch.
 
-The function is asked about one k tile first, and then about one thing more each time: several k tiles, waves,
-tiles that reach over the edges of C, parts. So the first verdict that fails names the rule. Each answer has
-to be the lesson's, to a millionth and two cycles (what adding costs may be rounded), and your own: a function
-that calls the judge's or the library's is refused. If what is wrong with it stays the same when rows come
-more slowly, then it is the price of adding that is wrong, not the products, and *parts* fails, whichever
-question it was. Then the tile with the shortest estimate is looked up on the result card: how fast was it,
-and how fast the best one?
+The first question is about one k tile, and each later one adds a rule: several k tiles, waves, tiles that
+reach over the edges of C, parts. So the first verdict that fails names the rule. Each answer has to match the
+lesson's, to a millionth and two cycles (the cost of adding may be rounded), and it has to be your own: a
+function that calls the judge's or the library's is refused. If an answer stays wrong by the same amount when
+rows arrive more slowly, the cost of adding is wrong and not the products, so *parts* fails, whatever the
+question was. Finally the tile with the lowest estimate is looked up on the result card: how fast was it?
 """
 from numbers import Real
 
@@ -27,7 +26,7 @@ def cycles(m, n, k, tile, split_k, sms, row_cycles):
     adding = 5200 + split_k * m * n / 135 if split_k > 1 else 0
     return cdiv(work, sms) * cdiv(cdiv(k, 64), split_k) * k_tile + adding
 
-ASKED = {  # verdict → arguments; each asks for one thing more than those before
+ASKED = {  # verdict → arguments; each adds a rule to those before
     "a k tile": (
         (128, 256, 64, LARGE, 1, 1, 1.0), (64, 256, 64, MEDIUM, 1, 1, 1.7), (64, 128, 64, SMALL, 1, 1, 1.0),
         (64, 128, 64, SMALL, 1, 1, 2.8), (128, 256, 64, LARGE, 1, 1, 3.9), (64, 256, 64, MEDIUM, 1, 1, 3.9)),
@@ -50,13 +49,13 @@ ASKED = {  # verdict → arguments; each asks for one thing more than those befo
 WHY = {"a k tile": (
            "this is one wave with one work tile of one k tile: it takes CYCLES[tile], or row_cycles for "
            "each of its bm + bn rows, whichever is more"),
-       "k tiles": "one work tile, now with more of k: a k tile is 64 long, and the last one may be cut off",
+       "k tiles": "one work tile, now with more of k: a k tile is 64 long, and the last one may be shorter",
        "waves": (
-           "there is a work tile for each tile of C, down and across. In a wave each of the sms "
+           "there's one work tile per tile of C, down and across. In a wave each of the sms "
            "multiprocessors gets one: how many waves begin?"),
        "tiles": "tiles reach over the edges of C: round up down and across, each by its own side of the tile",
        "parts": (
-           "each part is a work tile of its own, and all of them share the waves; a part has its share of "
+           "each part is a work tile of its own, and all of them share the waves. A part has its share of "
            "the k tiles, rounded up")}
 ADDING = ("everything but the cost of the parts is right: 5200 and a cycle for every 135 numbers of the "
           "workspace, in which each part has m·n, once; nothing if there is only one part")
@@ -64,7 +63,7 @@ ADDING = ("everything but the cost of the parts is right: 5200 and a cycle for e
 def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # adding may be rounded
 
 def products_are_right(fn, question, said):
-    "Is an answer as wrong when rows come ten times as slowly? Then it's the price of adding that is wrong."
+    "Is an answer wrong by as much when rows are ten times slower? Then it's the cost of adding that's wrong."
     slower = (*question[:-1], 10 * question[-1])
     try: return near(fn(*slower) - said + cycles(*question), cycles(*slower))
     except Exception: return False
@@ -75,7 +74,7 @@ def told(m, n, k, tile, split_k, sms, row_cycles):
             + f", {sms} multiprocessor{'s' * (sms > 1)}, {row_cycles} cycles per row")
 
 def chosen(fn):
-    "What the shortest estimates were worth, as the first card with the experiment says."
+    "How fast the tiles with the lowest estimates were, on the first card with the experiment."
     found = next((card["experiments"][name]["values"] for name in ["kernel 18, other tiles"]
                   for card in load_cards("experiments") if name in card["experiments"]), {})
     lines = []

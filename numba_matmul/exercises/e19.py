@@ -1,14 +1,14 @@
 """What `grade("19", my_split)` asks of a kernel, what it accepts, and what it must catch.
 
-It splits numbers of four sizes. One time the largest would round up to float16's infinity if it came to
-65,528; another time it is a power of two. Pairs are unpacked again, so that verdicts speak of numbers:
+It splits numbers four times, on very different scales. Once the largest would round up to float16's infinity
+if it were scaled to 65,528; once it's a power of two. Pairs are unpacked, so that verdicts name numbers:
 
 - **pairs**: every pair of hi and of lo is written.
-- **scale**: a power of two that brings the largest number to 16,384 or more, and nothing to infinity. Which
-  one it is, hi tells.
+- **scale**: a power of two that brings the largest number to 16,384 or more, and nothing to infinity. hi
+  shows which one it is.
 - **hi**: the scaled numbers, rounded to float16.
-- **lo**: 2048 times what hi has lost, rounded to float16, right to the last bit.
-- **one each**: a thread splits one pair. **float64**: no instruction.
+- **lo**: 2048 times what hi has lost, rounded to float16, correct to the last bit.
+- **one each**: a thread splits one pair. **float64**: no instruction computes in it.
 """
 import numpy as np
 from ..exercise import Exercise, Goal, Mutant
@@ -20,7 +20,7 @@ from ..source import cut, function_of, replaced
 from numba import cuda, int32, uint32
 
 
-# What the skeleton has been given
+# What the skeleton is given
 
 @cuda.jit(device=True)
 def exponent_of(x):
@@ -52,7 +52,7 @@ def play(launches, names):
         except Exception as e: found = verdict_and_text(e)
         else: found = wrong_parts(*args, names) or wrong_stores(launch.grid, args, names)
         if not found and not np.array_equal(x, before):
-            found = "pairs", f"{names[0]} was changed, and it is only to be read"
+            found = "pairs", f"{names[0]} was changed, but it should only be read"
         if found: return found[0], f"{len(x)} numbers, the largest {args[1]:.8g}: {found[1]}"
 
 def wrong_stores(grid, args, names):
@@ -113,7 +113,7 @@ def wrong_parts(x, largest, hi, lo, names):
                       f"{lo[at]:.6g}{''.join(guessed)}")
 
 def wrong_scale(x, hi, names):
-    "What is wrong with the scale: the verdict that fails and its text, or `None`."
+    "What's wrong with the scale: the verdict that fails and its text, or `None`."
     if len(infinite := np.flatnonzero(~np.isfinite(hi))):
         at = infinite[0]
         return "scale", f"{names[0]}[{at}] = {x[at]:.8g} becomes {hi[at]} in {names[2]}"
@@ -277,43 +277,42 @@ EXERCISES = (Exercise(
              most=1, least=1, unit="pairs per thread", hint="each thread splits one pair, its own"),
         Goal("float64", lambda code: sum(x.kind in ("DFMA", "float64") for x in code.instructions), most=0,
              unit="instructions in float64", counted="code",
-             hint="2.0 is float64 for the compiler, and so is what ** makes of it: power_of_two(e) puts the "
-                  "bits of a float32 together")),
+             hint="to the compiler 2.0 is float64, and so is 2.0 ** e: power_of_two(e) returns a float32")),
     hints={
         "in bounds": (
             "there are more threads than pairs, and hi.size is the number of pairs"),
-        "pairs: was changed": "only hi and lo are to be written",
+        "pairs: was changed": "write only hi and lo",
         "pairs": "pair i goes to hi[i] and lo[i]: which thread writes this one?",
         "one store each": "store each pair of hi once, and each pair of lo once",
-        "one writer": "a thread that has no pair does nothing",
+        "one writer": "a thread without a pair should do nothing",
         "scale: becomes": (
             "float16 ends at 65,504, and rounds to infinity from 65,520 on. With an exponent of 15 the "
-            "largest number comes to less than 65,536, which isn't enough; with 14, to less than 32,768"),
+            "largest number is below 65,536, which isn't enough; with 14 it's below 32,768"),
         "scale: too small": (
             "if 2^e ≤ largest < 2^(e + 1), then power_of_two(14 - e) brings it to 2^14 or more"),
         "scale: power of two": (
-            "whatever isn't a power of two changes the significand of each number, and so rounds it. Take "
-            "exponent_of(largest), and not the largest itself"),
+            "a factor that isn't a power of two changes the significand of each number, and so rounds it. "
+            "Use exponent_of(largest), not the largest itself"),
         "scale": "both numbers of a pair are multiplied by the same scale",
         "hi: are exchanged": "the first number goes into the low half: cvt_rn_f16x2_f32(first, second)",
         "hi: nearer": "cvt_rn_f16x2_f32 rounds to nearest by itself: give it the scaled numbers as they are",
         "hi": (
-            "pair i has x[2 * i] and the number behind it, and all numbers have one scale, which comes from "
-            "the largest"),
+            "pair i is x[2 * i] and the number after it, and all numbers share one scale, computed from the "
+            "largest"),
         "lo: 2048 is missing": (
-            "what rounding lost is 2048 times smaller than the number, or more, and float16 loses bits "
-            "below 2^-14: store it 2048 times as large"),
-        "lo: hi again": "lo is what hi has lost: the scaled number less hi",
+            "what rounding lost is at least 2048 times smaller than the number, and float16 loses bits below "
+            "2^-14: store it 2048 times as large"),
+        "lo: hi again": "lo is what hi has lost: the scaled number minus hi",
         "lo: sign": "number = hi + rest, so rest = number - hi",
         "lo: truncated": (
-            "hi is rounded to nearest, so it may be larger than the number. Subtract what you have stored: "
+            "hi is rounded to nearest, so it may be larger than the number. Subtract what you stored: "
             "unpack_f16x2 of the pair"),
         "lo: are exchanged": "the first number's rest goes into the low half",
-        "lo: as it was": "hi is of the scaled number, and so is lo: subtract hi from that",
+        "lo: as it was": "hi belongs to the scaled number, so subtract it from that one",
         "lo: scaled back": "hi and lo have the same scale, and it's undone only in the product",
         "lo": (
-            "for each number: (scaled number - its hi) * float32(2048), where hi is what unpack_f16x2 makes "
-            "of the pair that you have stored, low half first")},
+            "for each number: (scaled number - its hi) * float32(2048), where hi is what unpack_f16x2 "
+            "returns for the pair that you stored, low half first")},
     preamble="""from numba_matmul.exercises.e19 import exponent_of
 from numba_matmul.gemm.split import power_of_two
 from numba_matmul.ptx.ampere import cvt_rn_f16x2_f32, unpack_f16x2

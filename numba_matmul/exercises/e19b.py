@@ -2,16 +2,16 @@
 
 The kernel is graded with one consumer, tiles of 64×64, a ring of two stages and five k tiles, the last of
 which isn't whole; and with two consumers, tiles of 128×64, three stages, four k tiles and two blocks. As in
-exercise 17, copies land and products read their factors as late as they may. Factors come in parts. So wrong
-results are taken apart again: how often is each of the four products in them? Then come the goals:
+exercise 17, copies land and products read their factors as late as they may. Since factors come in parts, a
+wrong result can be taken apart: how often does it contain each of the four products? Then come the goals:
 
-- **products**: three for each k tile. The fourth, lo·lo, is too small to matter.
+- **products**: three per k tile. The fourth, lo·lo, is too small to matter.
 - **promoted**: hi·hi starts at zero in each k tile. The simulator's adder is exact and the tensor
   cores' isn't, so a sum that isn't promoted shows only here.
-- **products at work**: whenever a consumer waits for products, two later ones are at work. So tensor cores
-  have something to do while sums are promoted, and at the wait for the next k tile.
+- **products at work**: whenever a consumer waits for products, two later ones are still running. So the
+  tensor cores have something to do while sums are promoted, and during the wait for the next k tile.
 - **barriers**, **fences**: none in the main loop.
-- **spills**: 192 accumulators for each thread of a 128×128 tile, and all stay in registers.
+- **spills**: each thread of a 128×128 tile has 192 accumulators, and all stay in registers.
 """
 from functools import partial
 from itertools import product
@@ -37,7 +37,7 @@ from .recorded import K_TILE, runs_of
 from numba import cuda, uint32, uint64
 
 
-# What the skeleton has been given
+# What the skeleton is given
 
 def descriptors_of(tile):
     "A device function: descriptors of a warpgroup's factors in a stage."
@@ -102,7 +102,7 @@ def multiply(kernel, m, n, k, tile):
     if stores != m * n: return "one store each", f"{stores:,} stores to C, which has {m * n:,} elements"
 
 def taken_apart(found, a, b):
-    "What is wrong with a product of parts, in a sentence; `None` if nothing is."
+    "What's wrong with a product of parts, in a sentence; `None` if nothing is."
     names = [f"{x}·{y}" for x, y in product(("hi", "lo"), repeat=2)]
     k_tiles = [slice(start, start + BK) for start in range(0, a[0].shape[1], BK)]
     parts = np.array([[x[:, k] @ y[k] / 2048.0**(i + j) for k in k_tiles]
@@ -122,7 +122,7 @@ def taken_apart(found, a, b):
     return "; ".join([text, *filter(None, told)])
 
 def often_in(name, weights):
-    "How often C has a product, where that isn't once. lo·lo is so small that only a multiple of it shows."
+    "How often C contains a product, if that isn't once. lo·lo is so small that only a multiple of it shows."
     same = np.allclose(weights, weights[0], rtol=0.01, atol=0.01)
     if name == "lo·lo" and not (same and abs(weights[0]) > 10): return ""
     if np.allclose(weights, 1, atol=0.01): return ""
@@ -136,7 +136,7 @@ def often_in(name, weights):
 CONSUMER = 128  # the first thread of the first consumer
 
 def products(k_tiles, events):
-    "Products of a consumer for each k tile."
+    "Products of a consumer per k tile."
     steps = sum(number for what, who, number in events if (what, who) == ("product", CONSUMER))
     return steps / K_TILE / k_tiles
 
@@ -155,7 +155,7 @@ def unpromoted(tile, events):
     return most / K_TILE
 
 def products_left(events):
-    "The fewest products at work after a call that may wait, while there are more k tiles to copy."
+    "The fewest products running after a call that may wait, while there are more k tiles to copy."
     last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
     own = [(what, number) for what, who, number in events[:last] if who == CONSUMER]
     waits = [i for i, (what, _) in enumerate(own) if what == "waits at"]
@@ -365,7 +365,7 @@ EXERCISES = (Exercise(
                   "tile, start hi·hi at zero (scale_d = 0), and add it to `sums` with add_tuples"),
         Goal("products at work", products_left, least=2, unit="products", counted="events",
              hint="start hi·hi first, then both cross products, none of them with a wait (pending = 3). "
-                  "Then wait for hi·hi alone: 2 later calls may still be at work. Nobody waits for cross "
+                  "Then wait for hi·hi alone: 2 later calls may still be running. Nobody waits for cross "
                   "products before the loop ends"),
         Goal("barriers", barriers, most=0, unit="in the main loop", counted="events",
              hint="the mbarriers of the ring are enough"),
@@ -378,7 +378,7 @@ EXERCISES = (Exercise(
         "correct: NaN": (
             "sums are NaN as long as products may still be added to them. Before you add `main`, its "
             "product has to be complete: main = wgmma_wait_prior(main, calls that came after it). And "
-            "`cross` is complete only after wgmma_wait_group(cross), behind the loop"),
+            "`cross` is complete only after wgmma_wait_group(cross), after the loop"),
         "correct: lo·lo": "no product of lo and lo belongs in `cross`, where it would count 2048 times",
         "correct: in C 0.0": "only `cross` is divided by 2048, and only once",
         "correct: 2,048 times": (
@@ -405,8 +405,8 @@ EXERCISES = (Exercise(
             "one thread of each warp releases a stage, once for each k tile: "
             "consumer_release(storage, previous, releases)"),
         "results": (
-            "the last cross products are still at work when the loop ends: cross = wgmma_wait_group(cross)"),
-        "one store each": "results are stored once, when all k tiles have been multiplied",
+            "the last cross products are still running when the loop ends: cross = wgmma_wait_group(cross)"),
+        "one store each": "store results once, after all k tiles have been multiplied",
         "compiles": "the message names what is missing or has the wrong type"},
     preamble="""from numba import uint16
 from numba_matmul.gemm.pipeline import (

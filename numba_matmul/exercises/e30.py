@@ -1,9 +1,9 @@
 """What `grade("30", my_backward)` asks of two gradients, and `grade("30b", my_epilogue)` of an epilogue.
 
-`my_backward` isn't a kernel, so it is called as it is, with tensors of different shapes, layouts and types.
-The `matmul` that it gets is the judge's own: it takes row-major matrices only, as the course's kernels do,
+`my_backward` isn't a kernel, so it's called directly, with tensors of different shapes, layouts and types.
+The `matmul` that it gets is the judge's own: it takes only row-major matrices, as the course's kernels do,
 and it counts its calls. In a second run it returns twice as much, and both gradients have to be twice as
-large: they are what `matmul` returned.
+large. That shows that they are what `matmul` returned.
 """
 import numpy as np
 from ..exercise import Case, Exercise, Goal, Mutant
@@ -16,7 +16,7 @@ class NotRowMajor(ValueError): "An operand that a kernel of the course would not
 def shape_text(tensor): return "×".join(map(str, tensor.shape))
 
 def row_major_matmul(calls, times=1):
-    "A product as exact as its type allows, some times as large, which notes its calls."
+    "A product as exact as its type allows, some times as large, which records its calls."
     def matmul(x, y):
         import torch
         for name, z in ("first", x), ("second", y):
@@ -55,7 +55,7 @@ def cases():
 ALPHA = -1.5
 
 def first_mistake(backward, dc, a, b, needs):
-    "Verdict and text of what is wrong in one case, or None."
+    "Verdict and text of what's wrong in one case, or None."
     import torch
     calls, before = [], [x.clone() for x in (dc, a, b)]
     try: found = backward(dc, a, b, ALPHA, needs, row_major_matmul(calls))
@@ -222,17 +222,17 @@ MUTANTS = (
 
 
 # The epilogue is a kernel. Its sums lie as a warp holds them after an `mma` or a `wgmma`: each lane has
-# four for each eight columns, two neighbors in one row and two eight rows below. In the first case bias
-# and residual are 0 and all sums are positive: what is wrong there is the place of a sum. The other cases
+# four per eight columns, two neighbors in one row and two eight rows below. In the first case bias
+# and residual are 0 and all sums are positive, so only the place of a sum can be wrong. The other cases
 # have the whole formula.
 
 def epilogue_case(m, n, formula=True):
-    "A launch (sums, bias, residual, y), a warp for 16 rows. Without the formula only a sum's place counts."
+    "A launch (sums, bias, residual, y), one warp per 16 rows. Without the formula only a sum's place counts."
     def make(random):
         shapes = (m, n), (n,), (m, n)
         c, bias, residual = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
         if not formula: c, bias, residual = abs(c), 0 * bias, 0 * residual
-        parts = c.reshape(m // 16, 2, 8, n // 8, 4, 2)  # warps, halves, rows, groups, pairs, neighbours
+        parts = c.reshape(m // 16, 2, 8, n // 8, 4, 2)  # warps, halves, rows, groups, pairs, neighbors
         sums = np.ascontiguousarray(parts.transpose(0, 2, 4, 3, 1, 5)).reshape(2 * m, n // 2)
         return ((sums, bias, residual, np.full_like(c, np.nan)),
                 {3: np.maximum(c.astype(np.float64) + bias, 0) + residual})
@@ -305,15 +305,15 @@ WRONG_EPILOGUES = (
     Mutant("four rows below", "// 2 * 8", "// 2 * 4", "no races"),
     Mutant("nothing below", " + i % 4 // 2 * 8", "", "correct"),
     Mutant("rows and columns of a lane swapped", "lane // 4", "lane % 8", "no races"),
-    Mutant("neighbours far apart", "lane % 4 * 2 + i % 2", "lane % 4 + i % 2 * 4", "correct"),
-    Mutant("neighbours below each other", "i % 4 // 2 * 8\n        col = i // 4 * 8 + lane % 4 * 2 + i % 2",
+    Mutant("neighbors far apart", "lane % 4 * 2 + i % 2", "lane % 4 + i % 2 * 4", "correct"),
+    Mutant("neighbors below each other", "i % 4 // 2 * 8\n        col = i // 4 * 8 + lane % 4 * 2 + i % 2",
            "i % 2 * 8\n        col = i // 4 * 8 + lane % 4 * 2 + i % 4 // 2", "correct"),
     Mutant("groups of four columns", "i // 4 * 8", "i // 4 * 4", "no races"),
     Mutant("the first warp's rows", "row = 16 * warp + ", "row = ", "no races"),
     Mutant("the first warp's sums", "32 * warp + lane", "lane", "correct"),
     Mutant("y stored before the residual is added", "        y[row, col] = x + residual[row, col]\n",
            "        y[row, col] = x\n        y[row, col] = x + residual[row, col]\n", "one store each"),
-    Mutant("a barrier for each sum", "        y[row, col] =",
+    Mutant("one barrier per sum", "        y[row, col] =",
            "        cuda.syncthreads()\n        y[row, col] =", "barriers"),
     Mutant("a fence for each sum", "        y[row, col] =",
            "        cuda.threadfence()\n        y[row, col] =", "fences"),
@@ -335,16 +335,16 @@ EXERCISES = (Exercise(
             "the course's matmul takes float32 and bfloat16 as they come: leave the type alone"),
         "runs: not two gradients": "return a pair, da and db",
         "runs": (
-            "dC is m×n, A m×k, B k×n, needs holds two bools, and matmul takes two tensors: which line of "
-            "yours fails, and what does it get?"),
+            "dC is m×n, A m×k, B k×n, needs holds two bools, and matmul takes two tensors: which of your "
+            "lines fails, and what does it get?"),
         "row-major": (
-            "a transposed view, or a dC that autograd made, has its numbers in another order: .contiguous() "
-            "copies it"),
+            "a transposed view, or a dC from autograd, can have its numbers in a different order: "
+            ".contiguous() copies it"),
         "products": (
             "call the given matmul once for each gradient that's needed, and return what it returns, times "
             "alpha: no other product"),
         "what is needed": (
-            "needs says for A and for B whether anybody wants the gradient; if not, the answer is None"),
+            "needs says whether A's gradient is needed, and whether B's is; return None for one that isn't"),
         "shapes": "a gradient has the same shape as its matrix, and A's comes first",
         "types": "a gradient has the same type as its matrix",
         "gradient of A": (
@@ -363,7 +363,7 @@ EXERCISES = (Exercise(
            NO_FENCES),
     hints={
         "in bounds": "the bias belongs to a column, the residual to a row and a column",
-        "in bounds: sums: index": "a lane has sums.shape[1] sums, four for each eight columns of y",
+        "in bounds: sums: index": "a lane has sums.shape[1] sums, four per eight columns of y",
         "no races: with no flag": (
             "two blocks write one element: a block is a warp, and its rows begin at 16 * warp"),
         "no races: and is written by": (
@@ -374,8 +374,8 @@ EXERCISES = (Exercise(
             "bias and residual are 0 here, and no sum is negative: y has the sums as they are, each in its "
             "place"),
         "correct": (
-            "each sum is in its place, so it's the formula: the bias of its column is added, ReLU takes 0 "
-            "for less than 0, and then the residual of its row and column is added"),
+            "each sum is in its place, so it's the formula: add the bias of its column, replace a negative "
+            "number by 0 (ReLU), and then add the residual of its row and column"),
         "one store each": "finish a sum in a variable, and store it once",
         "fences": "a thread works on elements that no other one touches, so there is nothing to order"},
     solutions=EPILOGUES, mutants=WRONG_EPILOGUES))

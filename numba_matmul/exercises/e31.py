@@ -1,10 +1,10 @@
 """What `grade("31", my_port)` asks of kernel 3, ported from CUDA C++ with a mistake in it.
 
-The mistake is a barrier that is missing at the end of the loop. The C++ compiler says nothing about it, and
-on a GPU some elements come out wrong, or none; the simulator reports the race. The other mistakes are those
-that a port invites: `/` divides integers in C++ and makes a float64 in Python, a block that is one row of
-threads has no `y`, a conditional zero in Python is a float64, and a thread that returns early misses its
-barriers. While it is graded, `TILE` is 16, and sizes need not be multiples of it.
+The mistake is a missing barrier at the end of the loop. The C++ compiler says nothing about it, and on a GPU
+some elements come out wrong, or none; the simulator reports the race. The other mistakes are those that a
+port invites: `/` divides integers in C++ and makes a float64 in Python, a block that's one row of threads has
+no `y`, a conditional zero in Python makes a float64, and a thread that returns early misses its barriers.
+During grading `TILE` is 16 or 8, and sizes needn't be multiples of it.
 """
 from dataclasses import replace
 
@@ -198,7 +198,7 @@ MUTANTS = (
     Mutant("no padding", "(TILE, WIDE)", "(TILE, TILE)", "wavefronts", PADDED))
 
 
-OVERWRITTEN = ("this may be the mistake of the original: who still reads the tiles when the next ones are "
+OVERWRITTEN = ("this may be the original's mistake: who still reads the tiles when the next ones are "
                "written? And does every thread reach that barrier?")
 EXERCISES = (Exercise(
     "31", "my_port", constants=dict(TILE=16), preamble="SQUARE, WIDE = TILE * TILE, TILE + 2\n",
@@ -215,8 +215,8 @@ EXERCISES = (Exercise(
         "no races: and is read by": OVERWRITTEN,
         "no races: and is written by": (
             "two threads write one place: ty and tx, the quotient and the remainder of threadIdx.x by TILE, "
-            "are below TILE. A thread's place in A's tile is ty * TILE + tx, and in B's as far behind the "
-            "end of A's"),
+            "are below TILE. A thread's place in A's tile is ty * TILE + tx, and in B's it's as far after "
+            "the end of A's"),
         "all written": (
             "a thread writes ty * TILE + tx of A's tile and, TILE * TILE further on, of B's: a zero where "
             "the matrix ends. ty and tx both come from threadIdx.x. Then comes a barrier, and only then are "
@@ -235,7 +235,7 @@ EXERCISES = (Exercise(
             "a block is one row of threads, and covers TILE rows and TILE columns of C: blockIdx.x counts "
             "its rows, and blockDim isn't TILE"),
         "correct: are wrong": (
-            "each place has got a sum, but the wrong one: are all tiles added, up to the last, cut-off one? "
+            "each place has a sum, but the wrong one: are all tiles added, up to the last, partial one? "
             "Does acc go on from tile to tile? Does step i take column i of A's tile and row i of B's?"),
         "correct": (
             "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here?"),

@@ -1,9 +1,9 @@
 """C ← alpha·A·B + beta·C, as BLAS defines it: correct for every size, or rejected with an error that says
 why.
 
-Every lesson's host function computes what BLAS, the old standard of linear algebra, calls GEMM: C ← alpha·A·B
-+ beta·C. They all take the same arguments, so the rules stand here once. A wrong argument is refused before
-anything is launched: a GPU would not complain, it would compute nonsense.
+Every lesson's host function computes what BLAS, the standard library interface for linear algebra, calls
+GEMM: C ← alpha·A·B + beta·C. They all take the same arguments, so the rules are here, once. A wrong argument
+is rejected before anything is launched: a GPU wouldn't complain, it would compute nonsense.
 """
 import math
 from collections.abc import Callable
@@ -28,12 +28,12 @@ class Gemm:
     c: object
     alpha: np.float32
     beta: np.float32
-    stream: object  # for a kernel that a lesson launches directly, without a plan
+    stream: object  # for a kernel launched directly, without a plan
     spans: tuple  # of A, B and C in memory, see `span`
     alignments: dict  # name → the largest power of two, up to 16, that divides every row's address
     result: object  # what the host function returns: `c` as the caller gave it, or the new array
     workspace: Callable  # function (*shape, kind): allocates scratch memory for this call
-    others: dict = field(default_factory=dict)  # name → further device array of this call, see `run`
+    others: dict = field(default_factory=dict)  # name → additional device array for this call, see `run`
 
     @property
     def alignment(self) -> int: return min(self.alignments.values())
@@ -43,10 +43,10 @@ class Gemm:
 
 
 def need_on_device(
-    name: str,  # of the array, for errors
+    name: str,  # the array's name, for errors
     x,
 ):
-    "`TypeError` for what isn't an array on the device, `ValueError` for one on another GPU."
+    "`TypeError` for anything but an array on the device, `ValueError` for one on another GPU."
     if is_torch(x):
         if not x.is_cuda:
             raise TypeError(f"{name} is a torch tensor on {x.device}; expected an array on the device: "
@@ -60,16 +60,16 @@ def need_on_device(
 
 
 def device_matrix(
-    name: str,   # of the matrix, for errors
+    name: str,   # the matrix's name, for errors
     x,           # Numba device array or torch tensor, row-major
     dtype: str,  # see `gemm_args`
 ):               # Numba device array
-    "`x` as a Numba device array that shares its memory, or an error that says what is wrong."
+    "`x` as a Numba device array that shares its memory, or raises an error that says what is wrong."
     def refuse(kind, given, needed): raise kind(f"{name} is {given}; expected {needed}")
     need_on_device(name, x)
     is_tensor = is_torch(x)
     if len(x.shape) != 2:
-        refuse(ValueError, f"an array of shape {tuple(x.shape)}", "a matrix, two dimensions")
+        refuse(ValueError, f"an array of shape {tuple(x.shape)}", "a matrix with two dimensions")
     given, kept = str(x.dtype).replace("torch.", ""), KEPT_AS.get(dtype, dtype)
     if given != (dtype if is_tensor else kept):
         if is_tensor: how = f"{name}.to(torch.{dtype})"
@@ -90,7 +90,7 @@ class _Memory:
 
 @lru_cache(1000)
 def _view(address, shape, typestr, device):
-    "A Numba array for memory that the caller owns. Making one takes longer than a launch."
+    "A Numba array for memory the caller owns. Creating one takes longer than a launch."
     return cuda.as_cuda_array(_Memory(data=(address, False), shape=shape, typestr=typestr), sync=False)
 
 def numba_array(
@@ -114,8 +114,8 @@ def launch_stream(
     return _external(handle) if handle else 0
 
 def _workspace(like, shape, kind, has_tensor):
-    """Scratch for one call's launches, and its owner. Always torch's: its allocator reuses freed memory in
-    stream (or graph) order."""
+    """Scratch memory for one call's launches, and its owner. It always comes from torch, whose allocator
+    reuses freed memory in stream (or graph) order."""
     kept_as = KEPT_AS.get(kind, kind)
     if config.ENABLE_CUDASIM: return (array_like(like, shape, kept_as),) * 2
     import torch
@@ -126,14 +126,14 @@ def _workspace(like, shape, kind, has_tensor):
 def span(
     x,  # Numba device array, contiguous
 ) -> tuple:
-    "Addresses of its first byte, and of the byte after its last."
+    "The address of its first byte, and of the byte after its last."
     first = x._ary.ctypes.data if config.ENABLE_CUDASIM else x.device_ctypes_pointer.value or 0
     return first, first + x.nbytes
 
 def product_shape(
     a, b,  # matrices
 ) -> tuple:
-    "m, n, k of a product; `ValueError` if the shapes do not fit together."
+    "m, n, k of a product; `ValueError` if the shapes don't match."
     (m, k), n = a.shape, b.shape[1]
     if b.shape[0] != k:
         raise ValueError(f"a is {m}×{k} and b is {b.shape[0]}×{n}: "
@@ -154,9 +154,9 @@ def refuse_overlap(
 
 def refuse_others_overlap(
     names: list,  # of A, B, C and the call's further arrays
-    spans: list,  # of them, see `span`
+    spans: list,  # their spans, see `span`
 ):
-    "`ValueError` if a further array shares memory with any other array of the call."
+    "`ValueError` if an additional array shares memory with any other array of the call."
     for number in range(3, len(spans)):
         first, end = spans[number]
         for name, (other_first, other_end) in zip(names[:number], spans):
@@ -171,11 +171,11 @@ def gemm_args(
     c=None,  # (m, n) device array, row-major; a new one like `a` if None
     alpha: float = 1.0,      # factor of A·B; 0 never reads A or B
     beta: float = 0.0,       # factor of C; 0 never reads C
-    dtype: str = "float32",  # what all three must be, or "bfloat16": torch tensors, or bits in uint16
+    dtype: str = "float32",  # the type of all three, or "bfloat16": torch tensors, or bits in uint16
     others: dict = None,     # see `Gemm`
 ) -> Gemm:
-    "Check the arguments of C ← alpha·A·B + beta·C, make `c` if None; `TypeError` or `ValueError`."
-    # the matrices, and C where there is none
+    "Check the arguments of C ← alpha·A·B + beta·C, create `c` if None; `TypeError` or `ValueError`."
+    # the matrices, and C if there is none
     a_d = device_matrix("a", a, dtype)
     b_d = device_matrix("b", b, dtype)
     m, n, k = product_shape(a, b)
@@ -205,7 +205,7 @@ def gemm_args(
         if not isinstance(factor, Real):
             raise TypeError(f"{name} is {factor!r}; expected a number")
         if LARGEST < abs(factor) < math.inf:
-            raise ValueError(f"{name} is {factor!r}, which is beyond float32")
+            raise ValueError(f"{name} is {factor!r}, which exceeds the range of float32")
 
     alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize)  # the second row
                   for name, x, (first, _) in zip("abc", (a_d, b_d, c_d), spans)}

@@ -1,5 +1,5 @@
-"""Sums are scaled, rounded to bfloat16 and stored: by each thread, or by TMA; at once, or while the next tile
-is multiplied."""
+"""Accumulators are scaled, rounded to bfloat16 and stored: by each thread, or by TMA; immediately, or while
+the next tile is multiplied."""
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import product
@@ -27,15 +27,15 @@ class Target(NamedTuple):
 
 @cache
 def pair_writer(
-    predicated: bool,  # may the tile reach over the edge of C?
+    predicated: bool,  # may the tile extend past the edge of C?
     width: int,        # are rows of C aligned to two numbers (2 or more), or not (1)?
     read_c: bool,      # is beta not 0?
 ) -> Callable:
-    "A device function: round two neighbours of a row to bfloat16, and write them."
+    "A device function: round two adjacent elements of a row to bfloat16, and write them."
     @cuda.jit(device=True)
     def write(
         to,         # `Target`
-        row, col,   # of the first of both
+        row, col,   # of the first of the two
         low, high,  # their sums
     ):
         if not predicated or (row < to.rows and col < to.cols):
@@ -60,13 +60,13 @@ def mma_tile_writer(
     cols: int,  # matrices in each
     write: Callable,  # see `pair_writer`
 ) -> Callable:
-    "A device function: write all that a lane has."
+    "A device function: write all of a lane's results."
     @cuda.jit(device=True)
     @unrolled
     def write_all(
         to,        # `Target`
         row, col,  # of the lane's first sum
-        sums,      # four for each matrix: two neighbours, and two that stand eight rows below
+        sums,      # four per matrix: two adjacent ones, and two that are eight rows below
     ):
         for i in static(rows):
             for j in static(cols):
@@ -78,13 +78,13 @@ def mma_tile_writer(
 
 # Split-K
 #
-# Where blocks share a tile of C, each writes its part of the sums to a workspace, and a kernel adds them up.
+# If blocks share a tile of C, each writes its part of the sums to a workspace, and a kernel adds them up.
 
 @cache
 def partial_sum_writer(
-    predicated: bool,  # may the tile reach over the edge of C?
+    predicated: bool,  # may the tile extend past the edge of C?
 ) -> Callable:
-    "A device function: write two neighbours of a row of the workspace."
+    "A device function: write two adjacent elements of a row of the workspace."
     @cuda.jit(device=True)
     def write(to, row, col, low, high):
         if not predicated or (row < to.rows and col < to.cols):
@@ -118,20 +118,20 @@ def split_k_reduce_kernel(
 # swizzled, and from there to C by TMA, 8 KB each. Lesson 17 explains each line.
 
 class PendingTile(NamedTuple):
-    "A warpgroup's results that are still to be stored."
+    "A warpgroup's results that haven't been stored yet."
     packed: tuple  # see `pack_scaled`
     row: int       # of the warpgroup's part in C
     col: int
     valid: bool    # False before the first tile
 
 class TmaStore(NamedTuple):
-    "What a thread of a consumer warpgroup needs to store results by TMA."
+    "What a thread of a consumer warpgroup needs for storing results by TMA."
     barrier: int   # number of the warpgroup's named barrier
     elected: bool  # is this the warpgroup's elected thread, which issues the TMA stores?
     releases: bool  # is this its warp's elected thread, which releases stages?
     first_box: int  # address of the warpgroup's first box of 64×64 in shared memory
-    lane_row: int  # address of the row that the lane points at
-    swizzle: int   # of that row
+    lane_row: int  # address of the lane's row
+    swizzle: int   # for that row
     map_c: int     # address of C's tensor map
 
 @cuda.jit(device=True)
@@ -142,7 +142,7 @@ def tma_store_of(
     "The `TmaStore` of a consumer thread."
     warpgroup = uint32(thread // 128 - 1)
     lane = uint32(thread % 32)
-    # `stmatrix`: each lane points at a row, half of them at its right half
+    # `stmatrix`: each lane supplies a row address, half of them for its right half
     row = uint32(thread % 128 // 32 * 16 + lane % 16)
     first_box = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
     swizzle = uint32(swizzle_128b(row, uint32(lane // 16)) * 16)
@@ -154,24 +154,24 @@ def tma_store_of(
 def boxes_storer(
     first: int, end: int,     # which boxes, of 64 columns each
     stride_bytes: int = BOX,  # from one box in shared memory to the next
-    reused: bool = True,      # are there two boxes, which may still be read from the time before?
+    reused: bool = True,      # are there two boxes, which the previous round may still be reading?
 ) -> Callable:
-    "A device function (`PendingTile`, `TmaStore`): store boxes of results, by a warpgroup."
+    "A device function (`PendingTile`, `TmaStore`): a warpgroup stores boxes of results."
     @cuda.jit(device=True)
     @unrolled
     def store_boxes(pending, store):
         for i in static(first, end):
             # the box is free
             if reused:
-                if store.elected: cp_async_bulk_wait_group_read(1)  # what the box had before has been read
+                if store.elected: cp_async_bulk_wait_group_read(1)  # its previous contents have been read
                 bar_sync(store.barrier, uint32(128))
             elif i == 0: bar_sync(store.barrier, uint32(128))  # all warps are done with the ring
-            # fill it, and let the TMA see it
+            # fill it, and make it visible to the TMA
             box = uint32(stride_bytes * (i % 2 if reused else i))
             stmatrix(uint32(store.lane_row + box), store.swizzle, pending.packed, 16 * i, 4)
             fence_proxy_async()
             bar_sync(store.barrier, uint32(128))
-            # one thread sends it
+            # one thread stores it
             if store.elected and pending.valid:
                 cp_async_bulk_tensor_2d_shared_to_global(store.map_c, uint32(store.first_box + box),
                                                          uint32(pending.col + uint32(64 * i)), pending.row)
@@ -179,18 +179,18 @@ def boxes_storer(
     return store_boxes
 
 
-# One name for each way
+# The epilogues by name
 #
-# A persistent kernel picks its epilogue by name. `finish` gets a tile's sums. `drain` is called when the
-# block has no tile left. *overlapped*: results are kept as pairs of bfloat16, and while the first k tiles
-# of the next tile of C are multiplied, a box is stored after each. *staged*: they are stored by TMA, but
-# before the next tile begins. *direct*: each thread writes its results, and reads C before if beta is not
-# 0. *split_k*: each thread writes its sums to a workspace.
+# A persistent kernel picks its epilogue by name. `finish` receives a tile's accumulators. `drain` is called
+# when the block has no tiles left. *overlapped*: results are kept as pairs of bfloat16, and while the first
+# k tiles of the next tile of C are multiplied, one box is stored after each. *staged*: they are stored by
+# TMA, but before the next tile starts. *direct*: each thread writes its results, after reading C if beta is
+# not 0. *split_k*: each thread writes its accumulators to a workspace.
 
 class Epilogue(NamedTuple):
-    "What becomes of a tile's sums."
-    boxes_left: int   # to the next tile: it stores one after each of its first k tiles
-    finish: Callable  # device function, at the end of a tile: packs or stores it; what is still pending
+    "What happens to a tile's accumulators."
+    boxes_left: int   # carried over to the next tile, which stores one after each of its first k tiles
+    finish: Callable  # device function, at the end of a tile: packs or stores it; returns what's pending
     drain: Callable   # device function, at the end of the block: stores what is still pending
 
 @cuda.jit(device=True)
@@ -198,17 +198,17 @@ def drain_nothing(pending, storage, store, warpgroup): pass
 
 @cuda.jit(device=True)
 def drain_box(storage, warpgroup):
-    "Where a consumer stages its last tile: in its own 64 rows of A's tiles, which only it has read."
+    "Where a consumer stages its last tile: in its own 64 rows of A's tiles, which nobody else reads."
     return uint32(storage.ab_tiles + warpgroup * uint32(BOX))
 
 @cache
 def overlapped_epilogue(
     tile: WgmmaTile,
-    predicated: bool,  # may it reach over the edge of C? The TMA needs no predicate
+    predicated: bool,  # may it extend past the edge of C? The TMA doesn't need a predicate
     read_c: bool,      # is beta not 0? Only `direct_epilogue` can read C
     scaled: bool,      # is alpha not 1?
 ) -> Epilogue:
-    "Results are rounded, and stored by TMA while the next tile is multiplied; the last ones at once."
+    "Results are rounded, and stored by TMA while the next tile is multiplied; the last ones immediately."
     store_last = boxes_storer(0, tile.bn // 64, tile.stage_bytes, False)
     one = np.float32(1)
 
@@ -226,7 +226,7 @@ def overlapped_epilogue(
 
 @cache
 def staged_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
-    "Results are rounded, and stored by TMA before the next tile begins."
+    "Results are rounded, and stored by TMA before the next tile starts."
     pack = overlapped_epilogue(tile, predicated, read_c, scaled).finish
     store_all = boxes_storer(0, tile.bn // 64)
 
@@ -240,7 +240,7 @@ def staged_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: boo
 
 @cache
 def direct_epilogue(
-    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as of the others
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as for the others
     write_pair: Callable = None,  # see `pair_writer`
 ) -> Epilogue:
     "Each thread writes its results, and reads its elements of C first if beta is not 0."
@@ -257,27 +257,26 @@ def direct_epilogue(
 
 @cache
 def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
-    "Each thread writes its sums to a workspace, where the parts lie one below the other."
+    "Each thread writes its sums to a workspace, where the parts are stacked vertically."
     return direct_epilogue(tile, predicated, read_c, scaled, partial_sum_writer(predicated))
 
 EPILOGUES = dict(overlapped=overlapped_epilogue, staged=staged_epilogue, direct=direct_epilogue,
                  split_k=split_k_epilogue)
 
 
-# What comes after the product
+# Fused operations
 #
-# A layer of a network adds a bias to each column, applies a function, and adds a residual. Here that
-# happens while the sums are still in registers, before they are rounded; only then do they leave by TMA,
-# as they always do. What is switched off is not in the machine code. `Target.array` is then a pair: the
-# bias, and the residual, each as words of two numbers.
+# A layer of a network adds a bias to each column, applies a function, and adds a residual. Here that happens
+# while the sums are still in registers, before rounding; then they are stored by TMA as usual. Anything
+# switched off isn't in the machine code. `Target.array` is then a pair: the bias and the residual, each as
+# words of two numbers.
 
 STEEP = np.float32(-2 * (2 / np.pi) ** 0.5 * np.log2(np.e))
 CUBE = np.float32(0.044715 * STEEP)
 
 @cuda.jit(device=True)
 def gelu(x):
-    """x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): GELU in its form with tanh, for tanh(u) = 2·sigmoid(2u) -
-    1."""
+    "x·sigmoid(2u), u = √(2/π)·(x + 0.044715·x³): the tanh form of GELU, with tanh(u) = 2·sigmoid(2u) - 1."
     return x * rcp_approx_ftz_f32(float32(1) + ex2_approx_ftz_f32(x * (STEEP + CUBE * (x * x))))
 
 @cuda.jit(device=True)
@@ -290,16 +289,16 @@ ACTIVATIONS = {None: identity, "relu": relu, "gelu": gelu}
 
 @cache
 def pair_finisher(
-    predicated: bool,  # may the tile reach over the edge of C?
+    predicated: bool,  # may the tile extend past the edge of C?
     bias: bool, activation: str, residual: bool,  # see `fused_epilogue`
 ) -> Callable:
-    "A device function: two neighbours of a row, from their sums to bfloat16."
+    "A device function: two adjacent elements of a row, from their sums to bfloat16."
     activate = ACTIVATIONS[activation]
 
     @cuda.jit(device=True)
     def finish_pair(
         to,         # `Target`
-        row, col,   # of the first of both
+        row, col,   # of the first of the two
         of_bias, of_residual,  # where their words are
         low, high,  # their sums
     ):
@@ -322,14 +321,14 @@ def finished_pairs(
     count: int,  # groups of eight columns
     finish_pair: Callable,  # see `pair_finisher`
 ) -> Callable:
-    "A device function: what a lane has of a warpgroup's results, in the order of `pack_scaled`."
+    "A device function: a lane's share of a warpgroup's results, in the order of `pack_scaled`."
     @cuda.jit(device=True)
     @unrolled
     def finished(
         to,        # `Target`
         row, col,  # of the lane's first sum
-        of_bias, upper, lower,  # where the words of its columns and of its two rows begin
-        acc,       # four sums for each group
+        of_bias, upper, lower,  # where the words of its columns and of its two rows start
+        acc,       # four sums per group
     ):
         packed = ()
         for i in static(count):
@@ -344,14 +343,14 @@ def finished_pairs(
 
 @cache
 def fused_epilogue(
-    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as of the others
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as for the others
     bias: bool,       # is one added to each column?
     activation: str,  # a key of `ACTIVATIONS`
     residual: bool,   # is one added last?
 ) -> Epilogue:
-    "The epilogue of a layer: the overlapped one, with more done before results are rounded."
+    "The epilogue of a layer: the overlapped one, with more work before results are rounded."
     if read_c or scaled:
-        raise ValueError("a layer has no alpha and no beta: its epilogue takes read_c=False, scaled=False")
+        raise ValueError("a layer doesn't have alpha or beta: its epilogue takes read_c=False, scaled=False")
     overlapped = overlapped_epilogue(tile, predicated, read_c, scaled)
     finished = finished_pairs(tile.bn // 8, pair_finisher(predicated, bias, activation, residual))
 

@@ -1,4 +1,4 @@
-"""What a GPU can do: its instructions, its shared memory, its grids; and how a call keeps to that."""
+"""A GPU's limits (instructions, shared memory, grids), and how a call stays within them."""
 from collections.abc import Callable
 from itertools import count
 from secrets import randbits
@@ -16,9 +16,9 @@ MAX_GRID_Y = 65535
 
 def capable(
     capability: tuple,  # of a GPU, major and minor number
-    needs: tuple,       # major and minor number; with an "a" behind them: of no other GPU
+    needs: tuple,       # major and minor number; followed by "a": this GPU only
 ) -> bool:
-    "Does the GPU have what is needed? (9, 0, 'a') is what `sm_90a` means: 9.0 alone."
+    "Does the GPU have what is needed? (9, 0, 'a') means `sm_90a`: only 9.0."
     return tuple(capability) == needs[:2] if len(needs) > 2 else tuple(capability) >= needs
 
 
@@ -40,33 +40,33 @@ def need_capability(
 
 
 def sm_count() -> int:
-    "Multiprocessors of the GPU; in the simulator, those of the first result card's."
+    "Multiprocessors of the GPU; in the simulator, those of the first result card's GPU."
     if config.ENABLE_CUDASIM: return gpu_card().get("multiprocessors", 4)
     return current_gpu().MULTIPROCESSOR_COUNT
 
 
-# Shared memory. A kernel may declare 48 KB of it for a block. It can have more if the driver is told before
-# the launch.
+# Shared memory. A kernel may declare 48 KB of it per block. It can have more by opting in through the driver
+# before the launch.
 
 def shared_memory_limit() -> int:
-    "Bytes of shared memory that a block of this GPU may ask for; in the simulator those of an H100."
+    "The most shared memory a block may request on this GPU, in bytes; in the simulator, an H100's."
     return DYNAMIC_SHARED_LIMIT if config.ENABLE_CUDASIM else current_gpu().MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 def need_shared_memory(
     size: int,  # bytes per block
 ):
-    "`RuntimeError` if a block of this GPU can't have so much."
+    "`RuntimeError` if a block on this GPU can't have this much."
     if size > shared_memory_limit():
-        raise RuntimeError(f"a block needs {size:,} bytes of shared memory, and on this GPU it can have "
+        raise RuntimeError(f"a block needs {size:,} bytes of shared memory, but this GPU allows only "
                            f"{shared_memory_limit():,}: choose fewer stages, or a smaller tile")
 
 
 def allow_shared_memory(
-    compiled,   # a kernel that Numba has compiled
+    compiled,   # a kernel compiled by Numba
     size: int,  # bytes per block
 ):
-    "Tell the driver that the kernel may have so much shared memory."
+    "Opt in to this much shared memory for the kernel."
     from numba.cuda.cudadrv.driver import binding, driver
     function = compiled._codelibrary.get_cufunc()
     most = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -81,10 +81,10 @@ def with_shared_memory(
     blocks: int | tuple,  # of the grid
     threads: int | tuple,  # of a block
     stream: object,       # to launch on
-    size: int,            # bytes per block; more than 48 KB, too
+    size: int,            # bytes per block; may exceed 48 KB
 ) -> Callable:
-    """`kernel` with its configuration, to be launched by hand. `RuntimeError` if a block of this GPU can't
-    have so much."""
+    """`kernel` with its configuration, ready to launch by hand. `RuntimeError` if a block on this GPU can't
+    have this much."""
     need_shared_memory(size)
     launch = kernel[blocks, threads, stream, OptIn(size)]
     if not config.ENABLE_CUDASIM and _allow_before not in launch.pre_launch_callbacks:
@@ -98,9 +98,9 @@ def _set_cooperative(compiled, launch): compiled.cooperative = True
 
 
 def cooperative(
-    launch: Callable,  # a kernel with its configuration, to be launched by hand
+    launch: Callable,  # a kernel with its configuration, ready to launch by hand
 ) -> Callable:
-    "The launch, for blocks that wait for each other: all of them start at once, or none yet."
+    "A cooperative launch, for blocks that wait for each other: all of them start at once, or none do."
     if not config.ENABLE_CUDASIM and _set_cooperative not in launch.pre_launch_callbacks:
         launch.pre_launch_callbacks.append(_set_cooperative)
     return launch
@@ -110,17 +110,17 @@ LAUNCH_NUMBERS = count(1 + randbits(62))
 
 
 def launch_number() -> np.int64:
-    """A number that no other launch has. A flag of blocks that wait for each other holds it when it is up:
-    whatever lay in memory before is not mistaken for a flag, because the first number is random."""
+    """A number unique to this launch. A flag shared by blocks that wait for each other is set when it holds
+    this number: stale memory can't be mistaken for a set flag, because the first number is random."""
     return np.int64(next(LAUNCH_NUMBERS))
 
 
 def need_whole(
     name: str, value: object,  # of an argument
     least: int,
-    most: int = None,  # None: any
+    most: int = None,  # None: no limit
 ) -> int:              # the value
-    "`TypeError` for what isn't a whole number, `ValueError` for one that is too small or too large."
+    "`TypeError` unless it's a whole number, `ValueError` if it's too small or too large."
     expected = f"expected {f'{least} or more' if most is None else f'a whole number from {least} to {most}'}"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} is {value!r}; {expected}" + ", a whole number" * (most is None))

@@ -1,5 +1,5 @@
-"""A producer fills the stages of a ring in shared memory, and consumers empty them: what lies where, and who
-waits for whom."""
+"""A producer fills the stages of a ring in shared memory, and consumers empty them: the layout, and who waits
+for whom."""
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -15,21 +15,21 @@ def swizzle_128b(
     row,    # of a tile with rows of 128 bytes
     chunk,  # of 16 bytes
 ) -> int:
-    "In which place of its row a chunk lies, after the 128-byte swizzle."
+    "The position of a chunk in its row, after the 128-byte swizzle."
     return chunk ^ row % 8
 
 
 class TensorMaps(NamedTuple):
-    "Addresses of two tensor maps, as a kernel knows them."
+    "Addresses of two tensor maps, as seen by a kernel."
     a: int
     b: int
 
 class SharedStorage(NamedTuple):
     "Addresses in a block's shared memory."
-    ab_tiles: int  # the ring: a tile of A and one of B for each stage
+    ab_tiles: int  # the ring: one tile of A and one of B per stage
     c_tiles: int   # staging for the epilogue
-    full: int      # an mbarrier for each stage: its k tile has come
-    empty: int     # an mbarrier for each stage: its k tile has been multiplied
+    full: int      # one mbarrier per stage: its k tile has arrived
+    empty: int     # one mbarrier per stage: its k tile has been multiplied
     order: int     # one more mbarrier, see `order_barrier` in lesson 17
 
 @cache
@@ -37,7 +37,7 @@ def storage_layout(
     tile: WgmmaTile,
     c_bytes: int = 0,  # staging for the epilogue
 ) -> Callable:
-    "A device function: an array in shared memory → `SharedStorage`, from a multiple of 1024 bytes on."
+    "A device function: an array in shared memory → `SharedStorage`, aligned to 1024 bytes."
     ring_bytes = tile.stages * tile.stage_bytes
     barrier_bytes = 8 * tile.stages  # of one kind
 
@@ -53,17 +53,17 @@ def storage_layout(
 class PipelineState(NamedTuple):
     "Where a thread is in the ring."
     stage: int
-    phase: int  # parity of the stage's phase: it flips each time round
+    phase: int  # parity of the stage's phase: it flips each time around
 
 @cache
 def pipeline_advance(
     stages: int,  # of the ring
 ) -> Callable:
-    "A device function: the `PipelineState` that follows one."
+    "A device function: the next `PipelineState`."
     @cuda.jit(device=True)
     def advance(state):
         stage, phase = uint32(state.stage + uint32(1)), state.phase
-        if stage == uint32(stages):  # once round
+        if stage == uint32(stages):  # once around
             stage = uint32(0)
             phase = uint32(phase ^ uint32(1))
         return PipelineState(stage, phase)
@@ -71,18 +71,18 @@ def pipeline_advance(
 
 
 # Who waits for whom? The producer *acquires* a stage: it waits until the stage is empty. A consumer waits
-# until it is full, and *releases* it when its k tile has been multiplied. (In a new ring all stages are
-# empty, and no phase has ended. A wait for phase 1 is over at once there, so that is where a producer
-# begins.)
+# until it is full, and *releases* it after multiplying its k tile. In a new ring all stages are empty, but
+# no phase has completed. A wait for phase 1 returns immediately on a fresh mbarrier, so that's the phase a
+# producer starts with.
 
 @cuda.jit(device=True)
 def full_barrier(storage, stage):
-    "Address of the mbarrier that ends a phase when the stage's k tile has come."
+    "Address of the mbarrier that completes a phase when the stage's k tile has arrived."
     return uint32(storage.full + uint32(8) * stage)
 
 @cuda.jit(device=True)
 def empty_barrier(storage, stage):
-    "Address of the mbarrier that ends a phase when all consumers have released the stage."
+    "Address of the mbarrier that completes a phase when all consumers have released the stage."
     return uint32(storage.empty + uint32(8) * stage)
 
 @cuda.jit(device=True)
@@ -101,5 +101,5 @@ def consumer_release(
     stage,
     releases,  # is this its warp's elected thread? see `TmaStore`
 ):
-    "Hand back a stage: no product reads its k tile any more."
+    "Release a stage: no product reads its k tile anymore."
     if releases: mbarrier_arrive(empty_barrier(storage, stage))

@@ -1,10 +1,10 @@
-"""A call as a value: which kernels it launches, with what, and in which workspace.
+"""A call as a value: which kernels it launches, with which arguments, and in which workspace.
 
 A host function checks three matrices, chooses tile and blocks, finds the compiled kernel and packs its
-arguments. That takes far longer than a launch, but follows from shapes, types, alignments, alpha, beta and
-options alone. So the first call of a kind builds a `Plan` and caches it with its arguments packed; later
-calls only patch in addresses. Whether C overlaps A or B depends on the addresses, and is checked at each
-call. Where anything is unusual, a plan is made anew, or the call is refused with the reason.
+arguments. That takes far longer than a launch, but depends only on shapes, types, alignments, alpha, beta and
+options. So the first call of a kind builds a `Plan` and caches it with its arguments packed; later
+calls only patch in addresses. Whether C overlaps A or B depends on the addresses, so every call checks that.
+If anything is unusual, a new plan is made, or the call is rejected with the reason.
 """
 import ctypes
 import sys
@@ -25,40 +25,40 @@ from .limits import LAUNCH_NUMBERS, allow_shared_memory, launch_number, need_sha
 from .tensor_maps import TensorMapWords, ask_driver
 from .watched import see_constants, when_a_constant_changes
 
-SECONDS_SIMULATED = 1e-6  # for a multiply-add in float32
+SECONDS_SIMULATED = 1e-6  # per float32 multiply-add
 
 
 class Launch(NamedTuple):
-    "A kernel and what it is launched with."
+    "A kernel and its launch parameters."
     kernel: Callable      # as `@cuda.jit` made it
     blocks: int | tuple   # of the grid
     threads: int | tuple  # of a block
     args: tuple  # arrays, tuples of them, numpy scalars; `TensorMapWords`, first, `launch_number`
-    shared_bytes: int = 0  # dynamic shared memory per block; more than 48 KB, too
-    # do blocks wait for each other? If so, they are launched only when all fit at once
+    shared_bytes: int = 0  # dynamic shared memory per block; may exceed 48 KB
+    # do blocks wait for each other? Then they launch only if all fit at once
     cooperative: bool = False
 
 
 class Plan(NamedTuple):
     "What a call does, for all matrices of these shapes and types."
     launches: Sequence = ()   # of `Launch`
-    workspace: Sequence = ()  # arrays in their arguments that are neither A nor B nor C
-    delegate: Callable = None  # a host function that multiplies in place of this one
+    workspace: Sequence = ()  # arrays in their arguments other than A, B and C
+    delegate: Callable = None  # a host function that multiplies instead of this one
 
 
 def kernel_args(launch: Launch) -> list:
-    "The arguments of a `Launch` as its kernel takes them. `TypeError` for tensor maps behind others."
+    "The arguments of a `Launch` as its kernel takes them. `TypeError` if tensor maps aren't first."
     if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):
-        raise TypeError("tensor maps are the second argument or a later one; expected them as the first: "
-                        "kernels look for them at the beginning of their parameters")
+        raise TypeError("tensor maps must be the first argument: kernels look for them at the beginning of "
+                        "their parameters")
     return [arg() if arg is launch_number else getattr(arg, "words", arg) for arg in launch.args]
 
 
 class LaunchConfig(NamedTuple):
-    "How a host function is to launch its kernel, where an estimate decides."
+    "How a host function launches its kernel, if an estimate decides."
     tile: tuple
     blocks: int       # of the grid
-    split_k: int = 1  # parts that each sum is cut into
+    split_k: int = 1  # parts that each sum is divided into
     padded: str = ""  # names of matrices to copy into longer rows first
 
 
@@ -73,7 +73,7 @@ def simulate_plan(plan: Plan):
 
 
 def _warn_of_minutes(g):
-    "Say so where the simulator will take minutes."
+    "Warn if the simulator will take minutes."
     seconds = g.m * g.n * g.k * SECONDS_SIMULATED if g.alpha and g.a.dtype == np.float32 else 0
     if seconds > 60:
         warnings.warn(f"a product of {g.m}×{g.n}×{g.k} takes the simulator about {seconds / 60:,.0f} "
@@ -89,14 +89,14 @@ def _three(sizes):
 
 
 class PackedLaunch:
-    """A launch whose arguments are packed as the driver takes them, and which knows where the addresses in
-    them come from."""
+    """A launch with its arguments packed as the driver needs them. It knows where the addresses in them come
+    from."""
     def __init__(
         self,
         launch: Launch,
-        buffers: list,  # (first, end) of each buffer that its arguments lie in, see `span`
-        # number of the buffer of each array and tensor map, where operands may be the same array (a layer's);
-        # if None, of the first buffer that the array's address lies in
+        buffers: list,  # (first, end) of each buffer its arguments are in, see `span`
+        # buffer number of each array and tensor map, if operands may be the same array (a layer's); if None,
+        # the first buffer containing the array's address
         order: Sequence = None,
     ):
         from cuda.bindings import driver as b
@@ -104,11 +104,11 @@ class PackedLaunch:
         need_shared_memory(launch.shared_bytes)
         compiled = launch.kernel.compile(tuple(map(launch.kernel.typeof_pyval, kernel_args(launch))))
         if launch.shared_bytes: allow_shared_memory(compiled, launch.shared_bytes)
-        handle = compiled._codelibrary.get_cufunc().handle  # numba-cuda has no public way to it
+        handle = compiled._codelibrary.get_cufunc().handle  # numba-cuda has no public API for it
         function = ask_driver(b.cuKernelGetFunction, handle) if isinstance(handle, b.CUkernel) else handle
         self.kept = compiled, function
 
-        # how it is launched
+        # the launch configuration
         self.config = b.CUlaunchConfig()
         self.stream = None
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = _three(launch.blocks)
@@ -121,16 +121,16 @@ class PackedLaunch:
             self.config.attrs = [attribute]
             self.config.numAttrs = 1
 
-        # its parameters, and where among them what changes from call to call is
+        # its parameters, and the positions of those that change from call to call
         self.addresses, self.maps, self.numbers = [], [], []
         self._set_parameters(self._parameters_of(launch.args, buffers, order and iter(order)))
         self.arguments = self.config.getPtr(), int(function), ctypes.addressof(self.pointers), None
 
     def _parameters_of(self, args, buffers, order):
-        "The arguments as Numba's kernels expect them: numbers of 8 bytes each."
+        "The arguments as Numba's kernels expect them: 8-byte words."
         parameters = []
         def source(x):
-            "The number of the buffer that an array lies in, and how far from its start."
+            "The number of the buffer an array is in, and its offset from the start."
             address, _ = span(x)
             if order: number = next(order)
             else: number = next(i for i, (first, end) in enumerate(buffers) if first <= address < end)
@@ -156,7 +156,7 @@ class PackedLaunch:
         return parameters
 
     def _set_parameters(self, parameters):
-        "Put them into memory where the driver can read them, tensor maps at multiples of 64 bytes."
+        "Put them in memory where the driver can read them, tensor maps aligned to 64 bytes."
         count = len(parameters)
         self.memory = ctypes.create_string_buffer(8 * count + 64)
         start = ctypes.addressof(self.memory)
@@ -181,42 +181,42 @@ class PackedLaunch:
                 tensor_map[3] = address
         for at in self.numbers: parameters[at] = next(LAUNCH_NUMBERS)
         if stream != self.stream: self.config.hStream = self.stream = stream
-        # after an error once more: `ask_driver` gives a new thread its context, or says what the error is
+        # after an error, try again: `ask_driver` gives a new thread its context, or reports the error
         if _launch(*self.arguments): ask_driver(_launch, *self.arguments)
 
 
 def _of_driver(name, count):
-    "A function of the driver that takes plain addresses."
+    "A driver function that takes plain addresses."
     found = getattr(ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"), name)
     found.argtypes, found.restype = [ctypes.c_void_p] * count, ctypes.c_int
     return found
 
 
 def _launch(*arguments):
-    "The driver's cuLaunchKernelEx. (The first call finds it; the others are that function.)"
+    "The driver's cuLaunchKernelEx. (The first call looks it up; later calls use it directly.)"
     global _launch
     _launch = _of_driver("cuLaunchKernelEx", 4)
     return _launch(*arguments)
 
 
 def _move_map(*arguments):
-    "The driver's cuTensorMapReplaceAddress: a tensor map, and the matrix's new address."
+    "The driver's cuTensorMapReplaceAddress: takes a tensor map and the matrix's new address."
     global _move_map
     _move_map = _of_driver("cuTensorMapReplaceAddress", 2)
     return _move_map(*arguments)
 
 
-LARGEST_WORKSPACE = 2**26  # bytes that are cached for a stream
+LARGEST_WORKSPACE = 2**26  # bytes cached per stream
 _WORKSPACES = {}           # by GPU and stream
-_WORKSPACE_LOCK = Lock()   # launches of two calls that share a workspace do not mix
+_WORKSPACE_LOCK = Lock()   # launches of two calls that share a workspace mustn't interleave
 
 
 def workspace_of(
     stream: int,
     size: int,  # bytes
 ):              # a torch tensor
-    """Scratch that one call's launches share. Cached per stream, since work on a stream runs in order; a CUDA
-    graph or a large request gets its own, which torch reclaims in stream order."""
+    """Scratch memory shared by one call's launches. Cached per stream, since work on a stream runs in order;
+    a CUDA graph or a large request gets its own, which torch reclaims in stream order."""
     import torch
     capturing = is_captured()
     key = torch.cuda.current_device(), stream
@@ -230,14 +230,14 @@ def workspace_of(
 
 
 class PackedPlan:
-    "A plan whose launches are packed, for matrices of these shapes and types, wherever they lie."
+    "A plan with packed launches, for matrices of these shapes and types at any address."
     def __init__(
         self,
         plan: Plan,
-        operands: Sequence,      # the arrays whose addresses a call gives: A, B, C and others
+        operands: Sequence,      # the arrays whose addresses a call supplies: A, B, C and others
         order: Sequence = None,  # see `PackedLaunch`
     ):
-        self.offsets, self.size = [], 0  # of the arrays in the workspace; bytes of it
+        self.offsets, self.size = [], 0  # of the arrays in the workspace; its size in bytes
         for x in plan.workspace:
             self.offsets.append(self.size)
             self.size += cdiv(x.nbytes, 256) * 256
@@ -262,18 +262,18 @@ class PackedPlan:
             for launch in self.launches: launch(buffers, stream)
 
 
-# Plans that are kept
+# Cached plans
 
 MAX_PLANS = 5000
 _PLANS = {}       # what a call depends on → `PackedPlan`
-_TENSORS = set()  # torch's types of tensors, once torch is there
+_TENSORS = set()  # torch's tensor types, once torch is imported
 _CHOICES = []     # functions with `@remembered`
 
 
 def remembered(
     choose: Callable,  # function of sizes, the GPU and constants
 ) -> Callable:
-    "Decorate what chooses tile and blocks: its choices are kept as long as plans are."
+    "Decorator for a function that chooses tile and blocks: its choices are cached as long as plans are."
     choose = lru_cache(1000)(choose)
     _CHOICES.append(choose)
     return choose
@@ -288,26 +288,26 @@ def forget_plans():
 
 def kept_plan(
     key: tuple,      # what the plan depends on
-    make: Callable,  # function () → arguments of `PackedPlan`, for a call that has none yet
+    make: Callable,  # function () → arguments of `PackedPlan`, for a call without a plan
 ) -> PackedPlan:
-    "The plan of a call that makes its own key: a layer's, in `torch_layer`."
+    "The plan of a call that builds its own key: a layer's, in `torch_layer`."
     return _PLANS.get(key) or _keep(key, PackedPlan(*make()))
 
 
 def _keep(key, packed):
-    "Keep a plan for the calls to come."
+    "Cache a plan for later calls."
     if len(_PLANS) >= MAX_PLANS: _PLANS.clear()
     _PLANS[key] = packed
     return packed
 
 
 def stream_of(device: int) -> int:
-    "Torch's current stream. (Its public way takes longer than all the rest of a call.)"
+    "Torch's current stream. (The public API takes longer than the rest of a call.)"
     return sys.modules["torch"]._C._cuda_getCurrentRawStream(device)
 
 
 def is_captured() -> bool:
-    "Does torch's current stream record a CUDA graph, instead of running what is launched?"
+    "Is torch's current stream capturing a CUDA graph?"
     if config.ENABLE_CUDASIM: return False
     import torch
     return torch.cuda.is_current_stream_capturing()
@@ -317,18 +317,18 @@ def is_captured() -> bool:
 
 def run(
     make_plan: Callable,   # function (`Gemm`, given, options) → `Plan`
-    a, b, c, alpha, beta,  # as `gemm_args` takes them
+    a, b, c, alpha, beta,  # as in `gemm_args`
     *given,                # to `make_plan`
     dtype: str = "float32",  # see `gemm_args`
-    # name → a further contiguous device array, whose address may be new at each call; see `Gemm`
+    # name → an additional contiguous device array, whose address may change in each call; see `Gemm`
     others: dict = None,
-    **options,             # of `make_plan`
+    **options,             # for `make_plan`
 ):                         # C
-    """C ← alpha·A·B + beta·C by the launches of a plan, which is made at the first call of a kind. Raises
-    what `gemm_args` and `make_plan` do."""
+    """C ← alpha·A·B + beta·C by the launches of a plan, which is made in the first call of a kind. Raises
+    whatever `gemm_args` and `make_plan` raise."""
     see_constants(make_plan)
 
-    # in the simulator each call is planned
+    # in the simulator every call is planned
     if config.ENABLE_CUDASIM:
         g = gemm_args(a, b, c, alpha, beta, dtype, others)
         plan = make_plan(g, *given, **options)
@@ -337,7 +337,7 @@ def run(
         simulate_plan(plan)
         return g.result
 
-    # on a GPU: has there been a call like this one?
+    # on a GPU: was there a call like this one before?
     if not _TENSORS and (torch := sys.modules.get("torch")):
         _TENSORS.update((torch.Tensor, torch.nn.Parameter))
     is_tensor = type(a) in _TENSORS
@@ -363,8 +363,8 @@ def run(
                 at_c = c.device_ctypes_pointer.value
                 key += c.shape, c.dtype, c.strides
         low = at_a | at_b | at_c
-        # A packed launch finds by address which matrix an argument lies in. Where A and B are the same
-        # memory, it finds A for both, so the plan fits only calls where they are the same again.
+        # A packed launch finds by address which matrix an argument is in. If A and B are the same memory, it
+        # finds A for both, so the plan fits only calls where they are the same again.
         key += (make_plan, given, device, alpha, beta, type(alpha), type(beta), at_a == at_b,
                 low & 15 and (at_a & 15, at_b & 15, at_c & 15))
         at_others = ()
@@ -373,11 +373,11 @@ def run(
             key += layouts
         if options: key += tuple(options.items())
         packed = _PLANS.get(key)
-    except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be kept
+    except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be cached
     if packed is None: return _first_call(key, make_plan, a, b, c, alpha, beta, dtype, others, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
 
-    # there has: only addresses are new
+    # there was: only the addresses are new
     if c is None:
         c = array_like(a, packed.shapes[2])
         at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
@@ -395,7 +395,7 @@ def run(
 
 
 def _others_of(others, is_tensor):
-    "Addresses of a call's further arrays, and what else of them its plan follows from."
+    "Addresses of a call's additional arrays, and whatever else about them its plan depends on."
     addresses, layouts = [], []
     for name, x in others.items():
         if is_tensor:
@@ -408,20 +408,20 @@ def _others_of(others, is_tensor):
 
 
 def _first_call(key, make_plan, a, b, c, alpha, beta, dtype, others, given, options):
-    "Make a plan, carry it out, and keep it for the next call like this one."
+    "Make a plan, execute it, and cache it for the next call like this one."
     g = gemm_args(a, b, c, alpha, beta, dtype, others)
     plan = make_plan(g, *given, **options)
     operands = g.a, g.b, g.c, *g.others.values()
     packed = PackedPlan(plan, operands)
-    # Where A and B overlap in part, an address doesn't tell which of them an argument lies in: not kept.
+    # If A and B partly overlap, an address doesn't identify an argument's matrix: don't cache.
     (first_a, end_a), (first_b, end_b), _ = g.spans
     same_or_apart = g.spans[0] == g.spans[1] or max(first_a, first_b) >= min(end_a, end_b)
     if key is not None and g.m and g.n and g.k and same_or_apart: _keep(key, packed)
-    # The plan's own workspace was made only to learn its sizes. Its memory is freed here: each call, this one
-    # too, gets the stream's from `workspace_of`.
+        # The plan's own workspace was made only to learn its sizes. Its memory is freed here: every call,
+        # including this one, uses the stream's from `workspace_of`.
     g.workspace = None
     if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
-    # one tensor is enough for the launch to go to torch's stream
+    # a single tensor is enough to launch on torch's stream
     tensors = [x for x in (a, b, c, *(others or {}).values()) if is_torch(x)]
     packed([span(x)[0] for x in operands], stream_of(tensors[0].get_device()) if tensors else 0)
     return g.result

@@ -1,9 +1,9 @@
-"""Around a planned main loop: where a thread copies from and to, what it reads, and how its results leave.
+"""Around a planned main loop: where a thread copies from and to, what it reads, and how it stores results.
 
-The tiles of A and B lie in a ring in shared memory, one flat array, one stage behind the other. A stage has
-2·bk rows. The first bk are A's tile, transposed: each is one k, with all bm numbers of that column of A, and
-the padding. The others are B's tile, each with the bn numbers of a row of B. So a step's factors come from
-two rows. All places are addresses in bytes, so that what is the same in every stage is a constant in the
+The tiles of A and B are in a ring in shared memory: one flat array, one stage after another. A stage has 2·bk
+rows. The first bk are A's tile, transposed: each row is one k, with all bm numbers of that column of A, plus
+the padding. The others are B's tile, each with the bn numbers of a row of B. So a step's operands come from
+two rows. All positions are byte addresses, so anything that is the same in every stage is a constant in the
 machine code.
 """
 from collections.abc import Callable
@@ -17,41 +17,41 @@ from numba import cuda, int32, uint32, uint64
 
 
 class TileAddresses(NamedTuple):
-    "Two addresses in shared memory, or two strides: bytes."
+    "Two addresses in shared memory, or two strides, in bytes."
     a: int  # in A's part of a stage
     b: int  # in B's
 
 class SourceAddress(NamedTuple):
-    "What a thread copies next."
+    "The next elements a thread copies."
     array: object  # A or B, flat
     address: int   # of the first element
     pass_stride_bytes: int    # from the rows of one pass to those of the next
     k_tile_stride_bytes: int  # from one k tile to the next
-    rows: int      # that are left to the edge of the matrix
+    rows: int      # remaining to the edge of the matrix
     cols: int
 
 class ThreadWork(NamedTuple):
-    "Which part of the work of a block is a thread's."
+    "A thread's share of its block's work."
     row: int    # of its first result, in the block's tile of C
     col: int
-    factors: TileAddresses  # that it multiplies, in the first stage
+    factors: TileAddresses  # its operands, in the first stage
     copied: TileAddresses   # where it copies to, in the first stage
-    a_row: int  # of the first element that it copies, in the tile of A
+    a_row: int  # of the first element it copies, in the tile of A
     a_col: int
-    b_row: int  # the same in the tile of B
+    b_row: int  # the same for the tile of B
     b_col: int
 
 
-# These functions are cut for readers. With inline="always" Numba puts their lines in place of the call, so
-# the compiler doesn't notice the cuts.
+# These functions are split up for the reader. With inline="always" Numba inlines them, so the compiler
+# doesn't see the splits.
 
 @cache
 def thread_work(
     tile: WarpTile,
     first_result: Callable,  # device function: thread → row and column of its first result
-    hidden: bool,  # must the compiler not know how the factors' addresses follow from the thread's number?
+    hidden: bool,  # hide from the compiler how operand addresses depend on the thread number?
 ) -> Callable:
-    "A device function: the `ThreadWork` of a thread."
+    "A device function: a thread's `ThreadWork`."
     bn, bk = tile.bn, tile.bk
     a_width = tile.bm + tile.pad_a  # of a row of A's transposed tile
     b_start = bk * a_width
@@ -68,7 +68,7 @@ def thread_work(
                                shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
         factors_a = shared_address(ring, uint64(row))
         factors_b = shared_address(ring, uint64(b_start + col))
-        if hidden:  # each lane shuffles from itself: a no-op the compiler cannot see through
+        if hidden:  # each lane shuffles from itself: a no-op the compiler can't see through
             lane = int32(thread % 32)
             factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane))
             factors_b = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_b), lane))
@@ -80,7 +80,7 @@ def thread_work(
 def thread_sources(
     tile: WarpTile,
 ) -> Callable:
-    "A device function: the `SourceAddress` of A and that of B from which a thread copies."
+    "A device function: the `SourceAddress` in A and in B that a thread copies from."
     bk = tile.bk
     pass_a = tile.threads // bk  # rows a pass
     pass_b = 4 * tile.threads // tile.bn
@@ -90,7 +90,7 @@ def thread_sources(
     def sources(
         a, b,        # flat
         m, n, k,     # sizes of the matrices
-        row0, col0,  # where the tile of C begins
+        row0, col0,  # where the tile of C starts
         k0,          # the first column of A, the first row of B
         work,        # `ThreadWork`
     ):
@@ -108,7 +108,7 @@ def group_writer(
     tile: WarpTile,
     write4: Callable,  # device function (c, row, col, four results, alpha, beta)
 ) -> Callable:
-    "A device function: write all results of a thread, four neighbours at a time, straight from the tuple."
+    "A device function: write all of a thread's results, four adjacent ones at a time, from the tuple."
     rows, cols = tile.shape
     step_m, step_n = tile.step
     tm = tile.tm
@@ -118,7 +118,7 @@ def group_writer(
     def write_all(
         c,         # (m, n)
         acc,       # tuple of the thread's results, row by row
-        row, col,  # where the first belongs
+        row, col,  # position of the first
         alpha, beta,
     ):
         for i in static(rows):

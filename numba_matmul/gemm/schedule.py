@@ -1,4 +1,4 @@
-"""Blocks that run together should need few rows of A and few columns of B."""
+"""Blocks that run at the same time should share rows of A and columns of B."""
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -13,14 +13,14 @@ def rasterize(
     tile,     # number of a tile
     rows,     # rows of tiles in C
     cols,     # columns of tiles
-    group_m,  # rows that are gone through together, column by column
+    group_m,  # rows processed together, column by column
 ) -> tuple:   # row and column of the tile
-    "Where a tile lies: in an order in which blocks that run together need few rows and columns."
-    # the group of rows that the tile is in
+    "A tile's position, in an order where blocks that run at the same time need few rows and columns."
+    # the tile's group of rows
     width = uint32(group_m * cols)
     group = uint32(tile // width) if tile >= width else uint32(0)
     first = uint32(group * group_m)
-    # its place in the group: the last one may be less high
+    # its place in the group: the last one may have fewer rows
     within = uint32(tile - group * width)
     height = min(uint32(group_m), uint32(rows - first))
     col = uint32(within // uint32(group_m)) if height == group_m else uint32(within // height)
@@ -29,28 +29,28 @@ def rasterize(
 
 # Persistent blocks
 #
-# A *persistent* block goes from one work tile to the next. A work tile is a tile of C; or, where there are
+# A *persistent* block goes from one work tile to the next. A work tile is a tile of C; or, if there are
 # fewer of those than multiprocessors, a part of its sums (*split-K*): some of its k tiles.
 
 class WorkGrid(NamedTuple):
-    "All that there is to do."
+    "All of the work."
     rows: int     # of tiles in C
     cols: int
     tiles: int    # of C
-    k_tiles: int  # of each
+    k_tiles: int  # of each tile
     work: int     # work tiles
     split_k: int  # parts of each sum
 
 class Scheduler(NamedTuple):
-    "Device functions that tell a persistent block what to do."
+    "Device functions that assign work to a persistent block."
     work_grid: Callable    # sizes → `WorkGrid`
-    work_tile: Callable    # its number → tile of C, part, its first k tile, and the one behind its last
+    work_tile: Callable    # number → tile of C, part, first k tile, and the one after its last
     tile_origin: Callable  # number of a tile of C → its first row and column
 
 @cache
 def persistent_scheduler(
     tile: WgmmaTile,
-    is_split: bool,  # are sums cut into parts?
+    is_split: bool,  # are sums divided into parts?
 ) -> Scheduler:
     "The order of work tiles, see `rasterize`."
     bm, bn, bk, group_m = tile.bm, tile.bn, tile.bk, tile.group_m

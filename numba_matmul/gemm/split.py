@@ -1,17 +1,17 @@
-"""A float32 matrix in two parts of float16, at the speed of memory: x times a power of two = hi + lo / 2048.
+"""A float32 matrix as two float16 parts, at memory speed: x times a power of two = hi + lo / 2048.
 
-Each row has its own power of two, which brings its largest element just below float16's infinity. A power
-of two changes no bit of a significand, so nothing is lost. B is split first. What scales a row of B must be
-undone in a column of A: so A's columns are multiplied by B's factors (they are *balanced*), and then A's
-rows are scaled. What is left to undo is one factor per row of C, and every matrix is read only once.
+Each row has its own power of two, which moves its largest element to just below float16's overflow. A power
+of two doesn't change any bit of a significand, so nothing is lost. B is split first. Scaling a row of B must
+be undone in a column of A: so A's columns are multiplied by B's factors (*balanced*), and then A's rows are
+scaled. One factor per row of C remains to be undone, and every matrix is read only once.
 
-What can float16 parts not carry? hi has 11 bits, and lo has 11 more if it isn't too small: below 2^-14
+What can't float16 parts represent? hi has 11 bits, and lo has 11 more if it isn't too small: below 2^-14
 float16 loses bits. A scaled number x loses at most 2^-36, or 2^-23 of itself if that is more. That is less
 than k·2^-24 of x, float32's own bound for sums of k products, as long as x is at least 2^-12 / k (`least`).
-The product lo·lo, which nobody computes, is just as small if one of the two numbers is at least 2^-14
-(`SMALL`), so that its hi has all bits. Two small numbers must not meet: a row of B with such a number says so
-by the sign of its factor, which A meets in that column. A row with a number out of range gets NaN as its
-factor. From B's rows NaN spreads to all of A's by itself.
+The product lo·lo, which is never computed, is just as small if one of the two numbers is at least 2^-14
+(`SMALL`), so that its hi has all bits. Two small numbers must not meet: a row of B with such a number
+indicates that by the sign of its factor, which A meets in that column. A row with a number out of range gets
+NaN as its factor. From B's rows, NaN spreads to all of A's by itself.
 """
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from .tensor_maps import LONGEST
 
 # A number in two parts
 
-LO = np.float32(2**11)  # lo is stored this much larger
+LO = np.float32(2**11)  # lo is stored scaled up by this
 
 
 @cuda.jit(device=True)
@@ -48,12 +48,12 @@ def split_pair(
 
 # The power of two of a row
 
-TOP = 15  # exponent of a row's largest element after scaling: the last one below float16's infinity
+TOP = 15  # exponent of a row's largest element after scaling: the largest that doesn't overflow float16
 
 
 @cuda.jit(device=True)
 def larger_magnitude(largest, four):
-    "Bits of the largest magnitude: they are in the order of the numbers, with NaN above infinity."
+    "Bits of the largest magnitude: they sort like the numbers, with NaN above infinity."
     for i in range(4): largest = max(largest, int32(float_as_uint(four[i]) & uint32(0x7FFFFFFF)))
     return largest
 
@@ -62,50 +62,50 @@ def larger_magnitude(largest, four):
 def scale_exponent(
     largest,  # bits of the row's largest magnitude
 ) -> int:
-    "The power of two that gives a row's largest element, once rounded to 11 bits, the exponent `TOP`."
+    "The power of two that gives a row's largest element, rounded to 11 bits, the exponent `TOP`."
     exponent = int32(int32(largest + int32(0x1000)) >> int32(23)) - int32(127)
     return min(int32(TOP) - exponent, int32(126)) if largest > 0 else int32(0)
 
 
 @cuda.jit(device=True)
 def power_of_two(exponent):
-    "2 to that power, for -126 to 127."
+    "2 to this power, from -126 to 127."
     return uint_as_float(uint32(uint32(exponent + int32(127)) << uint32(23)))
 
 
-# What parts can't carry
+# What the parts can't represent
 
 NORMAL = np.float32(2**-126)    # the smallest float32 with all 24 bits
 SMALL = np.float32(2**-14)      # below this, hi has fewer than 11 bits
-INFINITE = np.float32(65520)    # from here on float16 rounds to infinity
-NO_PARTS = np.float32(np.nan)   # the factor of a row that float16 parts can't carry
-OUT, IS_SMALL = 1, 2            # marks of a row: a number is out of range; a number is small
+INFINITE = np.float32(65520)    # from here up, float16 rounds to infinity
+NO_PARTS = np.float32(np.nan)   # the factor of a row that float16 parts can't represent
+OUT, IS_SMALL = 1, 2            # marks for a row: a number is out of range; a number is small
 
 
 @cuda.jit(device=True)
 def range_marks(
-    marks,   # what was noticed so far
+    marks,   # what was detected so far
     x,
-    scaled,  # x times the power of two; 0 where that is too small for a float32
+    scaled,  # x times the power of two; 0 if that is too small for a float32
     meets,   # bit 0: may x be multiplied by a small number?
     least,   # see `split_rows_kernel`
 ) -> int:
-    "What is to be noticed of a number."
+    "The marks for a number."
     size = abs(scaled)
     if x != float32(0) and not (size >= SMALL and size < INFINITE):
         marks |= IS_SMALL if size >= least and size < SMALL and not meets & 1 else OUT
     return marks
 
 
-# Four neighbors at a time: read, perhaps balanced; scaled, split and stored
+# Four adjacent numbers at a time: read, perhaps balanced; scaled, split and stored
 
 @cache
 def balanced_reader(
     read4: Callable,  # device function, see `four_reader` in lesson 6
     balanced: bool,   # are columns multiplied by factors?
 ):
-    """A device function: read four neighbors of a row, each times its column's factor; and which of the four
-    factors are negative, a bit for each."""
+    """A device function: read four adjacent numbers of a row, each times its column's factor; and return
+    which of the four factors are negative, one bit each."""
 
     @cuda.jit(device=True)
     def balance(x, factor):
@@ -117,7 +117,7 @@ def balanced_reader(
         x,        # the matrix, flat
         start,    # of the row
         col,      # of the first of the four
-        cols,     # of the matrix; zeros are read beyond them
+        cols,     # of the matrix; beyond them, zeros are read
         factors,  # (cols,) float32
     ):  # the four numbers, the bits
         inside = int32(cols - col)
@@ -135,11 +135,11 @@ def balanced_reader(
 @cuda.jit(device=True)
 def store_parts(
     hi, lo,  # the parts, flat
-    at,      # index of the first of four neighbors
+    at,      # index of the first of four adjacent numbers
     four, meets,  # see `balanced_reader`
     scale,   # of their row
     least,   # see `split_rows_kernel`
-    marks,   # what was noticed so far
+    marks,   # what was detected so far
 ) -> int:
     "Scale four numbers, and store their parts. Returns the marks."
     x, y = four[0] * scale, four[1] * scale
@@ -154,7 +154,7 @@ def store_parts(
     return range_marks(marks, four[3], w, meets >> 3, least)
 
 
-# A block for each row
+# One block per row
 
 @cache
 def split_rows_kernel(
@@ -170,11 +170,11 @@ def split_rows_kernel(
     def split_rows_kernel(
         x,        # (rows·cols,) float32
         cols,     # uint32
-        factors,  # (cols,) float32: `inverse` of the other matrix, where columns are balanced
+        factors,  # (cols,) float32: `inverse` of the other matrix, if columns are balanced
         hi, lo,   # (rows·pitch,) bits of float16
-        pitch,    # uint32, a multiple of 64: numbers from row to row of the parts, filled up with zeros
+        pitch,    # uint32, a multiple of 64: row stride of the parts in numbers, padded with zeros
         inverse,  # (rows,) float32; gets what undoes the scale, negative if a number is small, or `NO_PARTS`
-        least,    # small numbers below this are out of range, as are those that meet small ones
+        least,    # small numbers below this are out of range, and so are those that meet small ones
     ):
         shared = cuda.shared.array(2, int32)  # the largest magnitude; the marks
         thread, threads = uint32(cuda.threadIdx.x), uint32(cuda.blockDim.x)
@@ -213,7 +213,7 @@ def split_rows_kernel(
             marks = store_parts(hi, lo, uint64(to + col), four, meets, scale, least, marks)
             col = uint32(col + step)
 
-        # can they carry it?
+        # can they represent it?
         if marks: cuda.atomic.or_(shared, 1, marks)
         cuda.syncthreads()
         if thread == 0:
@@ -227,7 +227,7 @@ def split_rows_kernel(
 
 class Parts(NamedTuple):
     "A matrix in two parts: x times a power of two = hi + lo / 2048."
-    hi: object       # (rows, pitch) bits of float16, filled up with zeros
+    hi: object       # (rows, pitch) bits of float16, padded with zeros
     lo: object
     inverse: object  # (rows,) float32: what undoes the scale of a row, see `split_rows_kernel`
 
@@ -236,18 +236,18 @@ def parts_of(
     rows: int, cols: int,  # of a matrix
     allocate: Callable,    # function (*shape, kind) → array, see `Gemm`
 ) -> Parts:
-    "Room for its parts: rows of whole boxes of the TMA."
+    "Memory for its parts: rows that are whole TMA boxes."
     pitch = cdiv(cols, 64) * 64
     hi, lo = (allocate(rows, pitch, kind="bfloat16") for _ in range(2))  # any type of 16 bits
     return Parts(hi, lo, allocate(rows, kind="float32"))
 
-SPLIT_THREADS = 1024  # of a block, at most
-KEPT = 4              # fours that a thread keeps in registers between its two passes over a row; 8 at most
+SPLIT_THREADS = 1024  # maximum per block
+KEPT = 4              # groups of four a thread keeps in registers between its two passes; at most 8
 
 
 def split_launch(
     x,                # (rows, cols) float32 device array, row-major
-    k: int,           # products of each sum
+    k: int,           # products per sum
     read4: Callable,  # see `balanced_reader`
     parts: Parts,     # see `parts_of`
     other: Parts = None,  # B's, for A
@@ -264,7 +264,7 @@ def split_launch(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SplitMatrix:
-    "A matrix and its parts, which are freed with it."
+    "A matrix and its parts, which are freed along with it."
     matrix: object  # (k, n) float32 device array; if it changes, split it again
     parts: Parts    # arrays of the same kind
 
@@ -273,7 +273,7 @@ def split_matrix(
     b,                   # (k, n) float32 device array, row-major
     fours_of: Callable,  # function (alignment of rows in bytes) → see `balanced_reader`
 ) -> SplitMatrix:
-    "Split B, as the factor of several products."
+    "Split B once for use in several products."
     x = device_matrix("b", b, "float32")
     k, n = map(int, x.shape)
     if max(k, n) > LONGEST: raise ValueError(f"b is {k}×{n}; expected at most {LONGEST:,} rows and columns")
@@ -290,7 +290,7 @@ def split_matrix(
     return SplitMatrix(b, parts)
 
 
-# A call: what it may be given besides A, B and C
+# A call: its arguments besides A, B and C
 
 def need_range(
     range: str,  # see `sgemm_tensor_cores` in lesson 19
@@ -305,15 +305,15 @@ def further_arrays(
     range: str,
     declined,  # (1,) int32 device array for the decision, or None
 ) -> tuple:
-    "B's matrix, and the further arrays of the call: B's parts, and where the decision goes."
+    "B's matrix, and the additional arrays of the call: B's parts, and where to put the decision."
     others = {}
     if isinstance(b, SplitMatrix):
         others = {f"b's {name}": part for name, part in b.parts._asdict().items()}
         b = b.matrix
     if isinstance(range, str) and range == "refuse":
         if is_captured():
-            raise RuntimeError("range is 'refuse' while a CUDA graph is captured, where the host can't wait "
-                               "for the decision: take 'check', and pass an array as declined")
+            raise RuntimeError("range is 'refuse' during CUDA graph capture, where the host can't wait "
+                               "for the decision: use 'check', and pass an array as declined")
         if declined is None: declined = array_like(a, (1,), "int32")
     if declined is not None: others["declined"] = declined
     return b, others
@@ -322,7 +322,7 @@ def further_arrays(
 def parts_ahead(
     g: Gemm,
 ) -> Parts:  # None: B isn't split
-    "B's parts, if the call was given a `SplitMatrix`."
+    "B's parts, if the call received a `SplitMatrix`."
     found = [g.others.get(f"b's {name}") for name in Parts._fields]
     return None if found[0] is None else Parts(*found)
 
@@ -347,13 +347,13 @@ def nobody_looked_kernel(declined):
 def nobody_looked(
     g: Gemm,
 ) -> list:  # of launches
-    "What tells the caller that nobody has looked at the numbers."
+    "Tells the caller that the numbers weren't checked."
     declined = g.others.get("declined")
     return [] if declined is None else [Launch(nobody_looked_kernel, 1, 32, (declined,))]
 
 
 def refuse_declined(declined):
-    "`ValueError` if parts can't carry the numbers; waits for the GPU."
+    "`ValueError` if the parts can't represent the numbers; waits for the GPU."
     if to_h(declined)[0] == 1:
-        raise ValueError("two float16 can't carry a or b: there is an infinity, NaN, or a number that is too "
-                         "small beside the largest of its row; with range='check' sgemm_stream_k multiplies")
+        raise ValueError("two float16 parts can't represent a or b: there is an infinity, NaN, or a number "
+                         "too small next to its row's largest; with range='check' sgemm_stream_k multiplies")

@@ -1,4 +1,4 @@
-"""Host functions of kernels with tiles: a block of threads for each tile of C."""
+"""Host functions of kernels with tiles: one block of threads per tile of C."""
 from collections.abc import Callable
 from inspect import signature
 
@@ -14,19 +14,19 @@ from .tiles import check_tile
 def check_options(
     factory: Callable,  # of a kernel
     default_tile: tuple,  # its default tile
-    options: dict,      # for it, as the caller gave them
-    **choices,          # name → the texts that an option may be
+    options: dict,      # for it, as the caller passed them
+    **choices,          # name → the strings an option may be
 ):
-    "`TypeError` for an option the factory does not have, `ValueError` for a value of the wrong type."
+    "`TypeError` for an option the factory doesn't have, `ValueError` for a value of the wrong type."
     defaults = {name: option.default for name, option in signature(factory).parameters.items()
                 if name != "tile" and not hasattr(default_tile, name)}
     for option, value in options.items():
         if option not in defaults:
-            raise TypeError(f"there is no option {option}; there are {', '.join(defaults)}")
+            raise TypeError(f"there is no option {option}; the options are {', '.join(defaults)}")
         default = defaults[option]
         if option in choices:
             if not (isinstance(value, str) and value in choices[option]):
-                raise ValueError(f"{option} is {value!r}; there are {', '.join(choices[option])}")
+                raise ValueError(f"{option} is {value!r}; expected {' or '.join(choices[option])}")
         elif isinstance(default, bool):
             if not (isinstance(value, (int, np.bool_)) and value in (0, 1)):
                 raise ValueError(f"{option} is {value!r}; expected True or False")
@@ -38,15 +38,15 @@ def check_options(
 
 
 def chosen_options(
-    follow: dict,   # options of a factory that the call implies
-    options: dict,  # those that the caller chose
+    follow: dict,   # factory options implied by the call
+    options: dict,  # those chosen by the caller
 ) -> dict:
-    """All options: the caller's, plus those the call implies. `ValueError` for a choice that would make the
-    result wrong."""
+    """All options: the caller's, plus those implied by the call. `ValueError` for a choice that would make
+    the result wrong."""
     for name in follow.keys() & options.keys():
         needed, chosen = follow[name], options[name]
-        if name == "width": right = chosen > 0 and needed % chosen == 0  # a narrower access is right, too
-        else: right = chosen >= needed  # and so is a predicate or a read of C that isn't needed
+        if name == "width": right = chosen > 0 and needed % chosen == 0  # a narrower access is fine too
+        else: right = chosen >= needed  # so is an unneeded predicate or read of C
         if not right:
             raise ValueError(f"{name} is {chosen!r}; expected {needed!r} for these matrices, alpha and beta")
     return follow | options
@@ -54,11 +54,11 @@ def chosen_options(
 
 def launch_options(
     factory: Callable,  # of a kernel
-    default_tile: tuple,  # its default tile; a given tile must be of the same class
+    default_tile: tuple,  # its default tile; a tile passed in must have the same class
     g: Gemm,
-    tile: tuple,        # as the caller gave it
-    options: dict,      # as the caller gave them
-    # elements per access; None: as many as alignment allows; 0: the kernel has no such option
+    tile: tuple,        # as the caller passed it
+    options: dict,      # as the caller passed them
+    # elements per access; None: as many as alignment allows; 0: the kernel doesn't have the option
     width: int = None,
 ) -> dict:
     """All options: the caller's, plus those the call implies. Raises `TypeError` or `ValueError` if they
@@ -73,9 +73,9 @@ def launch_options(
 
 def row_strips(
     g: Gemm,
-    rows: int,  # of C for each block in y
+    rows: int,  # of C per block in y
 ) -> list:
-    """(A, C) in strips of rows that a grid can cover; none where C is empty. A grid has at most 65,535 blocks
+    """(A, C) in strips of rows that a grid can cover; none if C is empty. A grid has at most 65,535 blocks
     in y, and where rows of C run along y, a very tall C takes one launch per strip."""
     strip = MAX_GRID_Y * rows
     if g.m == 0 or g.n == 0: return []
@@ -88,9 +88,9 @@ def tile_launches(
     g: Gemm,
     tile: tuple,           # bm and bn
     threads: int | tuple,  # of a block
-    flat: bool = False,    # does it take A and B as vectors?
+    flat: bool = False,    # does it take A and B as flat arrays?
 ) -> list:
-    "A block for each tile of C: a launch, or one for each strip of rows."
+    "One block per tile of C: one launch, or one per strip of rows."
     k, launches = np.int64(g.k if g.alpha else 0), []
     for a_rows, c_rows in row_strips(g, tile.bm):
         blocks = cdiv((g.n, c_rows.shape[0]), (tile.bn, tile.bm))
@@ -101,14 +101,14 @@ def tile_launches(
 
 def tiled(
     factory: Callable,  # a tile or its sizes, and options → kernel (a, b, c, k, alpha, beta)
-    default_tile: tuple,  # to take if none is given and there is no `choose`
+    default_tile: tuple,  # the default if there is no `choose`
     doc: str,           # of the host function
-    choose: Callable = None,  # function (m, n) → the tile to take if none is given
+    choose: Callable = None,  # function (m, n) → the default tile
     needs: tuple = None,      # compute capability, and what needs it
     width: int = None,  # see `launch_options`
     flat: bool = True,  # see `tile_launches`
 ) -> Callable:          # the host function
-    "A host function, whose `plan` launches a kernel with a block for each tile of C."
+    "A host function, whose `plan` launches a kernel with one block per tile of C."
     sizes = [name for name in signature(factory).parameters if hasattr(default_tile, name)]
 
     def plan(g, tile, **options):
@@ -125,7 +125,7 @@ def tiled(
         c=None,     # (m, n) float32 device array, row-major; a new one like `a` if None
         alpha=1.0,  # factor of A·B
         beta=0.0,   # factor of C
-        tile=None,  # of the default tile's class; a good one for this GPU and these sizes if None
+        tile=None,  # of the default tile's class; if None, a good one for this GPU and these sizes
         **options,  # factory options that override what the matrices imply
     ):              # `c`
         return run(plan, a, b, c, alpha, beta, tile, **options)

@@ -1,8 +1,8 @@
-"""How much a block computes, a warp of it, and a thread: a tuple of sizes, and the rules that it must keep.
+"""How much a block, a warp and a thread compute: a tuple of sizes, and the rules they must satisfy.
 
-A tile has a name for each size, so that a lesson can change one and keep the others: `TILE._replace(bk=16)`.
-What follows from the sizes are its properties. Where a size cannot work, `check_tile` names the rule that it
-breaks, before anything is compiled.
+A tile has a name for each size, so a lesson can change one and keep the others: `TILE._replace(bk=16)`. Its
+properties are computed from the sizes. If the sizes can't work, `check_tile` names the broken rule before
+anything is compiled.
 """
 from functools import cache
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from ..cards import gpu_card
 
 
 class Tile(NamedTuple):
-    "What a block computes, and what a thread computes of it."
+    "What a block computes, and each thread's share."
     bm: int      # rows of the block's tile of C
     bn: int      # its columns
     bk: int      # columns of the tile of A, rows of that of B
@@ -29,20 +29,20 @@ class Tile(NamedTuple):
 
     @property
     def launch_bounds(self):
-        "Threads, and how many such blocks fit if a thread may have 128 (or 255) registers."
+        "Threads, and how many such blocks fit if a thread may use 128 (or 255) registers."
         registers = 128 if self.results <= 64 else 255
         return self.threads, max(1, 65536 // (self.threads * registers))
 
     def fits(self, g):
-        "Are m, n and k whole numbers of tiles?"
+        "Are m, n and k multiples of the tile sizes?"
         return not (g.m % self.bm or g.n % self.bn or g.k % self.bk)
 
 def check_tile(
     tile: tuple,         # a `Tile`, or of another class below
     rules: dict,         # text → function of the tile: does it hold?
-    kind: type = tuple,  # the class that it must have
+    kind: type = tuple,  # the class it must have
 ):
-    "`TypeError` if it is something else, `ValueError` that names every rule which it breaks."
+    "`TypeError` for any other class, `ValueError` that names every broken rule."
     if not (isinstance(tile, kind) and hasattr(tile, "_asdict")):
         raise TypeError(f"tile is {tile!r}; expected a {'Tile' if kind is tuple else kind.__name__}")
     for name, size in tile._asdict().items():
@@ -55,11 +55,11 @@ def check_tile(
 
 # Groups, warps
 #
-# Lesson 9 cuts a thread's results into groups that lie far apart; from lesson 10 on a warp has a tile of
-# its own. The rules are those of all kernels that copy four numbers at a time, and of those whose tiles
-# are searched.
+# Lesson 9 divides a thread's results into groups that are far apart; from lesson 10 on a warp has its own
+# tile. The rules are those of all kernels that copy four numbers at a time, and of those whose tiles are
+# searched.
 
-COPY_RULES = {  # what `tile_copiers` needs
+COPY_RULES = {  # requirements of `tile_copiers`
     "bk must be a multiple of 4": lambda t: t.bk % 4 == 0,
     "the threads must fill whole rows of A's tile, four numbers each":
         lambda t: t.threads and 4 * t.threads % t.bk == 0,
@@ -101,7 +101,7 @@ class GroupTile(NamedTuple):
 
     launch_bounds, fits = Tile.launch_bounds, Tile.fits
 
-TUNED_RULES = COPY_RULES | {  # of all kernels whose tiles are searched
+TUNED_RULES = COPY_RULES | {  # for all kernels whose tiles are searched
     "pad_a must be a multiple of 4": lambda t: t.pad_a % 4 == 0,
     "bk must be a multiple of unroll": lambda t: t.bk % t.unroll == 0,
     "a thread can keep 128 results at most": lambda t: t.results <= 128,
@@ -109,23 +109,23 @@ TUNED_RULES = COPY_RULES | {  # of all kernels whose tiles are searched
 
 
 class WarpTile(NamedTuple):
-    "What a block computes, a warp of it, and a thread of that: groups of tm×tn results."
+    "What a block, a warp and a thread compute; each thread has groups of tm×tn results."
     bm: int         # rows of the block's tile of C
     bn: int         # its columns
     bk: int         # columns of the tile of A, rows of that of B
     wm: int         # rows of a warp's tile
     wn: int         # its columns
-    wniter: int     # groups of a thread side by side
+    wniter: int     # a thread's groups side by side
     tm: int         # rows of a group
     tn: int         # its columns
     pad_a: int = 0   # unused words after each row of A's tile
     unroll: int = 1  # steps of the sum that are unrolled; lessons 13 and 14 unroll all
-    zigzag: int = 0  # 1: lanes go in zig-zag over two rows; 0: row by row
+    zigzag: int = 0  # 1: lanes zig-zag over two rows; 0: row by row
     stages: int = 1  # tiles of A and B in shared memory at a time, from lesson 11 on
 
     @property
     def wmiter(self):
-        "Groups of a thread one below the other."
+        "A thread's groups stacked vertically."
         return self.wm * self.wn // (32 * self.tm * self.tn * self.wniter)
 
     @property
@@ -168,10 +168,10 @@ SMALL_WARP_TILES = dict(  # for tests
 
 # Tensor cores
 #
-# The tiles of lesson 15, and those of lesson 16, whose rows are cut into chunks of 128 bytes.
+# The tiles of lesson 15, and those of lesson 16, whose rows are divided into chunks of 128 bytes.
 
 class MmaTile(NamedTuple):
-    "What a block computes on tensor cores, and each warp of it."
+    "What a block, and each of its warps, computes on tensor cores."
     bm: int      # rows of the block's tile of C
     bn: int      # its columns
     bk: int      # columns of the tile of A, rows of that of B
@@ -180,14 +180,14 @@ class MmaTile(NamedTuple):
     stages: int  # tiles of A and B in shared memory at a time
     pad: int = 0      # unused numbers after each row of both tiles
     swizzle: int = 0  # 1: chunks of 8 numbers change places from row to row
-    group_m: int = 8  # rows of tiles that blocks go through together, see `rasterize`
+    group_m: int = 8  # rows of tiles that blocks process together, see `rasterize`
 
     @property
     def threads(self): return self.bm * self.bn // (self.wm * self.wn) * 32
 
     @property
     def shape(self):
-        "Matrices of 16×8 in a warp's part."
+        "16×8 matrices in a warp's part."
         return self.wm // 16, self.wn // 8
 
     @property
@@ -195,17 +195,17 @@ class MmaTile(NamedTuple):
 
     @property
     def pitch(self):
-        "From a row of A's or B's tile to the next, in numbers."
+        "Row stride of A's and B's tiles, in numbers."
         return self.bk + self.pad, self.bn + self.pad
 
     @property
     def stage_size(self):
-        "From one tile of the ring to the next, in numbers."
+        "Stride from one tile of the ring to the next, in numbers."
         return self.bm * self.pitch[0] + self.bk * self.pitch[1]
 
     @property
     def shared_bytes(self):
-        "The ring, or the results, which lie in its place in the end, in rows of wn + 8 numbers."
+        "The ring, or the results that replace it at the end, in rows of wn + 8 numbers."
         return 2 * max(self.stages * self.stage_size, self.bm * self.bn // self.wn * (self.wn + 8))
 
     @property
@@ -224,13 +224,13 @@ BK = 64           # columns of A's tile, rows of B's
 
 class WgmmaTile(NamedTuple):
     "What a block computes with wgmma."
-    bm: int       # rows of the block's tile of C: 64 for each warpgroup
+    bm: int       # rows of the block's tile of C: 64 per warpgroup
     bn: int       # its columns
     stages: int   # tiles of A and B in shared memory at a time
-    group_m: int = 16  # rows of tiles that blocks go through together, see `rasterize`
-    k_major_b: int = 0  # 1: B comes transposed, (n, k), so that neighbours in a row of its tile lie along k
-    m_major_a: int = 0  # 1: A comes transposed, (k, m), so that neighbours in a row of its tile lie along m
-    parts: int = 1      # matrices of 16 bits that A and B consist of each, see lesson 19
+    group_m: int = 16  # rows of tiles that blocks process together, see `rasterize`
+    k_major_b: int = 0  # 1: B is transposed, (n, k), so adjacent elements in a row of its tile run along k
+    m_major_a: int = 0  # 1: A is transposed, (k, m), so adjacent elements in a row of its tile run along m
+    parts: int = 1      # 16-bit matrices that make up each of A and B, see lesson 19
 
     bk = BK
 
@@ -253,20 +253,20 @@ class WgmmaTile(NamedTuple):
 
     @property
     def shared_bytes(self):
-        """The ring, two mbarriers per stage (lesson 17 needs both), and 1024 more to begin at a multiple of
-        that."""
+        """The ring, two mbarriers per stage (lesson 17 needs both), and 1024 bytes more to align the start to
+        1024."""
         return self.stages * (self.stage_bytes + 16) + 1024
 
     fits = Tile.fits
 
 
-# The tile that a search has found
+# The tile found by a search
 
 @cache
 def tuned_tile(
     name: str,       # of the host function
-    default: tuple,  # tile to take if no search was made on this GPU
+    default: tuple,  # the default if no search was made on this GPU
 ) -> tuple:
-    "The best tile that `autotune` found for a kernel on this GPU, from its result card."
+    "The best tile `autotune` found for a kernel on this GPU, from its result card."
     found = gpu_card().get("tuned", {}).get(name)
     return default._replace(**found["best"]) if found else default

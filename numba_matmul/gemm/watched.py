@@ -1,9 +1,9 @@
-"""A lesson's cell, a search or a test may change a constant that a plan follows from, such as `MIN_K_TILES`.
-Then cached plans are stale, and must be dropped.
+"""A lesson's cell, a search or a test may change a constant that a plan depends on, such as `MIN_K_TILES`.
+Then cached plans are stale and must be dropped.
 
-Which constants does a plan follow from? The names in capitals that its function reads, or a function it
-calls: their bytecode lists them. A change in a module is noticed at once, because the module gets a class of
-its own, `_Watched`. A notebook's globals can't be watched like that, so their values are compared at each
+Which constants does a plan depend on? The capitalized names read by its function or by functions it calls:
+their bytecode lists them. A change in a module is noticed immediately, because the module gets a special
+class, `_Watched`. A notebook's globals can't be watched that way, so their values are compared in every
 call.
 """
 import sys
@@ -12,11 +12,11 @@ from copy import copy
 from importlib import import_module
 from types import CodeType, FunctionType, ModuleType
 
-_LISTENERS = []  # functions () to call when a constant has changed
+_LISTENERS = []  # functions () to call when a constant changes
 
 
 def when_a_constant_changes(forget: Callable) -> Callable:
-    "Decorate what empties a cache: it is called when a constant has changed."
+    "Decorator for a function that empties a cache: it is called when a constant changes."
     _LISTENERS.append(forget)
     return forget
 
@@ -26,12 +26,12 @@ def _changed():
 
 
 def _names(code):
-    "The names that a function's code reads, and that of functions inside it."
+    "The names read by a function's code, including nested functions."
     return {*code.co_names}.union(*(_names(x) for x in code.co_consts if isinstance(x, CodeType)))
 
 
 def _functions_of(make_plan):
-    "The function that makes a plan, and those of `gemm` and of the kernels that it calls."
+    "The function that makes a plan, and the functions of `gemm` and of kernels that it calls."
     packages = __package__, f"{__package__.rpartition('.')[0]}.kernels"
     found = [make_plan]
     for fn in found:
@@ -44,17 +44,17 @@ def _functions_of(make_plan):
 
 
 class _Watched(ModuleType):
-    "A module with constants that plans follow from."
+    "A module with constants that plans depend on."
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
         if name.isupper(): _changed()
 
-    def __reduce__(self): return import_module, (self.__name__,)  # cloudpickle knows only Python's own class
+    def __reduce__(self): return import_module, (self.__name__,)  # cloudpickle only knows plain modules
 
 
 def constants_of(make_plan: Callable) -> list:
-    """Constants of a notebook that a plan follows from, as (globals, name). Modules are watched from now on
-    instead: to compare constants takes longer than the rest of a call."""
+    """Constants in a notebook that a plan depends on, as (globals, name). Modules are watched from now on
+    instead: comparing constants takes longer than the rest of a call."""
     found = {}
     for fn in _functions_of(make_plan):
         module, scope = sys.modules.get(fn.__module__), fn.__globals__
@@ -70,12 +70,12 @@ _SEEN = {}       # function that makes a plan → their values
 
 
 def see_constants(make_plan: Callable):
-    "At each call: forget all plans where a constant of a notebook has changed."
+    "In every call: drop all plans if a constant in a notebook has changed."
     constants = _CONSTANTS.get(make_plan)  # (a cached function would make torch.compile warn)
     if constants is None: constants = _CONSTANTS[make_plan] = constants_of(make_plan)
     if constants:
         values = [scope[name] for scope, name in constants]
-        values = [copy(x) if isinstance(x, (dict, list)) else x for x in values]  # they may change in place
+        values = [copy(x) if isinstance(x, (dict, list)) else x for x in values]  # may be modified in place
         if _SEEN.setdefault(make_plan, values) != values:
             _changed()
             _SEEN[make_plan] = values

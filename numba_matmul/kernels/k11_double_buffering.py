@@ -76,14 +76,14 @@ def tile_fetchers(
 ):
     "Four device functions: fetch blocks of A and B into local arrays; store them to shared memory."
     bm, bn, bk = tile.bm, tile.bn, tile.bk
-    # rows a pass
+    # rows per pass
     stride_a = 4 * tile.threads // bk
     stride_b = 4 * tile.threads // bn
     read4 = four_reader(predicated, width)
 
     @cuda.jit(device=True)
     def fetch_a(
-        fetched,     # local array, four numbers a pass
+        fetched,     # local array, four numbers per pass
         a, k,        # A, flat, and how long its rows are
         a_from,      # index of the first element that this thread copies
         rows, cols,  # rows and columns that are left to the edge of A, from there
@@ -127,10 +127,10 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 def sgemm_double_buffering_kernel(
     tile=TILE,        # a `WarpTile` that keeps `RULES`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # may beta be other than 0?
 ):
-    "Kernel 11 for a tile. Raises `ValueError` for one that cannot work."
+    "Kernel 11 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     rows, cols = tile.shape
@@ -184,7 +184,7 @@ def sgemm_double_buffering_kernel(
             left -= bk
             a_from += bk
             b_from += bk * n
-            # ask early for the next tile (past the edge, a predicate lets nothing through)
+            # ask early for the next tile (past the edge, a predicate keeps all loads out)
             has_next = predicated or left > 0
             if has_next:
                 fetch_a(next_a, a, k, a_from, rows_a, left - a_col)

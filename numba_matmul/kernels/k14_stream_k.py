@@ -82,13 +82,13 @@ def sgemm_stream_k_kernel(
     tile=LARGE,        # a `WarpTile` that keeps `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
     predicated=True,   # may m, n or k not be multiples of the tile?
-    width=1,           # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    width=1,           # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,       # may beta be other than 0?
     stream_k=True,     # may blocks share a tile?
     shift=1,           # places by which results are shifted in the workspace
     guarded=False,     # does it return at once where `wanted` is 0?
 ):
-    "Kernel 14 for a tile and a schedule. Raises `ValueError` for one that cannot work."
+    "Kernel 14 for a tile and a schedule. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     check_schedule(schedule, tile)
     need_whole("shift", shift, 0, tile.results - 1)
@@ -158,7 +158,7 @@ def sgemm_stream_k_kernel(
                         acc = sums[shift_back:] + sums[:shift_back]
                     done, other = min(k_tiles, until), other + 1
                 write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
-            cuda.syncthreads()  # nobody needs the ring any more
+            cuda.syncthreads()  # nobody needs the ring anymore
     return sgemm_stream_k_kernel
 
 # %% ../../nbs/14_stream_k.ipynb #bef87539

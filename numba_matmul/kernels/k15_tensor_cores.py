@@ -35,12 +35,12 @@ def ldmatrix_x4(
     tile,   # in shared memory, flat
     start,  # of the row of eight numbers that this lane points at: a multiple of 8
 ) -> tuple: # 4 uint32
-    "Four matrices of 8×8, as `mma` takes 16×16 of A."
+    "Four matrices of 8×8, arranged as `mma` takes 16×16 of A."
     return ldmatrix(tile, shared_address(tile, start), 0, 0, 0, 1, 0)
 
 @cuda.jit(device=True)
 def ldmatrix_x4_trans(tile, start):
-    "The same, each matrix turned over, as `mma` takes twice 16×8 of B."
+    "The same, each matrix transposed, as `mma` takes two times 16×8 of B."
     return ldmatrix(tile, shared_address(tile, start), 0, 0, 0, 1, 1)
 
 # %% ../../nbs/15_tensor_cores.ipynb #15a00014
@@ -56,9 +56,11 @@ def start_copies(a_ring, b_ring, stage, a, b, row0, col0, k0, thread):
     "Start to copy a k tile: rows of A from row0 on, columns of B from col0 on."
     row, col = thread // 8, thread % 8 * 8
     for s in range(0, BM, THREADS // 8):
-        cp_async(a_ring, stage * A_TILE + place(row + s, col), a, (row0 + row + s, k0 + col), 8, 8)
+        cp_async(a_ring, stage * A_TILE + place(row + s, col),
+                 a, (row0 + row + s, k0 + col), 8, 8)
     for s in range(0, BK, THREADS // 8):
-        cp_async(b_ring, stage * B_TILE + place(row + s, col), b, (k0 + row + s, col0 + col), 8, 8)
+        cp_async(b_ring, stage * B_TILE + place(row + s, col),
+                 b, (k0 + row + s, col0 + col), 8, 8)
 
 # %% ../../nbs/15_tensor_cores.ipynb #15a00017
 @cuda.jit
@@ -217,7 +219,7 @@ def warp_tile_mover(
     tile,        # an `MmaTile`
     predicated,  # may it reach over the edge of C?
 ):
-    "A device function: bring a warp's results from shared memory to C."
+    "A device function: move a warp's results from shared memory to C."
     across = tile.wn // 8  # chunks of 8 numbers in a row
     pitch = tile.wn + 8
     passes = tile.wm * tile.wn // 256
@@ -378,7 +380,7 @@ def plan_tensor_cores(
     tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, as far as it fits the GPU, if None
     **options,  # of the factory, where they should not follow from the matrices
 ) -> Plan:
-    "A block for each tile of C."
+    "One block per tile of C."
     need_capability(KERNEL.capability, "bfloat16 on tensor cores")
     if tile is None: tile = fitting_stages(TILE, shared_memory_limit())
     options = launch_options(bf16_gemm_tensor_cores_kernel, TILE, g, tile, options, width=g.alignment // 2)

@@ -124,7 +124,7 @@ def wait_for_parts(acc):
 def part_mainloop(
     tile,  # a `WgmmaTile` of two parts
 ) -> Mainloop:
-    "Three products for each k tile."
+    "Three products per k tile."
     zeros = (np.float32(0),) * tile.results
     return Mainloop((zeros, zeros), part_multiplier(tile, False), part_multiplier(tile, True), wait_for_parts)
 
@@ -230,7 +230,7 @@ def sgemm_tensor_cores_kernel(
         tensor_maps,  # `TensorMapWords`: A's parts in boxes of bm rows, B's in boxes of 64
         c,            # (m·n,) float32; or the workspace
         inverse,      # (m,) float32, see `split_rows_kernel`
-        declined,     # (1,) int32; gets 1 if A or B is out of range, and then nothing else is done, or 0
+        declined,     # (1,) int32; gets 1 if A or B is out of range (then nothing else is done), else 0
         m, n, k,
         split_k,      # uint32, parts of each sum; each of them has a k tile or more
         alpha,        # factor of A·B
@@ -317,12 +317,12 @@ def product_launches(
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #5ff85e80
 # In microseconds, fitted to shapes on an H100.
-START = 11.5                              # of all launches, with hardly anything to do
+START = 11.5                              # of all launches, with almost nothing to do
 K_TILE = {LARGE: 0.92, SMALL_ROWS: 0.47}  # of a k tile
-SPLIT_MB = 0.35                           # of a megabyte that splitting reads or writes
-C_MB = 0.34                               # of a megabyte of C …
-ODD_C_MB = 1.07                           # … and what it takes longer where n is odd
-REDUCE, REDUCE_MB = 2.6, 0.47             # to add up parts of sums: hardly any; a megabyte of them
+SPLIT_MB = 0.35                           # per megabyte that splitting reads or writes
+C_MB = 0.34                               # per megabyte of C …
+ODD_C_MB = 1.07                           # … and what's added if n is odd
+REDUCE, REDUCE_MB = 2.6, 0.47             # to add up parts of sums: almost none; per megabyte of them
 CYCLES = 1700                             # of kernel 14's estimate
 
 def estimate(
@@ -340,7 +340,7 @@ def estimate(
     adding = REDUCE + REDUCE_MB * 8e-6 * split_k * m * n if split_k > 1 else 0
     return START + splitting + products + storing + adding
 
-SHORTEST = 16  # products of a sum; in shorter ones what the parts lose is more than what float32 loses
+SHORTEST = 16  # products of a sum; in shorter ones the parts lose more than float32 does
 
 @remembered
 def select_config(
@@ -350,7 +350,7 @@ def select_config(
     split_k=None,         # parts of each sum; a good number if None
     b_is_split=False,     # is B split ahead?
 ) -> LaunchConfig:
-    "What should be fastest; with no tile if kernel 14 should be."
+    "The choice predicted fastest; without a tile if that's kernel 14."
     k_tiles = cdiv(k, BK)
     def cuts(tile):
         if split_k is not None: return {cdiv(k_tiles, cdiv(k_tiles, split_k))}
@@ -379,11 +379,11 @@ def plan_tensor_cores(
     g: Gemm,
     range="check",  # see `sgemm_tensor_cores`
     tile=None,      # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
-    blocks=None,    # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,    # of the grid; the fewest that are as fast as one per multiprocessor if None
     split_k=None,   # parts of each sum; a good number if None
     **options,      # of the factory
 ) -> Plan:
-    "Split B, then A; multiply; and kernel 14, which returns at once unless it is needed. Or kernel 14 alone."
+    "Split B, then A; multiply; and kernel 14, which returns at once unless it's needed. Or kernel 14 alone."
     # what the caller asks for
     need_range(range)
     if tile is not None: check_tile(tile, RULES, WgmmaTile)
@@ -424,9 +424,8 @@ def plan_tensor_cores(
 def split(
     b,  # (k, n) float32 device array, row-major
 ) -> SplitMatrix:
-    """Split B ahead, for several products with it: `sgemm_tensor_cores` takes the result in B's place. The parts
-    take as much memory as B. They don't follow B: if it changes, split it again. Raises `TypeError` or
-    `ValueError`."""
+    """Split B ahead, for several products with it: `sgemm_tensor_cores` takes the result in place of B. The parts
+    take as much memory as B. If B changes, split it again. Raises `TypeError` or `ValueError`."""
     return split_matrix(b, fours_of)
 
 def sgemm_tensor_cores(
@@ -436,19 +435,19 @@ def sgemm_tensor_cores(
     alpha=1.0,      # factor of A·B
     beta=0.0,       # factor of C
     range="check",  # if parts can't carry the numbers, "check": kernel 14 multiplies; "refuse": `ValueError`;
-                    # "trust": nobody looks
+                    # "trust": no check
     declined=None,  # (1,) int32 device array like `a`; gets 1 if parts can't carry the numbers, 0 if they can;
-                    # or -1: kernel 14 has multiplied without a look at them
+                    # or -1: kernel 14 has multiplied without checking
     tile=None,      # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
-    blocks=None,    # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,    # of the grid; the fewest that are as fast as one per multiprocessor if None
     split_k=None,   # parts of each sum; a good number if None
     **options,      # of the factory
 ):                  # `c`
     """C ← alpha·A·B + beta·C on the tensor cores (sm_90), each float32 as two float16 (Ootomo and Yokota, arXiv
-    2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. Where numbers differ so much that
-    parts can't promise that, `sgemm_stream_k` multiplies: the GPU decides, without the host. It also does so on
-    other GPUs, for k < 16, and where it should be faster, unless a tile is given. With range="refuse" the host waits for the
-    decision, C stays as it is if it is against the parts, and a CUDA graph can't be captured.
+    2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. If numbers differ so much that
+    parts can't promise that, `sgemm_stream_k` multiplies; the GPU decides, without the host. It also multiplies
+    on other GPUs, for k < 16, and where it should be faster, unless a tile is given. With range="refuse" the host
+    waits for the decision, C doesn't change if parts can't carry the numbers, and a CUDA graph can't be captured.
     Raises `TypeError`, `ValueError` or `RuntimeError`."""
     b, others = further_arrays(a, b, range, declined)
     c = run(plan_tensor_cores, a, b, c, alpha, beta, range, tile, blocks, split_k, others=others, **options)

@@ -1,4 +1,4 @@
-"""Copies that run on their own, and products of small matrices by a warp: `cp.async`, `ldmatrix`, `mma`."""
+"""Asynchronous copies, and a warp's products of small matrices: `cp.async`, `ldmatrix`, `mma`."""
 import sys
 
 import numpy as np
@@ -12,11 +12,11 @@ from numba.core.errors import TypingError
 
 
 def _copy(builder, array, count, to, start, inside):
-    "Put a cp.async from address to address where the builder stands."
+    "Emit a cp.async from address to address at the builder's position."
     size = array.dtype.bitwidth // 8
     if count * size not in (4, 8, 16):
         raise TypingError(f"cp_async copies 4, 8 or 16 bytes, not {count} elements of {size}")
-    how = "cg" if count * size == 16 else "ca"  # cg goes around the L1, and moves 16 bytes only
+    how = "cg" if count * size == 16 else "ca"  # cg bypasses the L1 and only copies 16 bytes
     text = f"cp.async.{how}.shared.global [$0], [$1], {count * size}, $2;"
     _assembly(builder, text, "r,l,r", [to, start, builder.mul(inside, inside.type(size))])
 
@@ -31,10 +31,10 @@ def cp_async(
     target_index,  # index of the first element to write: an unsigned integer, or a tuple of them
     source,        # array in global memory
     source_index,  # index of the first element to read
-    count,         # elements of 4, 8 or 16 bytes together, a literal; aligned to as many on both sides
-    inside,        # how many of them are read; zeros land in place of the others
+    count,         # elements: 4, 8 or 16 bytes in total, a literal; aligned to that size on both sides
+    inside,        # how many of them are read; the rest are zero-filled
 ):
-    "Start to copy `count` elements to shared memory (sm_80 and up). PTX: cp.async."
+    "Start copying `count` elements to shared memory (sm_80 and up). PTX: cp.async."
     async_copy.cp_async(target, target_index, source, source_index, count, inside, sys._getframe(1))
 
 @bind("cp.async.commit_group;")
@@ -62,8 +62,8 @@ def cp_async_at(
     offset,          # bytes to add, a literal
     source,          # array in global memory
     source_address,  # see `global_address`
-    count,           # elements of 4, 8 or 16 bytes together, a literal
-    inside,          # how many of them are read; zeros land in place of the others
+    count,           # elements: 4, 8 or 16 bytes in total, a literal
+    inside,          # how many of them are read; the rest are zero-filled
 ):
     "`cp_async` from address to address."
     start = int(source_address) - int(global_address(source, 0))
@@ -74,7 +74,7 @@ def cp_async_at(
 # Tensor cores
 
 def _round_pair(builder, low, high):
-    "Put the rounding of two float32 where the builder stands."
+    "Emit the rounding of two float32 at the builder's position."
     from llvmlite import ir
     text = "cvt.rn.bf16x2.f32 $0, $2, $1;"
     return _assembly(builder, text, "=r,f,f", [low, high], [ir.IntType(32)], True)[0]
@@ -131,7 +131,7 @@ def unpack_f16x2(
 
 
 def _emit_approximate(text):
-    "What emits an instruction with one operand and one result, float32."
+    "Emits an instruction with one float32 operand and one float32 result."
     def emit(context, builder, kinds, args):
         from llvmlite import ir
         return _assembly(builder, f"{text} $0, $1;", "=f,f", args, [ir.FloatType()], True)[0]
@@ -173,15 +173,15 @@ def _emit_ldmatrix(context, builder, kinds, args):
       types.UniTuple(types.uint32, 4 * count))
 def ldmatrix(
     array,      # uint16 in shared memory
-    address,    # of the row that this lane points at, see `shared_address`; aligned to 16 bytes
+    address,    # of this lane's row, see `shared_address`; aligned to 16 bytes
     offset_bytes,  # to add, a literal
     stride_bytes,  # from one group of four matrices to the next, a literal
-    flip,       # 1: the stride changes bits (xor); 0: it is added; a literal
+    flip,       # 1: the stride is xored; 0: it is added; a literal
     count,      # of such groups, a literal
-    transpose,  # 1: each lane gets two neighbours of a column; 0: of a row; a literal
+    transpose,  # 1: each lane gets two adjacent elements of a column; 0: of a row; a literal
 ) -> tuple:     # 4·count uint32
-    """Matrices of 8×8 from shared memory, for a warp: lane l points at row l % 8 of matrix l // 8,
-    and gets numbers 2·(l % 4) and the next of row (or column) l // 4. PTX ISA, Warp Level Matrix
+    """8×8 matrices from shared memory, for a warp: lane l supplies the address of row l % 8 of matrix l // 8,
+    and gets elements 2·(l % 4) and the next of row (or column) l // 4. PTX ISA, Warp Level Matrix
     Load Instruction: ldmatrix (sm_75 and up)."""
     frame, lane, found = sys._getframe(1), getcurrent().lane, []
     rows = scheduler.exchange(int(address), frame)
@@ -191,7 +191,7 @@ def ldmatrix(
             row = row ^ stride_bytes * group if flip else row + stride_bytes * group
             if row % 16:
                 raise scheduler.SimulatorError(
-                    f"a row starts at byte {row}, which is not a multiple of 16", "alignment")
+                    f"a row starts at byte {row}, which isn't a multiple of 16", "alignment")
             low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)
             found.append(np.uint32(low) | np.uint32(high) << np.uint32(16))
     if not transpose: return tuple(found)
@@ -219,9 +219,9 @@ def _emit_mma(context, builder, kinds, args):
 
 @bind(_emit_mma, "---", lambda acc, x, y: acc)
 def mma_m16n8k16(
-    acc,  # sums, 4·r·c float32: for each matrix of 16×8, a row of them after the other
-    x,    # factors, 4·r uint32: matrices of 16×16
-    y,    # 2·c uint32: matrices of 16×8
+    acc,  # accumulators, 4·r·c float32: 16×8 matrices, row after row
+    x,    # operands, 4·r uint32: 16×16 matrices
+    y,    # 2·c uint32: 16×8 matrices
 ) -> tuple:
     """`acc` + X·Y on the tensor cores, for a warp: 16·r×16 times 16×8·c. PTX ISA, Warp Level
     Matrix Multiply-Accumulate Instructions: mma.m16n8k16 (sm_80 and up)."""
@@ -231,7 +231,7 @@ def mma_m16n8k16(
     return tuple(np.float32(sum_ + more) for sum_, more in zip(acc, own))
 
 def _warp_product(factors):
-    "What each lane's sums grow by: (32, 4·r·c) float64."
+    "What is added to each lane's accumulators: (32, 4·r·c) float64."
     def halves(numbers):
         return from_bf16(np.array(numbers, np.uint32).view(np.uint16)).astype(float)
     x, y = (halves([factors[lane][i] for lane in range(32)]) for i in range(2))
@@ -256,7 +256,7 @@ def store_pair(
     index,  # of the first number: an unsigned integer, even
     pair,   # uint32, see `cvt_rn_bf16x2_f32`
 ):
-    "Write two neighbours in one access."
+    "Write two adjacent elements in one access."
     array.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), sys._getframe(1))
 
 def _emit_store_pairs(context, builder, kinds, args):
@@ -274,7 +274,7 @@ def store_pairs(
     index,          # of the first, unsigned: a multiple of four
     first, second,  # uint32: two numbers each
 ):
-    "Store four numbers of 16 bits in one access of 8 bytes."
+    "Store four 16-bit numbers in one 8-byte access."
     values = np.array((first, second), np.uint32).view(np.uint16)
     array.store(index, tuple(values), sys._getframe(1))
 
@@ -293,6 +293,6 @@ def move_eight(
     source,        # uint16, flat
     source_index,
 ):
-    "Eight neighbours from one array to another: one load and one store of 16 bytes."
+    "Copy eight adjacent elements from one array to another: one load and one store of 16 bytes."
     frame = sys._getframe(1)
     target.store(target_index, source.load(source_index, 8, frame), frame)

@@ -1,5 +1,5 @@
-"""A function in Python for the simulator, an instruction for the compiler: so a kernel can use anything the
-GPU can do. Here: how the two are bound together, wide accesses, addresses, and tuples of numbers."""
+"""A Python function for the simulator, an instruction for the compiler: this lets a kernel use anything the
+GPU can do. Here: the binding of the two, wide accesses, addresses, and tuples of numbers."""
 import re
 import sys
 from functools import cache, partial
@@ -13,21 +13,21 @@ try: from numba.cuda.extending import intrinsic, overload
 except ImportError: intrinsic = overload = None  # Numba's own package for macOS: simulator only
 
 
-CONVERGENT = re.compile(r"\.sync\b|\.aligned\b")  # instructions that lanes of a warp carry out together
+CONVERGENT = re.compile(r"\.sync\b|\.aligned\b")  # instructions that a warp's lanes execute together
 
 def _assembly(builder, text, constraints="", args=(), results=(), pure=False):
-    "Put inline PTX where the builder stands: values of `results`. `pure`: only they matter."
+    "Emit inline PTX at the builder's position: values of types `results`. `pure`: no side effects."
     from llvmlite import ir
     several = len(results) > 1
     result = ir.LiteralStructType(results) if several else (*results, ir.VoidType())[0]
     kind = ir.FunctionType(result, [arg.type for arg in args])
     clobbers = constraints if pure else ",".join(filter(None, (constraints, "~{memory}")))
-    together = ("convergent",) if CONVERGENT.search(text) else ()  # not to be moved into a branch
+    together = ("convergent",) if CONVERGENT.search(text) else ()  # mustn't be moved into a branch
     call = builder.call(ir.InlineAsm(kind, text, clobbers, side_effect=not pure), args, attrs=together)
     return [builder.extract_value(call, i) for i in range(len(results))] if several else [call]
 
 def _emit_line(text, letters, context, builder, kinds, args):
-    "Put one line of PTX where the builder stands."
+    "Emit one line of PTX at the builder's position."
     from llvmlite import ir
     values = [ir.IntType(32)(arg) if letter == "n" else arg for arg, letter in zip(args, letters)]
     _assembly(builder, text, ",".join(letters), values)
@@ -35,24 +35,24 @@ def _emit_line(text, letters, context, builder, kinds, args):
 OPERANDS = dict(r=types.uint32, l=types.uint64, f=types.float32)
 
 def _with_types(function, operands, result):
-    "A Python body that tells the simulator the type of its result."
+    "A Python body that gives the simulator its result type."
     function.instruction = operands, result
     return function
 
 
 def bind(
     instruction,  # PTX, with $0, $1, … for the operands; or a function that emits LLVM's instructions
-    operands="",  # a letter each: r uint32, l uint64, f float32, n a literal, - any type
+    operands="",  # one letter each: r uint32, l uint64, f float32, n a literal, - any type
     result=None,  # type of the result, or a function of the operands' types and literals; None: no result
-    inline=False,  # must it stand in the very function that calls it?
+    inline=False,  # must it be inlined into its caller?
 ):
-    """Decorator for the Python body of an instruction, the one that the simulator runs: wherever a
-    kernel calls it, the compiler puts `instruction`."""
+    """Decorator for the Python body of an instruction, which the simulator runs: wherever a kernel calls it,
+    the compiler emits `instruction`."""
     if config.ENABLE_CUDASIM: return partial(_with_types, operands=operands, result=result)
     emit = instruction if callable(instruction) else partial(_emit_line, instruction, operands)
 
     def typed(*kinds):
-        "Types of result and operands, and what emits the code; None as long as a literal is missing."
+        "Types of result and operands, and the code emitter; None as long as a literal is missing."
         literal = [letter == "n" for letter in operands]
         if any(n and not isinstance(kind, types.IntegerLiteral) for n, kind in zip(literal, kinds)): return
         given = [kind.literal_value if n else kind for n, kind in zip(literal, kinds)]
@@ -66,7 +66,7 @@ def bind(
         return returns(*map(OPERANDS.get, operands, kinds)), generate
 
     def teach(function):
-        "Numba wants functions with these very parameters; they stand at the line of the Python body."
+        "Numba needs functions with these exact parameters; they get the Python body's line number."
         name, names, code = function.__name__, ", ".join(signature(function).parameters), function.__code__
         scope = dict(typed=typed)
         def define(text):
@@ -90,7 +90,7 @@ def _only_float32(a, float32=np.float32):
 def element_pointer(
     context, builder,  # of the code generator
     array_type, array,  # an array, and its type
-    index_type, index,  # unsigned integer, or a tuple of them, and its type
+    index_type, index,  # an unsigned integer or a tuple of them, and its type
 ):
     "LLVM's pointer to an element, for intrinsics."
     from llvmlite import ir
@@ -102,20 +102,20 @@ def element_pointer(
     return cgutils.get_item_pointer(context, builder, array_type, data, index)
 
 def _vector_pointer(context, builder, kinds, array, index, count):
-    "LLVM's pointer to a vector of `count` floats that starts at an element."
+    "LLVM's pointer to a vector of `count` floats starting at an element."
     from llvmlite import ir
     element = element_pointer(context, builder, kinds[0], array, kinds[1], index)
     return builder.bitcast(element, ir.VectorType(ir.FloatType(), count).as_pointer())
 
 def _load_vector(builder, pointer):
-    "The floats that a pointer to a vector of them leads to, by one access."
+    "Load the floats that a vector pointer points to, in one access."
     from llvmlite import ir
     value = builder.load(pointer)
     value.align = 4 * value.type.count
     return [builder.extract_element(value, ir.IntType(32)(n)) for n in range(value.type.count)]
 
 def _store_vector(builder, pointer, parts):
-    "Write floats to where a pointer to a vector of them leads, by one access."
+    "Store floats where a vector pointer points, in one access."
     from llvmlite import ir
     value = pointer.type.pointee(ir.Undefined)
     for n, part in enumerate(parts):
@@ -124,7 +124,7 @@ def _store_vector(builder, pointer, parts):
 
 
 def _wide_load(count):
-    "What `bind` wants for a load of `count` floats."
+    "What `bind` needs for a load of `count` floats."
     def emit(context, builder, kinds, args):
         return _load_vector(builder, _vector_pointer(context, builder, kinds, *args, count))
     def result(array, index):
@@ -133,7 +133,7 @@ def _wide_load(count):
     return emit, "--", result
 
 def _wide_store(count):
-    "What `bind` wants for a store of `count` floats."
+    "What `bind` needs for a store of `count` floats."
     def emit(context, builder, kinds, args):
         array, index, *parts = args
         _store_vector(builder, _vector_pointer(context, builder, kinds, array, index, count), parts)
@@ -144,35 +144,35 @@ def _wide_store(count):
 
 @bind(*_wide_load(2))
 def load2(a, i):
-    "The float32 element at `i` and its neighbour in one access; aligned to 8 bytes."
+    "The float32 element at `i` and the next one, in one access; aligned to 8 bytes."
     _only_float32(a)
     return a.load(i, 2, sys._getframe(1))
 
 @bind(*_wide_load(4))
 def load4(a, i):
-    "The float32 element at `i` and the next 3 of its row in one access; aligned to 16 bytes."
+    "The float32 element at `i` and the next 3 of its row, in one access; aligned to 16 bytes."
     _only_float32(a)
     return a.load(i, 4, sys._getframe(1))
 
 @bind(*_wide_store(2))
 def store2(a, i, x, y):
-    "Write float32 to the element at `i` and its neighbour in one access; aligned to 8 bytes."
+    "Store float32 to the element at `i` and the next one, in one access; aligned to 8 bytes."
     _only_float32(a)
     a.store(i, (x, y), sys._getframe(1))
 
 @bind(*_wide_store(4))
 def store4(a, i, x, y, z, w):
-    "Write float32 to the element at `i` and the next 3 in one access; aligned to 16 bytes."
+    "Store float32 to the element at `i` and the next 3, in one access; aligned to 16 bytes."
     _only_float32(a)
     a.store(i, (x, y, z, w), sys._getframe(1))
 
 
 # Addresses
 
-GLOBAL, SHARED = 1, 3  # LLVM's numbers of the GPU's memories
+GLOBAL, SHARED = 1, 3  # LLVM's address spaces
 
 def _address(context, builder, kinds, args, memory, bits):
-    "An element's address within one of the GPU's memories; of an array and an index."
+    "An element's address in one of the address spaces, from an array and an index."
     from llvmlite import ir
     pointer = element_pointer(context, builder, kinds[0], args[0], kinds[1], args[1])
     within = builder.addrspacecast(pointer, ir.PointerType(ir.FloatType(), memory))
@@ -183,7 +183,7 @@ def shared_address(
     array,  # in shared memory
     index,  # of an element: an unsigned integer
 ) -> int:   # uint32
-    "Where an element lies in shared memory, in bytes."
+    "An element's byte address in shared memory."
     return np.uint32(array.dtype.itemsize * int(index))
 
 @bind(partial(_address, memory=GLOBAL, bits=64), "--", types.uint64)
@@ -191,14 +191,14 @@ def global_address(
     array,  # in global memory
     index,  # of an element: an unsigned integer
 ) -> int:   # uint64
-    "Where an element lies in global memory, in bytes."
+    "An element's byte address in global memory."
     return np.uint64(array._item._ary.ctypes.data + array.dtype.itemsize * int(index))
 
 def _element(array, address):
-    "The index that belongs to an address of the simulator."
+    "The index for an address in the simulator."
     size = array.dtype.itemsize
     if address % size:
-        raise scheduler.SimulatorError(f"{address} is not the address of a {array.dtype}")
+        raise scheduler.SimulatorError(f"{address} isn't the address of a {array.dtype}")
     return int(address) // size
 
 def _emit_load_fours(context, builder, kinds, args):
@@ -219,7 +219,7 @@ def load_fours_at(
     stride_bytes,  # from one group to the next, a literal
     count,         # of numbers, a literal
 ) -> tuple:
-    "`count` float32 of shared memory in groups of four, an access each; aligned to 16 bytes."
+    "`count` float32 from shared memory in groups of four, one access each; aligned to 16 bytes."
     frame, numbers = sys._getframe(1), ()
     for group in range(count // 4):
         numbers += array.load(_element(array, address + offset_bytes + stride_bytes * group), 4, frame)
@@ -230,7 +230,7 @@ def load_fours_at(
 
 @cache
 def _places(rows, columns, serpentine):
-    "The places of an outer product, in order."
+    "The positions of an outer product, in order."
     return [(i, columns - 1 - j if serpentine and i % 2 else j)
             for i in range(rows) for j in range(columns)]
 
@@ -256,10 +256,10 @@ def add_outer(acc, x, y):
 def add_part(
     acc,          # tuple of len(x)·len(y) float32
     x, y,         # tuples of float32
-    first, last,  # which products, counted in the order in which they are added; literals
+    first, last,  # which products, counted in the order they're added; literals
     serpentine,   # 1: every other row backwards; 0: row by row; a literal
 ):
-    "`add_outer`, but only the products from `first` to before `last`."
+    "`add_outer`, but only the products from `first` up to `last`, exclusive."
     acc, columns = list(acc), len(y)
     for i, j in _places(len(x), columns, serpentine)[first:last]: acc[i * columns + j] += x[i] * y[j]
     return tuple(acc)
@@ -285,7 +285,7 @@ def store_fours(
     step,    # elements from one group to the next, a literal
     values,  # tuple of float32
 ):
-    "Write a tuple of numbers in groups of four, an access each; aligned to 16 bytes."
+    "Write a tuple of numbers in groups of four, one access each; aligned to 16 bytes."
     frame = sys._getframe(1)
     for n in range(0, len(values), 4): array.store(index + n // 4 * step, values[n:n + 4], frame)
 
@@ -299,7 +299,7 @@ def _emit_add_fours(context, builder, kinds, args):
 
 @bind(_emit_add_fours, "---n", lambda values, array, index, step: values)
 def add_fours(values, array, index, step):
-    "`values`, a tuple, plus what `store_fours` has written."
+    "`values`, a tuple, plus what `store_fours` wrote."
     frame, parts = sys._getframe(1), ()
     for n in range(0, len(values), 4): parts += array.load(index + n // 4 * step, 4, frame)
     return tuple(x + y for x, y in zip(values, parts))
@@ -333,8 +333,8 @@ def store_relaxed(
     index,  # unsigned integer
     value,  # uint64
 ):
-    """Write to an element that other blocks may read at the same time: all or nothing of it is seen. PTX ISA,
-    st.relaxed."""
+    """Write to an element that other blocks may read at the same time: they see the old value or the new,
+    never a mix. PTX ISA, st.relaxed."""
     array.store_relaxed(index, value, sys._getframe(1))
 
 
@@ -368,7 +368,7 @@ def _emit_add_tuples(context, builder, kinds, args):
 
 @bind(_emit_add_tuples, "--", lambda x, y: x)
 def add_tuples(
-    x, y,  # tuples of as many float32
+    x, y,  # tuples of float32, equally long
 ) -> tuple:
-    "Their sums, one by one."
+    "Their elementwise sums."
     return tuple(np.float32(p) + np.float32(q) for p, q in zip(x, y))

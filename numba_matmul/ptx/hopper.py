@@ -1,4 +1,4 @@
-"""One thread orders the copy of a whole tile, four warps together start a product: TMA and `wgmma`."""
+"""One thread issues the copy of a whole tile, four warps together issue a product: TMA and `wgmma`."""
 import sys
 from functools import partial
 
@@ -21,15 +21,15 @@ def mbarrier_init(
 
 @bind("fence.mbarrier_init.release.cluster;")
 def fence_mbarrier_init():
-    "Let copies see barriers just made. PTX ISA, fence.mbarrier_init."
+    "Make newly initialized mbarriers visible to copies. PTX ISA, fence.mbarrier_init."
     hopper.fence_mbarrier_init()
 
 @bind("mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;", "rr")
 def mbarrier_arrive_expect_tx(
     barrier,   # address
-    tx_count,  # bytes that copies are going to bring
+    tx_count,  # bytes that copies will transfer
 ):
-    "Arrive, and let the phase end only after so many bytes. PTX ISA, mbarrier.arrive.expect_tx."
+    "Arrive, and let the phase complete only after this many more bytes. PTX ISA, mbarrier.arrive.expect_tx."
     hopper.mbarrier(barrier).arrive(int(tx_count))
 
 @bind("mbarrier.arrive.shared::cta.b64 _, [$0];", "r")
@@ -43,27 +43,27 @@ def mbarrier_arrive(
       "@done bra end; bra again; end: }", "rr")
 def mbarrier_wait(
     barrier,  # address
-    parity,   # 0 for the first phase, then 1, 0, …; 1 at a new barrier does not wait
+    parity,   # 0 for the first phase, then 1, 0, …; 1 on a new barrier doesn't wait
 ):
-    "Wait until the phase with that parity has ended: a loop around it. PTX ISA, mbarrier.try_wait."
+    "Wait until the phase with this parity has completed: a loop around try_wait. PTX ISA, mbarrier.try_wait."
     hopper.mbarrier_wait(barrier, parity, sys._getframe(1))
 
 @bind("fence.proxy.tensormap::generic.acquire.sys [$0], 128;", "l")
 def fence_proxy_tensormap(
-    tensor_map,  # address of the 128 bytes that describe matrix and box
+    tensor_map,  # address of the 128 bytes that describe the matrix and the box
 ):
-    """Let this thread's copies see a tensor map as it was written to global memory before the
-    launch. PTX ISA, fence.proxy.tensormap."""
+    """Make a tensor map written to global memory before the launch visible to this thread's copies. PTX ISA,
+    fence.proxy.tensormap."""
     getcurrent().maps.add(int(tensor_map))
 
 @bind("fence.proxy.tensormap::generic.release.gpu;")
 def fence_proxy_tensormap_release():
-    """Let the copies of others see a tensor map that this thread has written, once they have fenced it.
+    """Make a tensor map written by this thread visible to others' copies, once they have fenced it too.
     PTX ISA, fence.proxy.tensormap."""
 
 
-MAP_WORDS = 16  # of 8 bytes: a tensor map
-WORDS_BEFORE = 6  # and what comes before the first one, see `tensor_map_address`
+MAP_WORDS = 16  # 8-byte words of a tensor map
+WORDS_BEFORE = 6  # and words before the first one, see `tensor_map_address`
 
 def _emit_tensor_map_address(context, builder, kinds, args):
     from llvmlite import ir
@@ -74,12 +74,12 @@ def _emit_tensor_map_address(context, builder, kinds, args):
 
 @bind(_emit_tensor_map_address, "-n", types.uint64, inline=True)
 def tensor_map_address(
-    maps,    # the first parameter of the kernel that calls this: see `TensorMapWords`
+    maps,    # the calling kernel's first parameter: see `TensorMapWords`
     number,  # of the tensor map, a literal
 ):
-    """Address of a tensor map among a kernel's parameters, where nothing has to be fenced. It must be a
-    multiple of 64, and on compute capability 9.0 parameters begin 16 bytes behind one: so there are six words
-    before the first map."""
+    """Address of a tensor map among a kernel's parameters, which needn't be fenced. It must be a multiple of
+    64, and on compute capability 9.0 parameters start 16 bytes past one: so there are six words before the
+    first map."""
     words = WORDS_BEFORE + MAP_WORDS * int(number)
     return hopper.parameter_map(maps[words:words + MAP_WORDS])
 
@@ -88,16 +88,16 @@ def tensor_map_address(
       "[$0], [$1, {$3, $4}], [$2];", "rlrrr")
 def cp_async_bulk_tensor_2d_global_to_shared(
     target,       # address in shared memory
-    tensor_map,   # address of the 128 bytes that describe matrix and box
-    barrier,      # address; it counts the bytes
-    column, row,  # of the box's first element; what lies outside of the matrix comes as zeros
+    tensor_map,   # address of the 128 bytes that describe the matrix and the box
+    barrier,      # address; counts the bytes
+    column, row,  # of the box's first element; outside the matrix, zeros are filled in
 ):
-    "Start to copy a box of a matrix to shared memory, by one thread. PTX ISA, cp.async.bulk.tensor."
+    "Start copying a box of a matrix to shared memory, by one thread. PTX ISA, cp.async.bulk.tensor."
     hopper.load_box(target, tensor_map, barrier, column, row)
 
 
 def _with_sums(builder, text, sums, others=()):
-    "Assembly that changes `sums`, its first operands; `others` come behind twice as many."
+    "Assembly that updates `sums`, its first operands; `others` come after twice as many."
     from llvmlite import ir
     count = len(sums)
     letters = ["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others)
@@ -123,17 +123,17 @@ def _emit_wgmma(kind, context, builder, kinds, args):
 
 @bind(partial(_emit_wgmma, "bf16"), "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async(
-    acc,             # sums, a tuple of n/2 float32
+    acc,             # accumulators, a tuple of n/2 float32
     a, b,            # descriptors of 64×16 and 16×n, uint64
-    step_a, step_b,  # what to add to them for the next 16 of k; all from here on are literals
+    step_a, step_b,  # what to add to them for the next 16 of k; from here on, all are literals
     steps,           # how many times 16
-    transpose,       # 1: neighbours in a row of B's tile lie along n, not k; 2: in A's along m; 3: both
-    pending,         # how many such calls may still be at work on return
-    scale_d,         # 0: the sums begin at zero, whatever `acc` holds; 1: they go on
+    transpose,       # 1: rows of B's tile run along n, not k; 2: rows of A's along m; 3: both
+    pending,         # how many such calls may still be in flight on return
+    scale_d,         # 0: start from zero, whatever `acc` contains; 1: accumulate
 ) -> tuple:
-    """`acc` + A·B for a warpgroup, factors in shared memory; `acc` is not to be used before
-    `wgmma_wait_group`. One block of assembly, with the fence before and the group behind it, since
-    the sums must stay in their registers. PTX ISA, Asynchronous Warpgroup Level Matrix
+    """`acc` + A·B for a warpgroup, with operands in shared memory; `acc` mustn't be used before
+    `wgmma_wait_group`. It's a single block of assembly, including the fence before and the group after it,
+    because the accumulators must stay in their registers. PTX ISA, Asynchronous Warpgroup Level Matrix
     Instructions: wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group."""
     return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bf16)
 
@@ -144,7 +144,7 @@ def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_
 
 @bind(partial(_emit_wgmma, "f16"), "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async_f16(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d) -> tuple:
-    "`wgmma_mma_async` with factors in float16."
+    "`wgmma_mma_async` with float16 operands."
     return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_f16)
 
 def from_f16(bits): return bits.view(np.float16)
@@ -155,7 +155,7 @@ def _emit_wait_group(context, builder, kinds, args):
 
 @bind(_emit_wait_group, "-", lambda acc: acc)
 def wgmma_wait_group(
-    acc,  # what `wgmma_mma_async` returned
+    acc,  # the result of `wgmma_mma_async`
 ) -> tuple:
     "Wait for all products. PTX ISA, wgmma.wait_group."
     return hopper.finished_sums(acc, 0, sys._getframe(1))
@@ -168,11 +168,11 @@ def _emit_wait_prior(context, builder, kinds, args):
 
 @bind(_emit_wait_prior, "-n", lambda acc, pending: acc)
 def wgmma_wait_prior(
-    acc,      # what an earlier `wgmma_mma_async` returned
-    pending,  # how many later calls may still be at work, a literal
+    acc,      # the result of an earlier `wgmma_mma_async`
+    pending,  # how many later calls may still be in flight, a literal
 ) -> tuple:
-    """Wait for all products but those of the latest `pending` calls, which have sums of their own. PTX ISA,
-    wgmma.wait_group."""
+    """Wait for all products except those of the latest `pending` calls, which have their own accumulators.
+    PTX ISA, wgmma.wait_group."""
     return hopper.finished_sums(acc, pending, sys._getframe(1))
 
 
@@ -203,13 +203,13 @@ def _emit_stmatrix(context, builder, kinds, args):
 
 @bind(_emit_stmatrix, "rr-nn")
 def stmatrix(
-    address,  # of the row that this lane points at
+    address,  # of this lane's row
     swizzle,  # its bits of the address, see lesson 15
     packed,   # tuple of uint32
     first,    # the first of them to store, a literal
     count,    # groups of 16 columns, four of `packed` each; a literal
 ):
-    "Matrices of 8×8 to shared memory, the way back of `ldmatrix`. PTX ISA, stmatrix."
+    "Store 8×8 matrices to shared memory, the inverse of `ldmatrix`. PTX ISA, stmatrix."
     frame, lane = sys._getframe(1), getcurrent().lane
     rows = scheduler.exchange((int(address), int(swizzle)), frame)
     for group in range(count):
@@ -221,16 +221,16 @@ def stmatrix(
 
 @bind("fence.proxy.async.shared::cta;")
 def fence_proxy_async():
-    "Let copies see what threads have stored to shared memory. PTX ISA, fence.proxy.async."
+    "Make this thread's stores to shared memory visible to copies. PTX ISA, fence.proxy.async."
     hopper.fence_proxy_async()
 
 @bind("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$2, $3}], [$1];", "lrrr")
 def cp_async_bulk_tensor_2d_shared_to_global(
-    tensor_map,   # address of the 128 bytes that describe matrix and box
+    tensor_map,   # address of the 128 bytes that describe the matrix and the box
     source,       # address in shared memory
-    column, row,  # of the box's first element; nothing is written outside of the matrix
+    column, row,  # of the box's first element; nothing is written outside the matrix
 ):
-    "Start to copy a box from shared memory to a matrix. PTX ISA, cp.async.bulk.tensor."
+    "Start copying a box from shared memory to a matrix. PTX ISA, cp.async.bulk.tensor."
     hopper.store_box(tensor_map, source, column, row)
 
 @bind("cp.async.bulk.commit_group;")
@@ -247,23 +247,23 @@ def cp_async_bulk_wait_group_read(
 
 @bind("bar.sync $0, $1;", "rr")
 def bar_sync(
-    number,   # 1 to 15; 0 is that of `syncthreads`
+    number,   # 1 to 15; `syncthreads` uses 0
     threads,  # how many meet there, a multiple of 32
 ):
-    "A named barrier for some warps of a block, all lanes of each together. PTX ISA, bar.sync."
+    "A named barrier for some warps of a block, each with all its lanes. PTX ISA, bar.sync."
     if not 1 <= number <= 15 or threads % 32:
-        raise scheduler.SimulatorError(f"named barrier {number} for {threads} threads: there are "
-                                       "1 to 15, for multiples of 32")
+        raise scheduler.SimulatorError(f"named barrier {number} for {threads} threads: the number must be 1 "
+                                       "to 15, and the threads a multiple of 32")
     getcurrent().meet(sys._getframe(1), f"named barrier {number}", int(threads))
 
 @bind("setmaxnreg.dec.sync.aligned.u32 $0;", "n")
 def setmaxnreg_dec(
     count,  # registers per thread from now on, a literal; a multiple of 8
 ):
-    "A warpgroup gives registers back. PTX ISA, setmaxnreg.dec."
+    "A warpgroup releases registers. PTX ISA, setmaxnreg.dec."
 
 @bind("setmaxnreg.inc.sync.aligned.u32 $0;", "n")
 def setmaxnreg_inc(
     count,  # registers per thread from now on, a literal; a multiple of 8
 ):
-    "A warpgroup takes registers that others have given back. PTX ISA, setmaxnreg.inc."
+    "A warpgroup acquires registers that others released. PTX ISA, setmaxnreg.inc."

@@ -223,7 +223,7 @@ def sustained(
     "What the experiments say in which one product follows the other for seconds."
     found = {}
     for name, experiment in card.get("experiments", {}).items():
-        if not name.endswith(("and cuBLAS, sustained", "and cuBLAS without a pause")): continue
+        if not name.endswith(("and cuBLAS, sustained", "and cuBLAS, sustained")): continue
         values, numbers = experiment["values"], re.findall(r"kernel (\d+), ", " ".join(experiment["values"]))
         kernel = KERNELS.get(int(numbers[0])) if numbers else None
         for size in sorted({int(x) for x in re.findall(r", (\d+):", " ".join(values))}) if kernel else ():

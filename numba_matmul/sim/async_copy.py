@@ -1,9 +1,9 @@
-"""A copy lands at the wait for it, and not before.
+"""An asynchronous copy lands when a thread waits for it, and not before.
 
-Newer GPUs copy from global to shared memory in the background. Between the start of such a copy and the wait
-for it, the target is neither old nor new. So in the simulator the copy *lands at its wait, not before*, and
-whoever reads earlier gets an error, as does whoever overwrites the source. The three functions have the names
-of the PTX instructions (the GPU's assembly language) that they simulate.
+Newer GPUs copy from global to shared memory in the background. Between the start of such a copy and the
+wait, the destination holds neither the old data nor the new. So in the simulator a copy *lands at its wait,
+not before*: reading earlier is an error, and so is overwriting the source. The three functions are named
+after the PTX instructions they simulate.
 """
 import sys
 
@@ -19,17 +19,17 @@ def cp_async(
     target_index,  # index of the first element to write
     source,        # global array
     source_index,  # index of the first element to read
-    count,         # neighbours along the last axis, 4, 8 or 16 bytes; aligned to all of them
-    inside=None,   # how many of them are read; zeros land in place of the others; all if None
+    count,         # elements along the last axis: 4, 8 or 16 bytes, aligned to that size
+    inside=None,   # how many of them are read, the rest are zero-filled; all if None
     frame=None,    # Python frame of the kernel; the caller's if None
 ):
-    "Start to copy `count` elements. They land when the running thread waits for their group."
+    "Start copying `count` elements. They land when the running thread waits for their group."
     thread, frame = getcurrent(), frame or sys._getframe(1)
     inside = count if inside is None else int(inside)
     if count * target.dtype.itemsize not in (4, 8, 16):
         raise SimulatorError(f"cp_async copies 4, 8 or 16 bytes, not {count} elements of "
                              f"{target.dtype.itemsize}")
-    # the values are read now, and noted again as read when they land
+    # the values are read now, and recorded as read again when they land
     refuse_negative(target_index)
     places = neighbours(target, target_index, count)
     values, sources = [target.dtype.type(0)] * count, [None] * count
@@ -38,14 +38,14 @@ def cp_async(
         starts = neighbours(source, source_index, count)
         source.note_reads(starts[:inside], frame)
         values[:inside] = [source.data[start] for start in starts[:inside]]
-        if source.watch.on:  # nothing writes what is not watched
+        if source.watch.on:  # unwatched arrays are never written
             sources[:inside] = [(source, start) for start in starts[:inside]]
             for start in starts[:inside]: source.note(start).sent += thread,
         if memory.recorder: memory.recorder("global", "load", source, source_index, inside, frame)
     if memory.recorder:
         came_from = source.byte(source_index) if inside > 0 else None
         memory.recorder("shared", "copy", target, target_index, count, frame, came_from)
-    # the target is neither old nor new from here on
+    # from here on the target holds neither old nor new data
     access = Access(frame)
     for at, value, origin in zip(places, values, sources):
         element = target.free_for_copy(at, target.ids[at])
@@ -58,16 +58,16 @@ def cp_async_commit_group():
     getcurrent().copies.append([])
 
 def cp_async_wait_group(
-    pending,     # how many of the latest closed groups may still be under way
+    pending,     # how many of the latest closed groups may still be in flight
     frame=None,  # Python frame of the kernel; the caller's if None
 ):
-    "Let all but the latest `pending` closed groups of the running thread land."
+    "Land all but the latest `pending` closed groups of the running thread."
     thread, frame = getcurrent(), frame or sys._getframe(1)
     landing = max(0, len(thread.copies) - 1 - pending)  # the last group is still open
     groups, thread.copies = thread.copies[:landing], thread.copies[landing:]
     access = Access(frame)
     for target, at, value, origin in (copy for group in groups for copy in group):
-        if origin:  # until now it was read
+        if origin:  # it was being read until now
             source, start = origin
             element = source.note(start)
             element.sent = tuple(other for other in element.sent if other is not thread)

@@ -1,8 +1,8 @@
-"""A syntax tree for a function without source.
+"""A syntax tree for a function with no source.
 
-A kernel that was made by `exec`, or typed at Python's own prompt, has no source that could be read. Numba's
-compiler reads bytecode anyway, and its first step, which needs no types, turns it into blocks of simple
-statements. They become statements of Python, in a loop that goes from block to block.
+A kernel made by `exec`, or typed at Python's own prompt, has no source to read. Numba's compiler reads
+bytecode anyway, and its first step, which needs no types, turns it into blocks of simple statements. Here
+they become Python statements in a loop that goes from block to block.
 """
 import ast
 import operator
@@ -31,7 +31,7 @@ def _node(value, inlined):
     if op in ("cast", "exhaust_iter"): return var(value.value)
     if op == "getattr": return ast.Attribute(var(value.value), value.attr, ast.Load())
     if op == "getitem": return ast.Subscript(var(value.value), var(value.index), ast.Load())
-    # a pair is what the next step of a loop gives: an item, and whether there was one
+    # each loop step yields a pair: an item, and whether there was one
     if op in ("static_getitem", "pair_first", "pair_second"):
         at = value.index if op == "static_getitem" else op == "pair_second"
         return ast.Subscript(var(value.value), constant(int(at)), ast.Load())
@@ -54,7 +54,7 @@ COMPARES = {operator.is_: ast.Is, operator.is_not: ast.IsNot, operator.contains:
 UNARY = {operator.neg: ast.USub, operator.pos: ast.UAdd, operator.invert: ast.Invert, operator.not_: ast.Not}
 
 def _inlines(target, node):
-    "Is this a name of the compiler's own whose value can be written in its place?"
+    "Is this a compiler temporary whose value can be inlined?"
     kinds = ast.Constant, ast.Name, ast.Attribute, ast.Tuple, ast.Slice
     return target.startswith("$") and (isinstance(node, kinds)
                                        or getattr(getattr(node, "func", 0), "id", "") == "range")
@@ -67,7 +67,7 @@ def _interpreted(fn):
 
 @cache
 def loses_a_value(fn):
-    "Does Numba's reading of the bytecode use a variable that it never sets? That happens after some `:=`."
+    "Does Numba's IR use a variable that it never sets? That happens after some uses of `:=`."
     from numba.core import errors, ir
     try:
         blocks = _interpreted(fn).blocks
@@ -79,28 +79,28 @@ def loses_a_value(fn):
 
 
 def bytecode_tree(fn):
-    "Statements that do what a function's bytecode does, and the names of its variables."
+    "Statements equivalent to a function's bytecode, and the names of its variables."
     from numba.core import errors, ir
     from numba.core.ssa import reconstruct_ssa
     try:
         blocks = reconstruct_ssa(_interpreted(fn)).blocks
     except errors.NumbaError as e:
         raise SimulatorError(f"the compiler refuses {fn.__name__}: {str(e).splitlines()[0]}") from None
-    # values written in place of their name; statements by block; variables that depend on the block before
+    # inlined values; statements by block; variables that depend on the previous block
     inlined, made, phis = {}, {}, {}
     for label, block in blocks.items():
         out = made[label] = []
         for x in block.body:
             before = len(out)
             if isinstance(x, ir.Assign):
-                # a phi takes its value at the end of the blocks before
+                # a phi gets its value at the end of the preceding blocks
                 if isinstance(x.value, ir.Expr) and x.value.op == "phi":
                     for at, old in zip(x.value.incoming_blocks, x.value.incoming_values):
                         if old is not ir.UNDEFINED and old.name != x.target.name:
                             phis.setdefault(at, []).append((x.target.name, old.name))
                 elif isinstance(x.value, ir.Arg): pass
                 elif (node := _node(x.value, inlined)) is None:
-                    raise SimulatorError(f"{x.value} in a kernel: the compiler has none there")
+                    raise SimulatorError(f"{x.value} in a kernel: the compiler doesn't support it")
                 elif _inlines(x.target.name, node): inlined[x.target.name] = node
                 else: out.append(assign(x.target.name, node))
             elif isinstance(x, ir.SetItem):
@@ -114,8 +114,8 @@ def bytecode_tree(fn):
             elif isinstance(x, (ir.Raise, ir.StaticRaise)):
                 out.append(ast.Raise(name("RuntimeError")))
             elif not isinstance(x, ir.Del):
-                raise SimulatorError(f"{x} in a kernel: the compiler has none there")
-            # messages name the line that the bytecode came from
+                raise SimulatorError(f"{x} in a kernel: the compiler doesn't support it")
+            # messages name the line the bytecode came from
             for node in out[before:]:
                 node.lineno = node.end_lineno = x.loc.line
                 node.col_offset = node.end_col_offset = 0
@@ -124,7 +124,7 @@ def bytecode_tree(fn):
         targets = ast.Tuple([ast.Name(x, ast.Store()) for x, _ in pairs], ast.Store())
         olds = ast.Tuple([inlined.get(x) or name(x) for _, x in pairs], ast.Load())
         made[label].insert(-1, ast.copy_location(ast.Assign([targets], olds), made[label][-1]))
-    # the name `block.` tells which block is next
+    # the name `block.` holds the next block
     variables = {x.target.name for block in blocks.values() for x in block.body if isinstance(x, ir.Assign)}
     if len(made) == 1: return next(iter(made.values())), variables
     # several blocks: a loop goes from one to the next until a statement returns

@@ -1,4 +1,4 @@
-"""Under IPython, cells that can't run here are replaced by one line that says so."""
+"""Under IPython, cells that can't run here are replaced by a one-line notice."""
 import os
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ def shell():
     return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 def _read_only(lines):
-    "What to say of a `%%writefile` cell whose file can't be written; an empty list for every other cell."
+    "The notice for a `%%writefile` cell whose file can't be written; an empty list for any other cell."
     magic, *words = "".join(lines[:1]).split() or [""]
     path = Path(words[-1] if words else ".")
     place = path if path.exists() else path.parent
@@ -21,8 +21,8 @@ def _read_only(lines):
     return [f"{Path(*path.parts[-2:])} was not written: the {what} is read-only."]
 
 def skip_cells():
-    """From now on, skip cells marked `cuda` without a GPU, `compiler` without numba-cuda, and files that
-    can't be written."""
+    """From now on, skip cells that can't run here: those marked `cuda` without a GPU, those marked `compiler`
+    without numba-cuda, and those that write a read-only file."""
     missing = {"#|cuda": "a GPU"} if config.ENABLE_CUDASIM else {}
     if not has_compiler(): missing["#|compiler"] = "numba-cuda, which is not installed"
     if shell() is None: return

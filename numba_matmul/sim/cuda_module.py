@@ -1,4 +1,4 @@
-"""What a kernel sees as `cuda` while it runs."""
+"""What a running kernel sees as `cuda`."""
 import sys
 from math import prod
 
@@ -35,14 +35,14 @@ class StrictModule(kernelapi.FakeCUDAModule):
         thread = getcurrent()
         thread.wait(frame, value=bool(value))
         count = sum(t.given for t in thread.block.threads)
-        thread.wait(frame, value=bool(value))  # nobody votes again before all have counted
+        thread.wait(frame, value=bool(value))  # no new vote before all have counted
         return count
     def syncthreads_count(self, value): return self._count_in_block(value, sys._getframe(1))
     def syncthreads_and(self, value):
         return int(self._count_in_block(value, sys._getframe(1)) == len(getcurrent().block.threads))
     def syncthreads_or(self, value): return int(self._count_in_block(value, sys._getframe(1)) > 0)
 
-    # Lanes of a warp swap values, vote and wait for each other
+    # Lanes of a warp exchange values, vote and wait for each other
 
     def syncwarp(self, mask=FULL_WARP): getcurrent().wait(sys._getframe(1), present_lanes(mask))
     def shfl_sync(self, mask, value, lane):
@@ -68,35 +68,35 @@ class StrictModule(kernelapi.FakeCUDAModule):
         return (sum(1 << lane for lane in votes) if same else 0), same
     def lanemask_lt(self): return (1 << getcurrent().lane) - 1
 
-    # a vote orders no memory
+    # a vote doesn't order memory accesses
 
     def _votes(self, mask, value, frame):
         return getcurrent().wait(frame, present_lanes(mask), value, orders=False)
     def _shuffle(self, mask, value, lane, frame):
         given = self._votes(mask, value, frame)
-        if not 0 <= lane < 32: return value  # shifted out of the warp: each keeps its own
+        if not 0 <= lane < 32: return value  # shifted out of the warp: it keeps its own value
         if lane not in given:
             why = "has returned" if int(mask) >> lane & 1 else f"is not in the mask {int(mask):#x}"
-            raise SimulatorError(f"a shuffle takes the value of lane {lane}, which {why}")
+            raise SimulatorError(f"a shuffle reads lane {lane}, which {why}")
         return given[lane]
 
 
 class CooperativeGroups:
-    "`cuda.cg` inside a kernel: the one group that Numba knows, all threads of the grid."
+    "`cuda.cg` inside a kernel: Numba's only group, all threads of the grid."
     def this_grid(self): return self
     def sync(self):
         thread = getcurrent()
         blocks, room = prod(thread.block.grid.grid_dim), thread.block.grid.room()
         if blocks > room:
-            raise SimulatorError(f"a barrier of the grid needs all {blocks} blocks at once, and an H100 runs "
-                                 f"at most {room} with so many threads and so much shared memory: launch "
-                                 "fewer blocks, with a loop in each")
+            raise SimulatorError(f"a barrier of the grid needs all {blocks} blocks resident at once, but an "
+                                 f"H100 runs at most {room} with this many threads and this much shared "
+                                 "memory: launch fewer blocks, with a loop in each")
         thread.wait_for_grid(sys._getframe(1))
         return 0
 
 
 class Atomics(kernelapi.FakeCUDAAtomic):
-    "Atomic operations. They are noted as such, and then work on the bare data."
+    "Atomic operations. They are recorded as such, then work on the bare data."
     def __getattribute__(self, name):
         operation = super().__getattribute__(name)
         if name.startswith("_"): return operation
@@ -105,16 +105,16 @@ class Atomics(kernelapi.FakeCUDAAtomic):
             grid, data = thread.block.grid, array.data
             index, *values = args if name != "compare_and_swap" else ((0,) * array.ndim, *args)
             refuse_negative(index)
-            data[index]  # numpy finds an index past the end before anything is noted
+            data[index]  # numpy catches an out-of-range index before anything is recorded
             grid.talks = True
-            grid.mix(thread, frame)  # others may come first
+            grid.mix(thread, frame)  # others may go first
             element = array.note_atomic(index, Access(frame, atomic=True))
             before = data[index]
             answer = operation(data, *args)  # the recorder need not see this
-            # a swap that fails writes nothing, so it passes nothing on
+            # a failed swap writes nothing, so it publishes nothing
             failed = name in ("cas", "compare_and_swap") and answer != values[0]
             element.carry(reads=True, writes=not failed)
-            # one that changes nothing may be a thread that waits
+            # one that changes nothing may be a thread spinning on a flag
             grid.moves += bool(data[index] != before)
             grid.take_turns(thread, frame, (name, args, answer))
             return answer

@@ -1,8 +1,8 @@
 """Arrays that a kernel declares: `cuda.shared.array` and `cuda.local.array`.
 
-A shared array is known by the instruction that makes it, not by its line as in Numba's own simulator, so two
-on a line are two arrays. Each block starts with fresh memory, every byte set: NaN in a float, -1 in an
-integer.
+A shared array is identified by the instruction that creates it, not by its line as in Numba's own simulator,
+so two on one line are two arrays. Each block starts with fresh memory, every byte set: NaN in a float, -1 in
+an integer.
 """
 import linecache
 import re
@@ -20,17 +20,17 @@ from .views import (Views, all_indices, index_text, keeps_order, numbered, of_nu
 from numba import types
 
 STATIC_SHARED_LIMIT = 48 * 1024    # bytes per block, on every target
-DYNAMIC_SHARED_LIMIT = 227 * 1024  # with dynamic shared memory, on an H100
+DYNAMIC_SHARED_LIMIT = 227 * 1024  # including dynamic shared memory, on an H100
 
 
 def _poisoned(shape, dtype):
-    "An array of numpy's dtype for Numba's `dtype`, every byte 0xFF."
+    "An array with numpy's equivalent of Numba's `dtype`, every byte 0xFF."
     data = np.empty(shape, of_numpy(dtype))
     data.reshape(-1).view(np.uint8)[:] = 0xFF
     return data
 
 def _name(code, line, made=0):
-    "The variable that a line assigns its array to. Of several, the one after those that are `made`."
+    "The variable a line assigns its array to. With several on a line, the one after the first `made`."
     text = linecache.getline(code.co_filename, line)
     names = [name.strip() for part in text.split(";") if re.search(r"(shared|local)\.array", part)
              and "=" in part for name in part.partition("=")[0].split(",")]
@@ -38,16 +38,16 @@ def _name(code, line, made=0):
 
 
 class LocalArray(Views):
-    """A thread's own array, or a view of one. The numbers are in a dict under the index that a kernel gives:
-    no other way finds them faster, and kernels do hardly anything else."""
+    """A thread's own array, or a view of it. The numbers are in a dict keyed by the index the kernel uses:
+    nothing is faster, and kernels do little else."""
     def __init__(self, numbers, dtype, places, whole, declared):
         self.numbers, self.dtype, self.cast = numbers, dtype, dtype.type
-        self.places, self.whole = places, whole  # number of each element in the whole array; shape of that
+        self.places, self.whole = places, whole  # each element's number in the whole array; its shape
         self.declared = declared  # code and line
         self.shape, self.ndim, self.size = places.shape, places.ndim, places.size
         self.at_once = numbers if places is numbered(whole) else {}  # a view has other indices
 
-    other_types, instead = False, "libdevice.float_as_int and its kin convert one number"
+    other_types, instead = False, "libdevice.float_as_int and similar convert one number"
     @property
     def strides(self):
         return tuple(step // self.places.itemsize * self.itemsize for step in self.places.strides)
@@ -85,7 +85,7 @@ class LocalArray(Views):
                              "uninitialized", array=name, copying=False, by="thread")
 
     def __setitem__(self, index, value):
-        # most often one number of the right type is written to one element
+        # the common case: one number of the right type, one element
         try:
             if index in self.at_once:
                 kind, cast = type(value), self.cast
@@ -99,7 +99,7 @@ class LocalArray(Views):
         if isinstance(found, np.ndarray):
             refuse_copy(value)
             for number in found.flat: self.numbers[indices[number]] = self.cast(value)
-        elif np.ndim(value): raise SimulatorError("an element of a local array takes one number")
+        elif np.ndim(value): raise SimulatorError("an element of a local array holds one number")
         else: self.numbers[indices[found]] = self.cast(value)
 
 
@@ -108,7 +108,7 @@ class LocalMemory:
     def array(self, shape, dtype, alignment=None):
         shape, frame = shape if type(shape) is tuple else (shape,), sys._getframe(1)
         dtype = of_numpy(dtype)
-        numbers = {name: {} for name in dtype.names or ()}  # of a record, those of each field
+        numbers = {name: {} for name in dtype.names or ()}  # for a record, per field
         return LocalArray(numbers, dtype, numbered(shape), shape, (frame.f_code, frame.f_lineno))
 
 
@@ -118,22 +118,22 @@ class SharedMemory:
         self.arrays, self.static_bytes = {}, 0
         self.dynamic = _poisoned(dynamic_bytes, np.uint8)
         self.dynamic_elements = Elements()  # by first byte
-        self.mbarriers, self.leaving = {}, set()  # by address; places that stores still read
+        self.mbarriers, self.leaving = {}, set()  # by address; elements that stores are still reading
 
     @cached_property
     def numbers(self):
-        "As numbers of 16 bits: the dynamic memory, or the one array that is declared."
+        "As 16-bit numbers: the dynamic memory, or the only declared array."
         declared = [x for x in self.arrays.values() if x.elements is not self.dynamic_elements]
         if len(declared) + bool(self.dynamic.size) != 1:
-            raise SimulatorError("addresses of the TMA, of mbarriers and of wgmma are known here "
-                                 "where a block has one shared array, or dynamic memory alone")
+            raise SimulatorError("the simulator can resolve shared-memory addresses for TMA, mbarriers and "
+                                 "wgmma only if a block has one shared array, or only dynamic memory")
         return self._dynamic(types.uint16) if self.dynamic.size else declared[0]
 
     def array(self, shape, dtype, alignment=None):
         if alignment is not None and (alignment < 1 or alignment & alignment - 1):
-            raise SimulatorError(f"an alignment of {alignment}: it must be a power of two")
+            raise SimulatorError(f"alignment={alignment} isn't a power of two")
         frame = sys._getframe(1)
-        # all threads that run this instruction get the same array
+        # all threads that execute this instruction get the same array
         key = frame.f_code, instruction(frame), frame.f_lineno
         if key not in self.arrays:
             made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
@@ -143,24 +143,24 @@ class SharedMemory:
         return self.arrays[key]
 
     def _static(self, name, shape, dtype, alignment):
-        # arrays follow one another, each at a multiple of 16 bytes
+        # arrays are laid out one after another, each at a multiple of 16 bytes
         data, base = _poisoned(shape, dtype), -(-self.static_bytes // 16) * 16
         self.static_bytes = base + data.nbytes
         if self.static_bytes > STATIC_SHARED_LIMIT:
-            raise SimulatorError(f"a block declares {self.static_bytes} bytes of shared memory, "
-                                 f"and may declare {STATIC_SHARED_LIMIT} (more only as dynamic "
-                                 "shared memory, the fourth launch parameter)")
+            raise SimulatorError(f"a block declares {self.static_bytes} bytes of static shared memory; the "
+                                 f"limit is {STATIC_SHARED_LIMIT} (for more, use dynamic shared memory, the "
+                                 "fourth launch parameter)")
         if (both := self.static_bytes + self.dynamic.size) > DYNAMIC_SHARED_LIMIT:
-            raise SimulatorError(f"{both} bytes of shared memory, static and dynamic together, "
-                                 f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
-        unit = 1 if data.dtype.names else data.itemsize  # fields are told apart by their bytes
+            raise SimulatorError(f"{both} bytes of shared memory, static plus dynamic, "
+                                 f"but a block on sm_90 may use at most {DYNAMIC_SHARED_LIMIT}")
+        unit = 1 if data.dtype.names else data.itemsize  # fields are distinguished by their bytes
         elements = Elements()
         elements.divide(1)
         return SharedArray(name, data, numbered(data.shape) * (data.itemsize // unit), elements, base, unit,
                            alignment or data.itemsize)
 
     def _dynamic(self, dtype, declared=None):
-        "All dynamic arrays share one piece of memory; an element is known by its first byte."
+        "All dynamic arrays share one piece of memory; an element is identified by its first byte."
         size = of_numpy(dtype).itemsize
         self.dynamic_elements.divide(size)
         data = self.dynamic[:len(self.dynamic) // size * size].view(of_numpy(dtype))

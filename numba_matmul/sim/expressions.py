@@ -19,7 +19,7 @@ from numba.cuda.simulator.vector_types import vector_types
 
 
 class Frozen:
-    "A module's array in a kernel: for the compiler a constant, as it was when the kernel was compiled."
+    "A global array in a kernel: to the compiler, a constant frozen at compile time."
     def __init__(self, name, data): self.name, self.data = name, data
     def __len__(self): return len(self.data)
     def _of(self, value):
@@ -30,17 +30,17 @@ class Frozen:
         refuse_negative(index)
         return self._of(self.data[index])
     def __setitem__(self, index, value):
-        raise SimulatorError(f"{self.name} is written, and is an array of the module: for the compiler a "
-                             "constant; pass it as an argument")
+        raise SimulatorError(f"{self.name} is a global array, which is a constant to the compiler, and the "
+                             "kernel writes to it: pass it as an argument")
 
 
-# The names of `cuda` that a kernel may use, and the types of what they return. Others are refused by name.
+# The names in `cuda` that a kernel may use, and the types they return. Others are refused by name.
 
 DIMENSIONS = {"threadIdx": (0, 1023), "blockDim": (1, 1024), "blockIdx": (0, 2**31 - 2),
               "gridDim": (1, 2**31 - 1)}
 FENCES = "syncthreads", "syncwarp", "threadfence", "threadfence_block", "threadfence_system", "nanosleep"
 
-CUDA_TYPES = {  # result: its type, or which argument's type it has
+CUDA_TYPES = {  # result: a type, or the number of the argument whose type it has
     **dict.fromkeys(FENCES, NONE), "syncthreads_count": "int32", "syncthreads_and": "int32",
               "syncthreads_or": "int32",
     **dict.fromkeys(("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync"), 1),
@@ -57,11 +57,11 @@ SIMULATED = {*CUDA_TYPES, *BITS, *(f"atomic.{x}" for x in ATOMIC), "grid", "grid
 
 
 class CudaName:
-    "A name of the module `cuda` in a kernel."
+    "A name from the module `cuda` in a kernel."
     def __init__(self, path=""): self.path = path
 
     def attribute(self, typing, taken):
-        "The value of an attribute: a number, or another such name."
+        "The value of an attribute: a number, or another name of `cuda`."
         path = f"{self.path}.{taken.attr}".lstrip(".")
         if self.path in DIMENSIONS and taken.attr in "xyz":
             return Value(taken, "int32", DIMENSIONS[self.path])
@@ -72,40 +72,40 @@ class CudaName:
         if not self.path and path in vector_types: return Value(taken)
         why = ""
         if path == "activemask":
-            why = ": which lanes run together is up to the GPU; write the mask that you mean"
-        typing.refuse(f"cuda.{path} is not known to the simulator{why}")
+            why = ": the GPU decides which lanes run together; write the mask you mean"
+        typing.refuse(f"cuda.{path} isn't supported by the simulator{why}")
 
 
-# Expressions that the compiler has none of → how to name them
+# Expressions the compiler doesn't support → what to call them
 REFUSED = {"Dict": "a dict", "Set": "a set", "List": "a list", "JoinedStr": "an f-string",
            "ListComp": "a list", "DictComp": "a dict", "SetComp": "a set", "GeneratorExp": "a generator",
            "Yield": "a generator", "Await": "a coroutine"}
 
 
 class Expressions:
-    """Types the expressions of one function, for arguments of certain types. There is a method for each kind
-    of node in a syntax tree, called `expr_…`, which returns its `Value`."""
+    """Types the expressions of one function, for given argument types. One method per kind of syntax node,
+    called `expr_…`, returns its `Value`."""
     def __init__(self, fn, typed):
         self.fn, self.code, self.line = fn, fn.__code__, fn.__code__.co_firstlineno
-        self.typed = typed  # types the functions that this one calls
+        self.typed = typed  # types the functions this one calls
         self.local = {*self.code.co_varnames, *self.code.co_cellvars}
         self.outer = dict(zip(self.code.co_freevars, fn.__closure__ or ()))
         self.namespace = {**HELPERS, "__builtins__": builtins, "__name__": fn.__globals__.get("__name__")}
-        self.read = {}  # function and name from outside → the value that it had
-        self.scope, self.globals = {}, set()  # variable → `Value`; names that a `global` statement has
+        self.read = {}  # function and name from outside → the value it had
+        self.scope, self.globals = {}, set()  # variable → `Value`; names in a `global` statement
 
     def refuse(self, text):
         raise SimulatorError(f"{text}, in {line_text(self.code, self.line)}")
 
     def truth(self, value):
-        "The node of a condition."
+        "The node for a condition."
         if isinstance(value.type, Array):
-            self.refuse("a whole array is no condition: the compiler takes a number; write x[i]")
+            self.refuse("a whole array can't be a condition: write x[i]")
         return boxed(value)
 
     def writable(self, array):
         if array.frozen:
-            self.refuse("an array of the module is written: for the compiler it is a constant; pass it as an "
+            self.refuse("a global array is a constant to the compiler and can't be written: pass it as an "
                         "argument")
 
     def expr(self, node):
@@ -117,7 +117,7 @@ class Expressions:
 
     def expr_other(self, node):
         kind = type(node).__name__
-        self.refuse(f"{REFUSED.get(kind, f'this ({kind})')} in a kernel: the compiler has none there")
+        self.refuse(f"{REFUSED.get(kind, f'this ({kind})')} in a kernel: the compiler doesn't support it")
 
     def expr_Lambda(self, node): return Value(node)
     def expr_Starred(self, node): return Value(ast.Starred(boxed(self.expr(node.value)), node.ctx))
@@ -127,8 +127,8 @@ class Expressions:
         return Value(ast.Slice(*parts), Known(slice))
     def expr_Constant(self, node): return self.frozen(node, node.value)
 
-    # Names. What is not a variable of the kernel is a constant for the compiler: a number of the module, a
-    # function, an array. Such an array cannot be written, and the simulator refuses that, too.
+    # Names. Whatever isn't a variable of the kernel is a constant to the compiler: a global number, function
+    # or array. Such an array can't be written, and the simulator refuses that too.
 
     def expr_Name(self, node):
         if node.id in self.local:
@@ -139,14 +139,14 @@ class Expressions:
                 return self.taken_over(node, self.outer[node.id].cell_contents)
             except ValueError:
                 self.refuse(f"the name {node.id} has no value yet")
-        # as Python looks names up
+        # looked up as Python does
         for scope in self.fn.__globals__, vars(builtins):
             if node.id in scope: return self.taken_over(node, scope[node.id])
         self.refuse(f"the name {node.id} is not defined")
 
     def taken_over(self, node, value):
-        """The value of a name from outside. What may change is noted: numbers, tuples, arrays, device
-        functions."""
+        """The value of a name from outside. Values that may change are recorded: numbers, tuples, arrays,
+        device functions."""
         if isinstance(value, FakeCUDAArray): self.read[self.fn, node.id] = value.copy_to_host()
         elif isinstance(value, np.ndarray): self.read[self.fn, node.id] = value.copy()
         elif isinstance(value, (np.generic, bool, int, float, complex, tuple, FakeCUDAKernel)):
@@ -154,7 +154,7 @@ class Expressions:
         return self.frozen(node, value)
 
     def frozen(self, node, value):
-        "A constant, or the value of a name from outside, which is a constant for the compiler."
+        "A constant, or the value of a name from outside, which is a constant to the compiler."
         # numbers and arrays
         if value is None: return Value(constant(None), NONE, known=None)
         number = isinstance(value, (np.number, np.bool_, bool, int, float, complex))
@@ -162,32 +162,32 @@ class Expressions:
         text = getattr(node, "id", "this")
         if isinstance(value, (np.ndarray, FakeCUDAArray)) and value.ndim:
             key = f"<array {id(value)}>"
-            if key not in self.namespace:  # as it is now
+            if key not in self.namespace:  # its present value
                 copy = value.copy_to_host() if isinstance(value, FakeCUDAArray) else value.copy()
                 copy.setflags(write=False)
                 self.namespace[key] = Frozen(text, copy)
             return Value(name(key), Array(of_dtype(value.dtype), value.ndim, True))
-        # objects that the compiler refuses
+        # objects the compiler refuses
         advice = ""
         if isinstance(value, (dict, list, set)): advice = "use a tuple, or pass an array"
         elif isinstance(node, ast.Constant): return Value(node, known=value, literal=True)
         elif type(value).__module__ == self.fn.__globals__.get("__name__"):
             if not callable(value) and not isinstance(value, (tuple, Enum)):
-                advice = "give its numbers names of their own above the kernel"
+                advice = "assign its numbers to names above the kernel"
         if advice:
-            self.refuse(f"{text} is a {type(value).__name__}, and the compiler knows none in a kernel: "
-                        f"{advice}")
-        # tuples may be the shape of an array; anything else is known as itself
+            self.refuse(f"{text} is a {type(value).__name__}, which the compiler doesn't support in a "
+                        f"kernel: {advice}")
+        # tuples may be an array's shape; anything else stands for itself
         if not isinstance(value, tuple):
             return Value(self.named(text, value), Known(value), known=value)
         kind, value = type_of(value), plain_tuple(value)
         return Value(self.named(text, value), kind, known=value, literal=True)
 
     def _frozen_number(self, value, kind):
-        literal = not isinstance(value, np.integer)  # for the compiler np.int32(3) is a variable's value
+        literal = not isinstance(value, np.integer)  # the compiler treats np.int32(3) as a variable
         if is_integer(kind):
             value = bool(value) if kind == "bool" else int(value)
-            if not -2**63 <= value < 2**64: self.refuse(f"{value} has more than 64 bits")
+            if not -2**63 <= value < 2**64: self.refuse(f"{value} doesn't fit in 64 bits")
             return Value(constant(value), kind, (value, value), value, literal)
         if type(value) in (float, complex):
             return Value(constant(value), kind, None, value, literal)
@@ -195,7 +195,7 @@ class Expressions:
         return Value(name(f"<{value!r}>"), kind, None, value, literal)
 
     def named(self, text, value):
-        "A name for a value that has none in a kernel."
+        "A name for a value that doesn't have one in a kernel."
         # no variable has such a name; a second value of that name gets a mark
         text = f"<{text}>"
         while self.namespace.setdefault(text, value) is not value: text += "'"
@@ -209,10 +209,10 @@ class Expressions:
         return Value(ast.NamedExpr(node.target, self.kept(node.target.id, value)), value.type, value.bounds)
 
     def kept(self, target, value):
-        "The node of a value that a variable takes. Notes what is known of it."
+        "The node of a value assigned to a variable. Records what is known about it."
         if target in self.globals:
-            self.refuse(f"the global variable {target} is written: the compiler reads such a name only once")
-        # a variable's value is within its type, give or take what a counter may grow by
+            self.refuse(f"the global variable {target} is assigned: the compiler reads it only once")
+        # a variable's value fits its type, give or take the growth of a counter
         if value.type in INTEGERS and not fits(value, value.type):
             value = Value(fitted(value, SMALL_STEP), value.type)
         self.scope[target] = Value(None, value.type, value.bounds, value.known, value.literal)
@@ -221,26 +221,26 @@ class Expressions:
     # Operators
 
     def apply(self, operator, *values):
-        "The value of an operator. If a type is not known, the operands are looked at when the kernel runs."
+        "The value of an operator. If a type is unknown, the operands are checked when the kernel runs."
         if all(is_number(value.type) for value in values):
             try:
                 return operation(operator, *values)
             except TypeError as e:
-                self.refuse(f"{e}: the compiler has no such operator")
-        # tuples can be joined, arrays compute as in numpy
+                self.refuse(f"{e}: the compiler doesn't support this operator")
+        # tuples can be concatenated, arrays compute as in numpy
         tuples = [isinstance(value.type, Tuple) for value in values]
         if all(tuples) and operator == "Add":
             return Value(self.native(operator, values), Tuple(sum((v.type.items for v in values), ())))
         texts = any(isinstance(value.known, (str, bytes)) for value in values)
         if any(tuples) or texts and not all(isinstance(value.node, ast.Constant) for value in values):
-            self.refuse(f"{operator} of a {'tuple' if any(tuples) else 'text'}: the compiler has no such "
-                        "operator")
+            self.refuse(f"{operator} on a {'tuple' if any(tuples) else 'string'}: the compiler doesn't "
+                        "support it")
         if any(isinstance(value.type, Array) for value in values):
             return Value(self.native(operator, values))
         return Value(call("operation", constant(operator), *map(boxed, values)))
 
     def native(self, operator, values):
-        "The node of an operator as Python and numpy have it."
+        "The node of an operator as in Python and numpy."
         sign, nodes = getattr(ast, operator)(), [boxed(x) for x in values]
         return binary(nodes[0], sign, nodes[1]) if len(nodes) == 2 else ast.UnaryOp(sign, nodes[0])
 
@@ -252,7 +252,7 @@ class Expressions:
                 result.known = NATIVE[operator](a.known, b.known)
             except Exception:
                 return result
-            # the compiler folds what has no names in it
+            # the compiler folds expressions without names
             plain = ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop
             result.bounds = (result.known,) * 2
             result.literal = all(isinstance(x, plain) for x in ast.walk(node))
@@ -262,7 +262,7 @@ class Expressions:
         a, operator = self.expr(node.operand), type(node.op).__name__
         if operator == "Not":
             if isinstance(a.type, Tuple):
-                self.refuse("not of a tuple: the compiler has no such operator")
+                self.refuse("`not` on a tuple: the compiler doesn't support it")
             known = UNKNOWN if a.known is UNKNOWN else not a.known
             return Value(ast.UnaryOp(node.op, self.truth(a)), "bool", known=known)
         result = self.apply(operator, a)
@@ -276,24 +276,24 @@ class Expressions:
         first, native, two = names[0], names[0] in NATIVE, len(values) == 2
         if two and native and all(v.known is not UNKNOWN for v in values):
             known = bool(NATIVE[first](values[0].known, values[1].known))
-        # as Python compares, for types that are known only when the kernel runs
+        # compared as in Python, for types known only when the kernel runs
         plain = ast.Compare(boxed(values[0]), node.ops, [boxed(v) for v in values[1:]])
-        # complex numbers, arrays, texts
+        # complex numbers, arrays, strings
         if any(v.type in COMPLEX for v in values):
             if any(x in ("Lt", "LtE", "Gt", "GtE") for x in names):
-                self.refuse("a complex number is compared by size: the compiler compares it with == and != "
-                            "alone")
+                self.refuse("complex numbers have no order: the compiler compares them only with == and "
+                            "!=")
             if two and native: return self.apply(first, *values)
         arrays = [v.type for v in values if isinstance(v.type, Array)]
         if arrays and first in ("Eq", "NotEq") and any(v.type == NONE for v in values):
             return Value(constant(first == "NotEq"), "bool", known=first == "NotEq")
         if arrays and native: return Value(plain, Array("bool", max(x.ndim for x in arrays)))
         if arrays and first in ("In", "NotIn") and not isinstance(values[1].type, Array):
-            self.refuse("in with an array on its left: the compiler compares numbers")
+            self.refuse("`in` with an array on its left: the compiler only compares numbers")
         # numbers
         if all(is_scalar(v.type) for v in values) and all(x in NATIVE for x in names):
             nodes = [compared(values[0], values[1])]
-            for i in range(1, len(values)):  # what stands in the middle is compared on both sides
+            for i in range(1, len(values)):  # the middle one is compared with both sides
                 around = [values[i - 1], *values[i + 1:i + 2]]
                 widest = max(around, key=lambda x: common(values[i].type, x.type) == "float64")
                 nodes.append(compared(values[i], widest))
@@ -320,19 +320,19 @@ class Expressions:
 
     def expr_IfExp(self, node):
         test = self.expr(node.test)
-        # a branch that is never taken need not have a type
+        # a branch never taken needn't have a type
         if test.known is not UNKNOWN: return self.expr(node.body if test.known else node.orelse)
         values = self.expr(node.body), self.expr(node.orelse)
         kind = self.one_of(values)
         return Value(ast.IfExp(self.truth(test), *(self.as_type(v, kind) for v in values)), kind)
 
     def one_of(self, values):
-        "The type of what is one of these values."
+        "The type of a value that may be any of these."
         kinds = [v.type for v in values]
         kind = reduce(unified, kinds)
         if kind is None and None not in kinds and NONE not in kinds:
-            self.refuse(f"one of {', '.join(map(self.described, kinds))}: the compiler takes no value that "
-                        "may be either")
+            self.refuse(f"one of {', '.join(map(self.described, kinds))}: the compiler needs one type for "
+                        "both branches")
         return kind
 
     def as_type(self, value, kind):
@@ -342,7 +342,7 @@ class Expressions:
 
     @staticmethod
     def described(kind):
-        "A type in words."
+        "A description of a type."
         if isinstance(kind, Array):
             return f"an array of {kind.dtype} with {kind.ndim} dimension{'s' * (kind.ndim != 1)}"
         if isinstance(kind, Tuple): return f"a tuple of {len(kind.items)}"

@@ -1,4 +1,4 @@
-"""Functions of `math`, numpy and Python in a kernel: what they compute, and the types of what they return."""
+"""Functions of `math`, numpy and Python in a kernel: what they compute, and their result types."""
 import ast
 from functools import reduce
 
@@ -13,15 +13,15 @@ from numba import types
 from numba.np import numpy_support
 
 
-# Functions whose results a GPU and Python compute in different ways: those of `math`, in the type of their
-# argument; a multiply-add that rounds once; operations on bits.
+# Functions whose results differ between a GPU and Python: those of `math`, computed in the type of their
+# argument; a fused multiply-add; bit operations.
 
 def _bits(operation):
-    "An operation on the bits of a number, given with its size."
+    "A bit operation on a number, given its width."
     return lambda value, bits: operation(value & (2**bits - 1), bits)
 
 def _extreme(pick):
-    "`max` or `min` of two floats, as a GPU has it: the one that is not NaN, and +0 above -0."
+    "`max` or `min` of two floats as on a GPU: prefers the one that isn't NaN, and +0 is above -0."
     known = np.fmax if pick is max else np.fmin
     def of_two(a, b):
         if a == b == 0: return a if bool(np.signbit(a)) == (pick is min) else b
@@ -45,7 +45,7 @@ HELPERS |= {
     "<ffs>": _bits(lambda x, bits: (x & -x).bit_length()),
     "<brev>": reversed_bits}
 
-# The functions of numpy that the compiler takes, of numbers and of arrays; what to write instead of others
+# The numpy functions the compiler supports on numbers and arrays; what to write instead of others
 OF_NUMPY = """angle arccos acos arccosh acosh arcsin asin arcsinh asinh arctan atan arctanh atanh cos cosh
     deg2rad degrees rad2deg radians log log10 log2 sin sinh sinc tan tanh isnan logical_and logical_or
     logical_not logical_xor conj conjugate real imag arctan2 atan2 hypot bitwise_and bitwise_or
@@ -61,17 +61,17 @@ INSTEAD = dict(abs="abs(x)", absolute="abs(x)", exp="math.exp", sqrt="math.sqrt"
                add="x + y", subtract="x - y", multiply="x * y", sign="math.copysign(1, x)")
 
 BUILTINS = {range, enumerate, zip, print, len, slice, tuple, complex, abs, min, max, round, pow, divmod, sum}
-# arguments that may be given by name
+# arguments that may be passed by name
 KEYWORDS = {enumerate: {"start"}, sum: {"start"}, complex: {"real", "imag"}}
 
-# Functions of the module `operator`, `add` and `iadd` and their kin → the operator
+# Functions of the module `operator`, such as `add` and `iadd` → the operator
 OPERATORS = {f.__name__: x for x, f in NATIVE.items()} | {"not_": "Not"}
 OPERATORS |= {f"i{f.__name__.strip('_')}": x for x, f in NATIVE.items()}
 NO_OPERATORS = "abs", "concat", "countOf", "iconcat", "index", "indexOf", "inv", "length_hint", "call"
 
 
 def ours(kind):
-    "A type of Numba's as it is named here."
+    "Our name for a Numba type."
     if isinstance(kind, types.BaseTuple): return Tuple(tuple(map(ours, kind)))
     if isinstance(kind, types.Array): return Array(ours(kind.dtype), kind.ndim)
     if isinstance(kind, types.Record): return of_dtype(numpy_support.as_dtype(kind))
@@ -79,22 +79,22 @@ def ours(kind):
 
 
 class Functions(Composites):
-    "Types calls of `math`, of Python's own functions, and of types."
+    "Types calls to `math`, to Python's built-ins, and to types."
     def cast(self, kind, values):
-        "`float32(x)` and its kin, and `int(x)` and `float(x)`."
-        if len(values) != 1: self.refuse(f"{kind} takes one number, and {len(values)} were given")
+        "`float32(x)` and similar, and `int(x)` and `float(x)`."
+        if len(values) != 1: self.refuse(f"{kind} takes one number, but got {len(values)}")
         (value,) = values
         given = value.type
         complex_ = given in COMPLEX
         if kind == "bool" and (isinstance(given, Tuple) or complex_):
             return Value(call("bool", boxed(value)), "bool")
         if not is_scalar(given) and given is not None and not (complex_ and kind in COMPLEX):
-            self.refuse(f"{kind} of what is no number")
+            self.refuse(f"{kind} needs a number")
         if kind in COMPLEX: return Value(call(kind, boxed(value)), kind)
         if kind == "float" and given is None: return Value(call("float of", value.node))
         if kind == "float" and given == "bool":
-            self.refuse("float of a bool: the compiler has none; write float64")
-        # Python's two keep the type of an integer, or of a float
+            self.refuse("float of a bool: the compiler doesn't support it; write float64")
+        # Python's `int` and `float` keep the type of an integer or a float
         if kind == "int": kind = given if is_integer(given) and given != "bool" else "int64"
         if kind == "float": kind = "float64" if is_integer(given) else given
         # the compiler folds a constant
@@ -115,23 +115,23 @@ class Functions(Composites):
     def math_call(self, text, plain, values):
         kinds = [v.type for v in values]
         if text not in OF_MATH and text not in ("frexp", "ldexp", "modf"):
-            self.refuse(f"the compiler has no math.{text} in a kernel")
+            self.refuse(f"the compiler doesn't support math.{text} in a kernel")
         wanted = 2 if text in OF_TWO else 1
         if text in OF_MATH and (len(values) != wanted or any(k in COMPLEX for k in kinds)):
-            self.refuse(f"math.{text} takes {wanted} number{'s' * (wanted != 1)} in a kernel, and none is "
+            self.refuse(f"math.{text} takes {wanted} number{'s' * (wanted != 1)} in a kernel, none "
                         "complex")
-        # what has no type yet is looked at when the kernel runs
+        # values of unknown type are checked when the kernel runs
         if not all(map(is_scalar, kinds)) or text in ("frexp", "modf"): return Value(plain)
         if text == "ldexp":
             if len(values) != 2: return Value(plain)
             kind = common(kinds[0], "float32")
             node = call("libdevice.ldexp", converted(values[0], kind), converted(values[1], "int32"))
             return Value(node, kind)
-        # integers are converted to floats first
+        # integers become floats first
         if text in ASKING:
             node = call(f"math.{text}", converted(values[0], common(kinds[0], "float32")))
             return Value(call("bool", node), "bool")
-        # the others compute in the type of their arguments, integers in float64
+        # the others compute in their arguments' type, integers in float64
         if text in ELEMENTARY: kind = "float64" if is_integer(kinds[0]) else kinds[0]
         else:
             kind = common(common(*kinds), "float32")
@@ -139,37 +139,37 @@ class Functions(Composites):
                 kind = kinds[0]
         return Value(call(f"math.{text}", *(converted(v, kind) for v in values)), kind)
 
-    # Python's own functions
+    # Python's built-ins
 
     def builtin(self, target, plain, values, keywords):
         kinds, text = [v.type for v in values], target.__name__
         if wrong := keywords.keys() - KEYWORDS.get(target, set()):
-            self.refuse(f"{text} takes no {', '.join(sorted(wrong))}= in a kernel")
-        # functions of whole arrays and tuples, or of any types
+            self.refuse(f"{text} doesn't take {', '.join(sorted(wrong))}= in a kernel")
+        # functions of whole arrays and tuples, or of any type
         if target is len:
-            if len(kinds) != 1: self.refuse("len takes one array or tuple")
+            if len(kinds) != 1: self.refuse("len needs one array or tuple")
             if isinstance(kinds[0], (Tuple, Array)): return Value(plain, "int64", SIZES)
         if target is print: self.printed(values)
         refused = {slice: (Array, Tuple), tuple: Array}.get(target, ())
         if any(isinstance(k, refused) for k in kinds):
-            self.refuse(f"{text} of an array or a tuple: the compiler has none")
+            self.refuse(f"{text} of an array or a tuple: the compiler doesn't support it")
         if target is complex:
             if not kinds or any(k in ("bool", "float16") for k in kinds):
-                self.refuse("complex takes one or two numbers, no bool and no float16")
+                self.refuse("complex takes one or two numbers, not bool or float16")
             kind = "complex128" if all(map(is_number, kinds)) else None
             return Value(plain, "complex64" if set(kinds) == {"float32"} else kind)
         if target is range: return Value(self.ranged(plain, values).node)
         if target is abs and len(values) != 1: self.refuse("abs takes one number")
-        # of complex numbers the compiler takes the absolute value alone
+        # for complex numbers the compiler only supports the absolute value
         if any(k in COMPLEX for k in kinds):
-            if target is not abs: self.refuse(f"{text} of a complex number: the compiler has none")
+            if target is not abs: self.refuse(f"{text} of a complex number: the compiler doesn't support it")
             return Value(plain, "float32" if kinds[0] == "complex64" else "float64")
         if target is sum: return Value(ast.Call(name("<sum>"), plain.args, []))
         if not kinds or not all(map(is_scalar, kinds)): return Value(plain)
         return self.of_numbers(target, plain, values)
 
     def of_numbers(self, target, plain, values):
-        "A function of Python's own of numbers of known types."
+        "A Python built-in applied to numbers of known types."
         kinds, first = [v.type for v in values], values[0]
         if target is abs:
             kind, (low, high) = "int8" if kinds[0] == "bool" else kinds[0], first.bounds or (0, 0)
@@ -178,14 +178,14 @@ class Functions(Composites):
         if target in (min, max) and len(kinds) > 1:
             kind, bounds = reduce(unified, kinds), None
             if "bool" in kinds and kind != "bool":
-                self.refuse(f"{target.__name__} of a bool and a number: the compiler has none")
+                self.refuse(f"{target.__name__} of a bool and a number: the compiler doesn't support it")
             if kind in INTEGERS: bounds = tuple(target(v.bounds[i] for v in values) for i in (0, 1))
-            # Python's own differ from a GPU's in NaN and -0
+            # Python's differ from a GPU's for NaN and -0
             two_floats = len(kinds) == 2 and set(kinds) <= {"float32", "float64"}
             made = call(target.__name__) if two_floats else ast.Call(plain.func, [], [])
             made.args = [converted(v, kind) for v in values]
             return Value(made, kind, bounds)
-        # an integer with one argument, and the number's own type with a number of digits
+        # an integer with one argument; the number's own type if digits are given
         if target is round:
             if len(kinds) == 1:
                 plain.args = [converted(first, common(kinds[0], "float32"))]
@@ -193,7 +193,7 @@ class Functions(Composites):
             if len(kinds) == 2 and kinds[1] in FLOATS: plain.args[1] = converted(values[1], "int64")
             return Value(plain) if is_integer(kinds[0]) else Value(call(kinds[0], plain), kinds[0])
         if target is pow and len(kinds) == 2: return self.apply("Pow", *values)
-        # both parts are computed by the operators' rules
+        # both parts follow the rules for operators
         if target is divmod:
             if common(*kinds) == "float64":
                 values = [Value(converted(v, "float64"), "float64") for v in values]
@@ -203,36 +203,36 @@ class Functions(Composites):
         return Value(plain)
 
     def printed(self, values):
-        "A kernel prints numbers, constant texts, and tuples of them."
+        "A kernel can print numbers, constant strings, and tuples of them."
         for v in values:
             text = isinstance(v.known, (str, bytes))
             other = v.type == NONE or isinstance(v.type, (Array, Record)) or v.type in COMPLEX
             if other or text and not isinstance(v.node, ast.Constant):
-                what = "a text that is no constant" if text else self.described(v.type)
-                self.refuse(f"print of {what}: the compiler prints numbers and constant texts")
+                what = "a string that isn't a constant" if text else self.described(v.type)
+                self.refuse(f"print of {what}: a kernel can only print numbers and constant strings")
 
     def is_instance(self, plain, values):
-        "`isinstance` of a number: Python's `int` is int64 there, and `float` float64."
-        if len(values) != 2: self.refuse("isinstance takes a value and a type")
+        "`isinstance` of a number: Python's `int` means int64 here, and `float` means float64."
+        if len(values) != 2: self.refuse("isinstance needs a value and a type")
         given, kind = (v.type for v in values)
         if given is None: return Value(plain, "bool")
-        if is_number(kind): self.refuse("isinstance takes a type")
-        # what isn't a number is looked at when the kernel runs
+        if is_number(kind): self.refuse("isinstance needs a type")
+        # anything but a number is checked when the kernel runs
         wanted = kind.value if isinstance(kind, Known) else values[1].known
         wanted = wanted if isinstance(wanted, tuple) else (wanted,)
         if np.ndarray in wanted:
-            self.refuse("isinstance of np.ndarray: the compiler knows no such type in a kernel")
+            self.refuse("isinstance of np.ndarray: the compiler doesn't support that type in a kernel")
         if not is_number(given): return Value(plain, "bool")
         plain_types = {int: "int64", float: "float64", complex: "complex128"}
         answer = given in [plain_types.get(x) or named(x) for x in wanted]
         return Value(constant(answer), "bool", known=answer)
 
     def operator_function(self, text, plain, values):
-        "`operator.add` and its kin."
+        "`operator.add` and similar."
         wanted = 1 if text in ("neg", "pos", "invert", "not_") else 2
         if text in OPERATORS and len(values) == wanted and all(is_number(v.type) for v in values):
             return self.apply(OPERATORS[text], *values)
         if text in ("not_", "truth") and values: self.truth(values[0])
         if text in NO_OPERATORS or text == "truth" and values[0].type != "bool":
-            self.refuse(f"the compiler has no operator.{text} in a kernel")
+            self.refuse(f"the compiler doesn't support operator.{text} in a kernel")
         return Value(plain)

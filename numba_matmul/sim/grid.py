@@ -1,37 +1,36 @@
-"""The blocks of a launch: they run one after another, and one may wait for another.
+"""The blocks of a launch run one after another, and one may wait for another.
 
-A thread that waits for another block asks for a flag, again and again. When an atomic operation gives a
-thread the same answer twice, the others have their turn, and further blocks start. If a thousand rounds
-change nothing, what they wait for never comes. No more blocks start than an H100 has room for, so a block
-that waits for one that can't start is found. By a seed, blocks can also be mixed at random, at each fence and
-atomic operation.
+A thread that waits for another block polls a flag. When an atomic operation returns the same answer to a
+thread twice, the others get a turn, and more blocks start. If nothing changes for a thousand rounds, what
+they wait for never happens. No more blocks start than fit on an H100, so a block waiting for one that can't
+start is caught. With a seed, blocks can also be interleaved at random, at every fence and atomic operation.
 """
 from random import Random
 
 from .scheduler import SimulatorError, share
 
-PATIENCE = 1000  # rounds in which all blocks ask, and nothing changes
-FULL_PATIENCE = 50  # the same where the GPU has no room for more blocks, and there are many
+PATIENCE = 1000  # rounds in which all blocks poll and nothing changes
+FULL_PATIENCE = 50  # the same when the GPU is full and there are many blocks
 MULTIPROCESSORS = 132  # of an H100
-MOST_BLOCKS, MOST_THREADS, MOST_SHARED = 32, 2048, 228 * 1024  # of a multiprocessor at once; bytes
+MOST_BLOCKS, MOST_THREADS, MOST_SHARED = 32, 2048, 228 * 1024  # resident on a multiprocessor; bytes
 
 
 class Grid:
-    "A launch under way, and what is found out about it."
+    "A launch in progress, and what is learned about it."
     def __init__(self, launch, elements, seed=None):
         self.elements = elements  # notes on global memory, by address
         self.fn, self.grid_dim, self.block_dim = launch.fn, launch.grid_dim, launch.block_dim
         self.random = None if seed is None else Random(seed)
-        self.moves = 0                      # how often something has happened that others may wait for
-        self.races, self.remarks = {}, {}   # pair of lines → mistake; line → text
-        self.talks = self.masked = False    # do blocks talk to each other? do some lanes meet without others?
+        self.moves = 0                      # how many events happened that others may wait for
+        self.races, self.remarks = {}, {}   # pair of lines → error; line → text
+        self.talks = self.masked = False    # do blocks communicate? do some lanes meet without others?
         self.started, self.some_ended = [], False
-        # of the launch: argument → elements stored; most barriers of a thread
+        # for the launch: argument → elements stored; most barriers any thread passed
         self.stores, self.barriers = {}, 0
 
     def run(self, indices, start, ended):
-        """Run the blocks with these indices. Where one waits for another, the others have their turn.
-        start: makes the block of an index; ended: what to do with a block that has ended."""
+        """Run the blocks with these indices. When one waits for another, the others get a turn.
+        start: creates the block for an index; ended: what to do with a finished block."""
         indices, more, idle = iter(indices), True, 0
         try:
             while more or self.started:
@@ -51,17 +50,17 @@ class Grid:
                         self.barriers = max(self.barriers, block.threads[0].barriers)
                         ended(block)
                 if not more: self._release_grid()
-                # does anything still change?
+                # is anything still changing?
                 idle = 0 if newcomers or self.moves > moves else idle + 1
                 if idle > (FULL_PATIENCE if more else PATIENCE): self._refuse_to_wait(more)
         finally:
             for block in self.started: block.unwind()
 
     def room(self):
-        "How many blocks like the first that runs an H100 has at once, if their registers suffice."
+        "How many blocks like the first running one fit on an H100, registers permitting."
         if not self.started: return MULTIPROCESSORS
         memory, threads = self.started[0].memory, -(-len(self.started[0].threads) // 32) * 32
-        shared = memory.static_bytes + memory.dynamic.size + 1024  # the last is the system's
+        shared = memory.static_bytes + memory.dynamic.size + 1024  # the last is reserved by the system
         return MULTIPROCESSORS * min(MOST_BLOCKS, MOST_THREADS // threads, MOST_SHARED // shared)
 
     def _newcomers(self):
@@ -75,25 +74,25 @@ class Grid:
         return self.random.sample(self.started, len(self.started)) if self.random else list(self.started)
 
     def mix(self, thread, frame):
-        "Before a fence or an atomic operation: perhaps others run first."
+        "Before a fence or an atomic operation: others may run first."
         if self.random and self.random.random() < 0.5: thread.let_others_go_on(frame)
 
     def take_turns(self, thread, frame, asked):
-        "After an atomic operation: a thread that waits for others lets them run."
+        "After an atomic operation: a thread that waits for others yields to them."
         thread.questions += 1
         waits, thread.asked = asked == thread.asked or thread.questions > 100, asked
         if waits: thread.let_others_go_on(frame)
 
     def _release_grid(self):
-        "Threads that wait for the whole grid go on when all of it is there."
+        "Threads at the grid's barrier continue once the whole grid has arrived."
         threads = [thread for block in self.started for thread in block.alive]
         if not threads or not all(thread.at_grid for thread in threads): return
         if self.some_ended or any(len(block.alive) < len(block.threads) for block in self.started):
-            raise SimulatorError(f"the grid's barrier is not reached by all: {threads[0]} of "
+            raise SimulatorError(f"not all threads reach the grid's barrier: {threads[0]} of "
                                  f"{threads[0].block} waits at {threads[0].waits_at}, and some threads have "
                                  "returned",
                                  "barrier", at="grid")
-        # what any thread did before is in order before all that follows
+        # everything before the barrier is ordered before everything after it
         share(threads)
         clock = {block: block.threads[0].barriers + 1 for block in self.started}
         for thread in threads:
@@ -109,6 +108,6 @@ class Grid:
                           for thread in block.alive if thread.paused or thread.at_grid})
         text = "; ".join(waiting[:4] + ["…"] * (len(waiting) > 4))
         if more:
-            text += (f". {len(self.started)} blocks of this size run at once on an H100, and these wait for "
-                     "one that starts when they have ended: launch fewer blocks, with a loop in each")
-        raise SimulatorError(f"threads wait for what never comes: {text}", "deadlock")
+            text += (f". {len(self.started)} blocks of this size fit on an H100 at once, and these wait for "
+                     "one that can't start until they finish: launch fewer blocks, with a loop in each")
+        raise SimulatorError(f"threads wait for something that never happens: {text}", "deadlock")

@@ -1,9 +1,9 @@
-"""The host's side of `numba.cuda`: device arrays, streams, events and devices that behave like a GPU's.
+"""The host's side of `numba.cuda`: device arrays, streams, events and devices behave like a GPU's.
 
-A program around a kernel allocates, copies, waits and measures. Numba's simulator knows some of these
-functions, and differs from a GPU in others: its arrays add up like numpy's, a new one happens to be full of
-zeros, and its device answers only one question. Here they do what a GPU's do, with the limits of an H100. A
-name that isn't there gets a plain answer.
+A program around a kernel allocates, copies, waits and measures. Numba's simulator has only some of these
+functions, and differs from a GPU in others: its arrays add like numpy's, a new one usually contains zeros,
+and its device answers only one query. Here they do what a GPU's do, with the limits of an H100. A missing
+name gets a clear explanation.
 """
 import time
 import warnings
@@ -23,10 +23,10 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 
 # A new device array holds whatever was there before. Here every byte is 0xFF, which is NaN in a float, so
-# that a gap shows.
+# that forgotten elements show.
 
 class HostArray(np.ndarray):
-    "An array of the host that kernels work on in place: `cuda.mapped_array` and `cuda.managed_array`."
+    "A host array that kernels work on in place: `cuda.mapped_array` and `cuda.managed_array`."
     def copy_to_host(self, ary=None, stream=0):
         return FakeCUDAArray(self.view(np.ndarray)).copy_to_host(ary)
     def copy_to_device(self, ary, stream=0): self[...] = ary
@@ -34,9 +34,9 @@ class HostArray(np.ndarray):
     def is_f_contiguous(self): return self.flags.f_contiguous
 
 def pinned_array(shape, dtype=np.float64, strides=None, order="C"):
-    "A new array of the host, every byte 0xFF."
+    "A new host array, every byte 0xFF."
     shape, dtype = (shape,) if isinstance(shape, Integral) else tuple(shape), np.dtype(dtype)
-    # with strides of its own an array may be longer than its elements
+    # with explicit strides an array may span more than its elements
     if strides is None: strides = np.empty(shape, dtype, order).strides
     ends = sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize if 0 not in shape else 0
     return np.ndarray(shape, dtype, np.full(ends, 0xFF, np.uint8), 0, strides)
@@ -46,25 +46,25 @@ def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
     return FakeCUDAArray(pinned_array(shape, dtype, strides, order), stream)
 
 def mapped_array(shape, dtype=np.float64, strides=None, order="C", stream=0, portable=False, wc=False):
-    "A new array that host and kernels share, every byte 0xFF."
+    "A new array shared by host and kernels, every byte 0xFF."
     return pinned_array(shape, dtype, strides, order).view(HostArray)
 
 def managed_array(shape, dtype=np.float64, strides=None, order="C", stream=0, attach_global=True):
-    "A new array that host and kernels share, every byte 0xFF."
+    "A new array shared by host and kernels, every byte 0xFF."
     return mapped_array(shape, dtype, strides, order)
 
 def mapped_array_like(ary, stream=0, portable=False, wc=False):
-    "A new array that host and kernels share, with the shape, type and order of another one."
+    "A new array shared by host and kernels, with the shape, dtype and order of another."
     return devicearray.pinned_array_like(ary).view(HostArray)
 
 @contextmanager
 def mapped(*arrays, stream=0):
-    "Device arrays in the memory of these arrays."
+    "Device arrays that share these arrays' memory."
     found = [*map(FakeCUDAArray, arrays)]
     yield found[0] if len(found) == 1 else found
 
 def to_device(obj, stream=0, copy=True, to=None):
-    "Copy to the device: to a new array, or to the one that is given."
+    "Copy to the device: to a new array, or to the one given."
     if to is None: return obj if isinstance(obj, FakeCUDAArray) else _to_device(obj, stream)
     if copy: to.copy_to_device(obj, stream)
     return to
@@ -75,26 +75,26 @@ def is_cuda_array(obj):
     return isinstance(obj, FakeCUDAArray)
 
 def as_cuda_array(obj, sync=True):
-    "A device array as it is. `TypeError` for what lies on the host."
+    "A device array, unchanged. `TypeError` for anything on the host."
     if is_cuda_array(obj): return obj
-    raise TypeError(f"as_cuda_array got a {type(obj).__name__}, which doesn't lie on the device: copy it "
-                    "there, to_d(x)")
+    raise TypeError(f"as_cuda_array got a {type(obj).__name__}, which isn't on the device: copy it "
+                    "there with to_d(x)")
 
 
 # A device array has few of numpy's methods, and no arithmetic. Its transpose is a copy. Whatever numpy would
-# silently copy, as in some cases of `reshape`, is refused.
+# silently copy, as `reshape` sometimes does, is refused.
 
 _FORWARDED = {"dtype", "strides", "size", "ndim", "flags"}
 _LACKS = {"gpu_data", "as_cuda_arg", "device_ctypes_pointer", "get_ipc_handle", "__cuda_array_interface__"}
 
 def _attribute(array, name):
-    "An attribute of a device array that isn't one of its methods."
-    # Numba's own code in a kernel may use all that numpy has
+    "An attribute that device arrays don't have."
+    # Numba's own code in a kernel may use all of numpy
     if "_ary" in vars(array) and (name in _FORWARDED or numba_kernel._get_kernel_context()):
         return getattr(array._ary, name)
     if name in _LACKS:
-        raise AttributeError(f"the simulator has no {name}: its device arrays lie in the host's memory")
-    # protocols that Python asks for get no advice
+        raise AttributeError(f"the simulator doesn't support {name}: its device arrays are in host memory")
+    # protocols that Python probes for get no advice
     if name.startswith("__"): raise AttributeError(name)
     if hasattr(np.ndarray, name):
         raise AttributeError(f"a device array has no {name}: copy it to the host first, as in to_h(x).{name}")
@@ -102,12 +102,12 @@ def _attribute(array, name):
 
 def _refused(symbol):
     def refuse(array, other):
-        raise TypeError(f"a device array has no {symbol}: write a kernel, or copy it to the host first, "
-                        "to_h(x)")
+        raise TypeError(f"device arrays don't support {symbol}: write a kernel, or copy them to the host "
+                        "first, to_h(x)")
     return refuse
 
 def _in_place(array, made):
-    "A view of a device array; refused if numpy had to copy for it."
+    "A view of a device array; refused if numpy would need to copy."
     if made.size and not np.shares_memory(made, array._ary):
         raise NotImplementedError("operation requires copying")
     return FakeCUDAArray(made, array.stream)
@@ -120,7 +120,7 @@ def _transposed(array, axes=None):
 
 
 def _getitem(array, index, stream=0):
-    # numpy would gather elements by a list or an array of indices, a device array can't
+    # numpy can gather elements by a list or array of indices, a device array can't
     for i in index if isinstance(index, tuple) else (index,):
         if not isinstance(i, (slice, str)) and not hasattr(i, "__index__") or getattr(i, "ndim", 0):
             raise TypeError(f"a device array takes integers and slices, not {i!r}: copy it to the host "
@@ -137,10 +137,10 @@ def _to_numpy(array, dtype=None, copy=None):
     return np.array(array._ary, dtype)
 
 def _reduced(array):
-    "How a device array is copied or pickled: with all of its memory, which others may share."
+    "How a device array is copied or pickled: with all of its memory, which other arrays may share."
     view = memory = array._ary
     if not isinstance(view, np.ndarray): return FakeCUDAArray, (view,)  # a record
-    # the array that owns the memory, unless that has gaps
+    # the array that owns the memory, unless it has gaps
     while isinstance(memory.base, np.ndarray): memory = memory.base
     if not memory.flags.forc: view = memory = view.copy()
     offset = view.__array_interface__["data"][0] - memory.__array_interface__["data"][0] if view.size else 0
@@ -177,7 +177,7 @@ DEVICE = dict(
     STREAM_PRIORITIES_SUPPORTED=1, MULTI_GPU_BOARD=0, PCI_BUS_ID=0, PCI_DEVICE_ID=0, PCI_DOMAIN_ID=0)
 
 class Device(devices.FakeCUDADevice):
-    "The one device of the simulator."
+    "The simulator's only device."
     id, name, compute_capability = 0, "Numba's simulator, with the limits of an H100", (9, 0)
     supports_float16, supports_bfloat16, supports_fp8 = True, False, False
     def get_device_identity(self): return dict(pci_domain_id=0, pci_bus_id=0, pci_device_id=0)
@@ -187,13 +187,13 @@ class Device(devices.FakeCUDADevice):
     def __repr__(self): return f"<CUDA device 0 '{self.name}'>"
     def __getattr__(self, name):
         if name in DEVICE: return DEVICE[name]
-        raise AttributeError(f"the simulator's device has no {name}{_nearest(name, [*DEVICE, *dir(Device)])}")
+        raise AttributeError(f"the simulator's device lacks {name}{_nearest(name, [*DEVICE, *dir(Device)])}")
 
 MemoryInfo = namedtuple("MemoryInfo", "free,total")
 
 
 class Context(devices.FakeCUDAContext):
-    "Its context, which `cuda.gpus[0]` is, too."
+    "Its context, which is also what `cuda.gpus[0]` returns."
     def __init__(self):
         super().__init__(0)
         self._device = Device()
@@ -208,7 +208,7 @@ class Context(devices.FakeCUDAContext):
         if name == "_device": raise AttributeError(name)
         if hasattr(self._device, name): return getattr(self._device, name)
         near = _nearest(name, [*dir(Context), *DEVICE, *dir(Device)])
-        raise AttributeError(f"the simulator's context has no {name}{near}")
+        raise AttributeError(f"the simulator's context lacks {name}{near}")
 
 def current_context(devnum=0):
     "The context of a device."
@@ -218,11 +218,11 @@ def current_context(devnum=0):
 def select_device(device_id=0):
     "The device with this number, which must be 0."
     if device_id:
-        raise ValueError(f"there is no device {device_id}: the simulator has one, with the number 0")
+        raise ValueError(f"there is no device {device_id}: the simulator only has device 0")
     return devices.gpus[0].device
 
 def detect():
-    "Print the devices. Returns whether one is supported."
+    "Print the devices. Returns whether any is supported."
     device = devices.gpus[0].device
     print(f"Found 1 CUDA devices\nid 0    {device.name}    [SUPPORTED]\n"
           f"{'Compute Capability':>40}: {device.compute_capability[0]}.{device.compute_capability[1]}\n"
@@ -230,11 +230,11 @@ def detect():
     return True
 
 
-# Everything happens at once here, so a stream has nothing to wait for. An event notes when it was reached.
+# Everything happens at once here, so a stream has nothing to wait for. An event records when it was reached.
 # The time between two events is the simulator's, and comes with a warning that it says nothing about a GPU.
 
 class Stream(api.stream):
-    "A stream: what is put into it has already happened."
+    "A stream: whatever is submitted to it has already happened."
     def __int__(self): return 0
     def __repr__(self): return "<CUDA stream of the simulator>"
     @contextmanager
@@ -243,7 +243,7 @@ class Stream(api.stream):
     async def async_done(self): return self
 
 class Event:
-    "A moment in the host's program."
+    "A point in time in the host program."
     def __init__(self, timing=True): self.timing, self.at = timing, None
     def record(self, stream=0): self.at = time.perf_counter()
     def query(self): return True
@@ -257,20 +257,20 @@ def event_elapsed_time(evtstart, evtend):
         if event.at is None:
             raise RuntimeError("an event has no time before it is recorded: call event.record() first")
         if not event.timing:
-            raise RuntimeError("an event that was made by cuda.event(timing=False) has no time")
-    warnings.warn("this is the time that the simulator took, which says nothing about a GPU", stacklevel=2)
+            raise RuntimeError("an event created by cuda.event(timing=False) has no time")
+    warnings.warn("this is the simulator's own time, which says nothing about a GPU", stacklevel=2)
     return 1000 * (evtend.at - evtstart.at)
 
-def profile_start(): "Nothing is profiled."
+def profile_start(): "Does nothing."
 profile_stop = profile_start
 
 @contextmanager
 def profiling():
-    "Nothing is profiled."
+    "Does nothing."
     yield
 
 class Reduce:
-    "`cuda.reduce`: a function of two numbers, over all of an array."
+    "`cuda.reduce`: reduces an array by a function of two numbers."
     def __init__(self, functor): self.functor = functor
     def __call__(self, arr, size=None, res=None, init=0, stream=0):
         if np.ndim(arr) != 1: raise TypeError("only support 1D array")
@@ -280,17 +280,17 @@ class Reduce:
         res[0] = result
 
 
-# Names that `cuda` lacks: some exist only inside a kernel, some the simulator doesn't have, the rest are
+# Names that `cuda` lacks: some exist only inside a kernel, some aren't in the simulator, the rest are
 # typos.
 
-_COMPILES = ("the simulator compiles nothing, and so has no {}: machine_code(kernel, signature), in "
-             "numba_matmul.compiler, compiles in a process of its own; it knows registers and spills, and "
+_COMPILES = ("the simulator doesn't compile, so it doesn't have {}: machine_code(kernel, signature), in "
+             "numba_matmul.compiler, compiles in a separate process; it reports registers and spills, and "
              "its .ptx and .sass show the code")
-_NO_MEMORY = "the simulator has no {}: there is no device memory to manage, or to share with other libraries"
-_INSIDE = "the simulator has no cuda.{}: it is a part of Numba's compiler, or of its way to the driver"
+_NO_MEMORY = "the simulator doesn't have {}: there's no device memory to manage or share with other libraries"
+_INSIDE = "the simulator doesn't have cuda.{}: it belongs to Numba's compiler or driver interface"
 _IN_KERNEL = ("cuda.{} exists only inside a running kernel: decorate its function with @cuda.jit, and launch "
               "it")
-_ABSENT = {  # names of the real module → what to say of them
+_ABSENT = {  # names in the real module → the message for them
     **dict.fromkeys("compile compile_all compile_for_current_device compile_ptx "
                     "compile_ptx_for_current_device".split(),
                     _COMPILES.replace("{}", "cuda.{}")),
@@ -302,8 +302,8 @@ _ABSENT = {  # names of the real module → what to say of them
         contextlib cpython cuda_paths decorators descriptor device_init devices driver extending flags
         initialize intrinsics itanium_mangler kernels launchconfig locks lowering mathimpl misc models
         nvvm nvvmutils os prepare_shape_strides_dtype serialize target ufuncs""".split(), _INSIDE),
-    "declare_device": "the simulator can't link foreign code, and so has no cuda.{}: write the function in "
-                      "Python",
+    "declare_device": "the simulator can't link foreign code, so it doesn't have cuda.{}: write the function "
+                      "in Python",
     **dict.fromkeys("""activemask eq_sync libdevice literal literal_unroll ldca ldcg ldcs ldcv ldlu stcg
         stcs stwb stwt""".split(), _IN_KERNEL)}
 _OF_DISPATCHER = """doc func_code specializations targetctx typingctx add_overload call compile
@@ -321,32 +321,32 @@ def _nearest(name, names):
 
 def no_name_of_cuda(
     name,
-    in_kernel,  # names that `cuda` has in a running kernel
+    in_kernel,  # names `cuda` has in a running kernel
 ) -> str:
-    "Why `cuda` has no such name on the host, and what to do."
+    "Why `cuda` doesn't have this name on the host, and what to do."
     if name in in_kernel: return _IN_KERNEL.format(name)
     if name in _ABSENT: return _ABSENT[name].format(name)
     near = _nearest(name, {*dir(cuda), *in_kernel, *_ABSENT})
-    return f"numba.cuda has no {name}" + near.replace("did you mean ", "did you mean cuda.")
+    return f"numba.cuda doesn't have {name}" + near.replace("did you mean ", "did you mean cuda.")
 
 def no_name_of_kernel(
     kernel,
     name,
 ) -> str:
-    "Why a kernel has no such attribute here, and what to do."
+    "Why a kernel doesn't have this attribute here, and what to do."
     if name in _OF_DISPATCHER:
         return _COMPILES.format(name).replace("(kernel", f"({kernel.__name__}")
     near = _nearest(name, [*dir(kernel), *_OF_DISPATCHER])
-    return f"{kernel.__name__} is a kernel, and has no {name}{near}"
+    return f"{kernel.__name__} is a kernel and doesn't have {name}{near}"
 
 def _no_ufunc(self, *args, **options):
-    raise NotImplementedError("the simulator has no target='cuda' for vectorize and guvectorize: write a "
-                              "kernel with @cuda.jit, or take numba.vectorize without a target, which "
+    raise NotImplementedError("the simulator doesn't support target='cuda' in vectorize and guvectorize: "
+                              "write a kernel with @cuda.jit, or use numba.vectorize without a target, which "
                               "compiles for the CPU")
 
 
 def install():
-    "Put all of this into `numba.cuda`."
+    "Install all of this in `numba.cuda`."
     # arrays, devices, streams
     for name, method in _METHODS.items(): setattr(FakeCUDAArray, name, method)
     devices.gpus.lst = (Context(),)
@@ -361,12 +361,12 @@ def install():
     cuda.profile_stop, cuda.event, cuda.reduce, cuda.Reduce = profile_stop, Event, Reduce, Reduce
     for name in "stream", "default_stream", "legacy_default_stream", "per_thread_default_stream":
         setattr(cuda, name, Stream)
-    # the simulator has names that the real module lacks, or has nothing but None for
+    # the simulator has names the real module lacks, or that are only None
     gone = {name for name, value in vars(cuda).items() if value is None and not name.startswith("_")}
     for name in gone | {"Event", "auto_device", "reset", "declare_device", "is_signature", "contextmanager"}:
         if hasattr(cuda, name): delattr(cuda, name)
     # ufuncs compiled for a GPU
     from numba.cuda import vectorizers
     vectorizers.CUDAVectorize.__init__ = vectorizers.CUDAGUFuncVectorize.__init__ = _no_ufunc
-    # it overflows on purpose, and is compiled nowhere
+    # it overflows on purpose, and is never compiled
     warnings.filterwarnings("ignore", module=r".*numba.cuda.random$")

@@ -1,4 +1,4 @@
-"""`cuda.jit` of the strict simulator: kernels, and what a launch of one does."""
+"""`cuda.jit` of the strict simulator: kernels, and how they launch."""
 import ast
 import copy
 import gc
@@ -41,10 +41,10 @@ MAX_THREADS, MAX_BLOCK, MAX_GRID = 1024, (1024, 1024, 64), (2**31 - 1, 65535, 65
 MAX_SIMULATED = 10**6  # threads of a launch: at 0.1 ms each, nearly two minutes
 
 def check_size(
-    blocks,   # how many are to be simulated
+    blocks,   # how many to simulate
     threads,  # in each
 ):
-    "Refuse a launch that would take too long here."
+    "Refuse a launch that would take too long to simulate."
     if (size := int(blocks) * int(threads)) > MAX_SIMULATED:
         raise SimulatorError(f"{blocks:,} blocks of {threads:,} threads would take the simulator "
                              f"about {size / 600_000:,.0f} minutes, and {MAX_SIMULATED:,} threads "
@@ -54,35 +54,34 @@ def check_size(
 def _is_whole(x): return isinstance(x, Integral) and not isinstance(x, (bool, np.timedelta64))
 
 def _dimensions(what, given):
-    "A grid or a block as three ints of Python, whichever integers were given: numpy's would overflow."
+    "A grid or a block as three ints of Python, whatever integers were given: numpy's would overflow."
     dims = given if isinstance(given, (tuple, list)) else (given,)
     if len(dims) > 3: raise ValueError(f"the {what} is {given!r}; expected at most three numbers")
     if not all(map(_is_whole, dims)):
         quotient = any(isinstance(n, (float, np.floating)) for n in dims)
         raise TypeError(f"the {what} is {given!r}; expected a whole number, or a tuple of up to three"
-                        + ": / gives a float, cdiv(n, m) a whole number" * quotient)
+                        + ": / returns a float; use cdiv(n, m) for a whole number" * quotient)
     return (*map(int, dims), *(1,) * (3 - len(dims)))
 
 
-# Notes cost time, so a launch takes none on arrays that nothing writes. What a kernel writes is read from its
-# text first. Where that was not enough, the launch starts over and notes more, and the kernel's next one
-# knows.
+# Taking notes costs time, so a launch takes none on arrays that nothing writes. What a kernel writes
+# is first read from its source. If that misses something, the launch starts over and notes more, and the
+# kernel's next launch knows.
 
-_one_at_a_time = RLock()   # launches share the module `cuda`, and what is learned of kernels
-_MASKED = set()            # codes of kernels in which some lanes of a warp meet without the others
+_one_at_a_time = RLock()   # launches share the module `cuda`, and what is learned about kernels
+_MASKED = set()            # code of kernels in which some lanes of a warp meet without the others
 _seed = ContextVar("seed", default=None)
 
 def _parameters(fn): return {*fn.__code__.co_varnames[:fn.__code__.co_argcount]}
 
 @cache
 def _stored(fn):
-    """Parameters of a function that its text writes into, as far as that can be seen. A launch finds the
-    others."""
+    "Parameters that a function's source writes to, as far as that can be seen. A launch finds the others."
     names, found = _parameters(fn), []
     try:
         outer = inspect.getclosurevars(fn)
     except ValueError:
-        return names  # a name of an outer function has no value yet
+        return names  # a name in an outer function has no value yet
     known = outer.globals | outer.nonlocals
     for node in nodes_of(fn):
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -94,7 +93,7 @@ def _stored(fn):
             given = dict(zip(callee.fn.__code__.co_varnames, node.args))
             given |= {x.arg: x.value for x in node.keywords}
             found += [given[x] for x in _stored(callee.fn) & given.keys()]
-        # an instruction with a result is a load
+        # an instruction that returns something is a load
         elif getattr(callee, "instruction", (None, None))[1] is None: found += node.args[:1]
     return {node.id for node in found if isinstance(node, ast.Name)} & names
 
@@ -104,13 +103,13 @@ def _learned(fn):
     return _parameters(fn) - _stored(fn)
 
 def _overlap(arrays):
-    "Do some of these arrays have memory in common?"
+    "Do any of these arrays share memory?"
     bounds = sorted(np.lib.array_utils.byte_bounds(array) for array in arrays if array.size)
     return any(start < end for (_, end), (start, _) in zip(bounds, bounds[1:]))
 
 @contextmanager
 def interleaved(seed):
-    "Launches of the simulator in this context mix their blocks at fences and atomic operations, by a seed."
+    "Simulated launches in this context interleave their blocks at fences and atomic operations, from a seed."
     token = _seed.set(seed)
     try:
         yield
@@ -118,10 +117,10 @@ def interleaved(seed):
         _seed.reset(token)
 
 
-# What is told of a launch while it runs
+# What is reported about a launch while it runs
 
 class PrintedOnce:
-    "Where a launch prints. One that starts over prints the same again, which is left out."
+    "Where a launch prints. A launch that starts over would print the same again; that is suppressed."
     def __init__(self, out): self.out, self.shown, self.at = out, 0, 0
     def write(self, text):
         new, self.at = text[max(0, self.shown - self.at):], self.at + len(text)
@@ -132,7 +131,7 @@ class PrintedOnce:
 
 
 class Progress:
-    "How far a launch has come. A long one reports on stderr, now and then."
+    "A launch's progress. A long one reports on stderr now and then."
     def __init__(self, launch):
         self.launch, self.begun, self.since = launch, 0, time.perf_counter()
         self.blocks, self.said, self.half_way = len(launch.blocks or ()) or prod(launch.grid_dim), 0, None
@@ -141,17 +140,17 @@ class Progress:
     def seconds(self): return time.perf_counter() - self.since
 
     def next_block(self):
-        "A block begins. Report a launch that takes more than a minute, and again after twice the time."
+        "A block starts. Report a launch that takes over a minute, and again each time its duration doubles."
         seconds, done = self.seconds, self.begun
         self.begun += 1
         if not done or seconds <= 2 * self.said: return
         if seconds > 10 or not self.said and seconds * self.blocks > 60 * done:
             self.said = seconds
-            print(f"{self.launch.__name__} in the simulator: {self}. A smaller shape takes less.",
+            print(f"{self.launch.__name__} in the simulator: {self}. A smaller shape is faster.",
                   file=sys.stderr)
 
     def note(self):
-        "Half of the allowed time is over. What has changed at the end, unless the launch is stuck?"
+        "Half the time limit has passed. Remember the state, to see later whether the launch is stuck."
         self.half_way = self._state()
 
     def _state(self):
@@ -160,11 +159,11 @@ class Progress:
 
     def __str__(self):
         done = self.begun - 1
-        estimate = f", about {self.seconds * self.blocks / done:,.0f} s in all" if done > 0 else ""
+        estimate = f", about {self.seconds * self.blocks / done:,.0f} s in total" if done > 0 else ""
         return f"block {self.begun} of {self.blocks} after {self.seconds:.0f} s{estimate}"
 
     def why_late(self, frame):
-        "The time is over: what to think about, and the line where the launch is."
+        "Timeout: what to consider, and the line where the launch is."
         # the kernel's line, not the simulator's
         while frame and (frame.f_globals.get("__name__") or "").startswith(INSIDE):
             frame = frame.f_back
@@ -172,8 +171,8 @@ class Progress:
         if isinstance(getcurrent(), Thread) and frame:
             line = f" It's at {line_text(frame.f_code, frame.f_lineno)}"
         if self._state() == self.half_way:
-            return f"{self}, and nothing has changed for half of that time: does a loop never end?{line}"
-        return (f"{self}. It's slow, but it goes on: launch a smaller shape, or give it more time, "
+            return f"{self}, and nothing changed for half that time: is there an endless loop?{line}"
+        return (f"{self}. It's slow but still progressing: launch a smaller shape, or allow more time, "
                 f"timeout=….{line}")
 
 
@@ -186,11 +185,11 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
 
     def __getitem__(self, configuration):
         if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
-            raise ValueError(f"{self.__name__}[{configuration!r}] is no launch: it takes "
-                             f"{self.__name__}[grid, block], and after those, if you want, a stream and the "
-                             "bytes of dynamic shared memory")
+            raise ValueError(f"{self.__name__}[{configuration!r}] isn't a valid launch: write "
+                             f"{self.__name__}[grid, block], optionally followed by a stream and the bytes "
+                             "of dynamic shared memory")
         grid, block, stream, size = (*configuration, 0, 0)[:4]
-        launch = copy.copy(self)  # so that two configurations of one kernel are two
+        launch = copy.copy(self)  # so that two configurations of one kernel stay separate
         launch.grid_dim, launch.block_dim = _dimensions("grid", grid), _dimensions("block", block)
         if stream and not isinstance(stream, host.Stream):
             raise TypeError(f"the stream is {stream!r}; expected cuda.stream(), or 0")
@@ -202,7 +201,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
     def configure(self, *configuration): return self[configuration]
     def forall(self, ntasks, tpb=0, stream=0, sharedmem=0):
         if ntasks < 0: raise ValueError(f"Can't create ForAll with negative task count: {ntasks}")
-        threads = tpb or 128  # a GPU asks its driver for a number
+        threads = tpb or 128  # on a GPU, the driver picks a number
         return self[-(-ntasks // threads), threads, stream, sharedmem] if ntasks else lambda *args: None
 
     def __getattr__(self, name):
@@ -221,13 +220,13 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         args = [argument(arg, write_back, name) for arg, name in zip(args, self.fn.__code__.co_varnames)]
         if signature := self.options.get("signature"):
             args = as_declared(self.__name__, signature, args)
-        # the kernel in the compiler's types, for these arguments
+        # the kernel typed as the compiler would, for these arguments
         typed_launch, kinds = copy.copy(self), tuple(map(type_of, args))
         check_parameters(self.fn, kinds)
         typed_launch.fn, result = typed(self.fn, kinds)
         for text in changed(typed_launch.fn): warnings.warn(text, stacklevel=3)
         if result not in (NONE, None):
-            raise SimulatorError(f"{self.__name__} returns a value, and a kernel cannot: write it into an "
+            raise SimulatorError(f"{self.__name__} returns a value, which a kernel can't: write it to an "
                                  "array")
         args = [unboxed_value(arg) for arg in args]
         arrays = [*arrays_in(args)]
@@ -236,7 +235,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         while True:
             try:
                 with redirect_stdout(printed): self._run(typed_launch, args, arrays)
-            except Again as e:  # start over, and note what was not noted
+            except Again as e:  # start over, and note what wasn't noted
                 printed.again()
                 _learned(self.fn).discard(str(e))
                 if str(e) == "masked": _MASKED.add(self.fn.__code__)
@@ -246,19 +245,19 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         for copy_back in write_back: copy_back()
 
     def _run(self, launch, args, arrays):
-        "Run the blocks once. Of arrays that no launch has written so far, nothing is noted."
-        # whoever launches finds the last grid here, and what was stored
+        "Run the blocks once. No notes are taken on arrays that no launch has written so far."
+        # the caller finds the last grid here, and what was stored
         self.grid = grid = Grid(launch, Elements(), _seed.get())
         self.arrays = arrays
         grid.masked, learned = self.fn.__code__ in _MASKED, _learned(self.fn)
-        # where two arrays overlap, one is written through the name of the other
+        # where two arrays overlap, one may be written through the other
         all_noted = _overlap(array.data for array in arrays)
         for array in arrays:
             array.begin(not memory.recorder and (all_noted or array.name not in learned))
         indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
         cuda_here = StrictModule(self.grid_dim, self.block_dim)
         progress = cuda_here.progress = Progress(self)
-        # blocks begin when there is room for them, and end one by one
+        # blocks start when there is room for them, and finish one by one
         def start(index):
             progress.next_block()
             return Block(grid, index, args, SharedMemory(self.dynshared_size))
@@ -266,7 +265,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             self._check_shared(block.memory.static_bytes)
             check_end(block)
         collector = gc.get_threshold()
-        gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, hardly any of them garbage
+        gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, few of them garbage
         try:
             with numba_kernel._push_kernel_context(cuda_here): grid.run(indices, start, end)
         except SimulatorError as e:  # after the races; a new one, without what the traceback holds
@@ -285,11 +284,11 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         if self.grid_dim is None:
             raise ValueError(f"launch {self.__name__} as {self.__name__}[grid, block](…)")
         if found := recursion(self.fn): raise SimulatorError(found)
-        # the hardware's limits, and those that the decorator promised
+        # the hardware's limits, and those promised to the decorator
         threads, bounds = prod(self.block_dim), self.options.get("launch_bounds")
         bound = bounds[0] if isinstance(bounds, tuple) else bounds
         if threads > MAX_THREADS:
-            raise SimulatorError(f"a block of {threads} threads, and the most is {MAX_THREADS}")
+            raise SimulatorError(f"a block of {threads} threads exceeds the limit of {MAX_THREADS}")
         limits = ("grid", self.grid_dim, MAX_GRID), ("block", self.block_dim, MAX_BLOCK)
         for what, dims, most in limits:
             if not all(0 < n <= limit for n, limit in zip(dims, most)):
@@ -299,17 +298,17 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise SimulatorError(f"a block of {threads} threads breaks the promise launch_bounds={bounds}")
         if not 0 <= self.dynshared_size <= DYNAMIC_SHARED_LIMIT:
             raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
-                                 f"and a block of sm_90 may have {DYNAMIC_SHARED_LIMIT}")
+                                 f"but a block on sm_90 may use at most {DYNAMIC_SHARED_LIMIT}")
         self._check_shared(0)
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _check_shared(self, static):
-        # more than a plain launch may have is a mistake unless the host has opted in
+        # more than a plain launch may use is an error unless the host opted in
         if not self.dynshared_size or isinstance(self.dynshared_size, OptIn): return
         if (both := static + self.dynshared_size) > STATIC_SHARED_LIMIT:
-            raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, and a plain "
-                                 f"launch may have {STATIC_SHARED_LIMIT}: for more, up to "
-                                 f"{DYNAMIC_SHARED_LIMIT} on an H100, the driver must be told first, as "
+            raise SimulatorError(f"{both} bytes of shared memory, {static} of them static, exceed the "
+                                 f"{STATIC_SHARED_LIMIT} of a plain launch: for more, up to "
+                                 f"{DYNAMIC_SHARED_LIMIT} on an H100, the host must opt in, as "
                                  "with_shared_memory in numba_matmul.gemm.limits does")
 
 
@@ -318,22 +317,22 @@ JIT_OPTIONS = {"device", "inline", "forceinline", "link", "debug", "opt", "linei
                "boundscheck"}
 
 def jit(function_or_signature=None, **options):
-    "`cuda.jit` of the strict simulator. It accepts every option of the compiler and keeps it."
+    "`cuda.jit` of the strict simulator. It accepts and keeps all of the compiler's options."
     unknown = options.keys() - JIT_OPTIONS
-    if unknown: raise TypeError(f"cuda.jit has no option {', '.join(sorted(unknown))}")
+    if unknown: raise TypeError(f"cuda.jit doesn't have the option {', '.join(sorted(unknown))}")
     if inspect.isfunction(function_or_signature):
         return StrictKernel(function_or_signature, options)
     signatures = []
     if function_or_signature is not None:
-        signatures = declared(function_or_signature)  # refused at once, if it is no signature
+        signatures = declared(function_or_signature)  # refused right away if it isn't a signature
         for _, result in signatures:
             if result not in (None, types.void) and not options.get("device"):
-                raise TypeError(f"the signature says that a kernel returns {result}, and it cannot: begin "
-                                "with void(")
+                raise TypeError(f"the signature says the kernel returns {result}, which kernels can't: start "
+                                "it with void(")
         options["signature"] = function_or_signature
     def decorate(fn):
         for kinds, _ in signatures:
-            # as when compiled, this is when it reads the names from outside
+            # as in the compiler, names from outside are read now
             with suppress(SimulatorError): typed(fn, tuple(map(ours, kinds)))
         return StrictKernel(fn, options)
     return decorate
@@ -342,14 +341,14 @@ def jit(function_or_signature=None, **options):
 # Installation
 
 def _of_the_running_kernel(name):
-    "What the module `cuda` answers for a name that it has only inside a kernel."
+    "The module `cuda`'s answer for a name it has only inside a kernel."
     running = numba_kernel._get_kernel_context()
     if running is None:
         raise AttributeError(host.no_name_of_cuda(name, dir(StrictModule((1, 1, 1), (1, 1, 1)))))
     return getattr(running, name)
 
 def _cast(kind, *args):
-    "`uint32(x)` and the like in a kernel. Numba's own way is long, and kernels are full of these."
+    "`uint32(x)` and the like in a kernel. Numba's own path is slow, and kernels use these a lot."
     if len(args) == 1:
         value, in_numpy = args[0], kind.__dict__.get("in_numpy")
         if type(value) is in_numpy: return value
@@ -357,13 +356,13 @@ def _cast(kind, *args):
             return in_numpy(value) if in_numpy else kind.cast_python_value(value)
     return types.Type.__call__(kind, *args)
 
-_to_say = []  # at the first launch
+_to_say = []  # printed at the first launch
 
 def _announce():
     while _to_say: print(_to_say.pop(), file=sys.stderr)
 
 def install(
-    # for stderr: an interactive session shows it at once, a program when it launches a kernel
+    # for stderr: shown immediately in an interactive session, at the first launch in a program
     announcement=None,
 ):
     "Make the simulator strict. Kernels decorated from now on are checked."
@@ -371,7 +370,7 @@ def install(
         raise RuntimeError("the simulator is off: set NUMBA_ENABLE_CUDASIM=1 before numba is first imported")
     if announcement: _to_say.append(announcement)
     if shell() or hasattr(sys, "ps1"): _announce()
-    # from here on `cuda` is ours: what it has on the host, and what it has in a kernel
+    # from here on `cuda` is ours, on the host and in kernels
     host.install()
     cuda.jit = jit
     cuda.__getattr__ = _of_the_running_kernel

@@ -1,7 +1,7 @@
-"""Launch a kernel in the strict simulator, in a child process, and learn what is wrong with it.
+"""Launch a kernel in the strict simulator, in a child process, and find out what is wrong with it.
 
-Numba can run a CUDA kernel in plain Python, with no GPU. The strict simulator, which stands on the classes of
-Numba's, catches mistakes that a GPU lets pass.
+Numba can run a CUDA kernel in plain Python, without a GPU. The strict simulator, built on Numba's classes,
+catches mistakes that a GPU lets through.
 """
 import ast
 import copy
@@ -30,10 +30,10 @@ from numba import cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, sentry_contiguous
 
 
-# What looks odd about a kernel in which the simulator finds no mistake
+# What looks odd about a kernel that passes the simulator
 
 def _differing(name, one, other):
-    "A remark on results of two orders. Sums that are rounded in another order differ a little, and get none."
+    "A remark on results from two orders. Sums rounded in a different order differ a little; that's fine."
     one, other = (x.copy_to_host() if isinstance(x, FakeCUDAArray) else x for x in (one, other))
     if one.dtype.kind not in "fiub": return
     if one.dtype.kind == "f":
@@ -48,42 +48,42 @@ def _differing(name, one, other):
             f"in one order and {other[at]} in another")
 
 def _does_nothing(statement):
-    "Is this an expression that calls nothing, and whose value nobody takes? A docstring doesn't count."
+    "Is this an expression without a call whose value is unused? A docstring doesn't count."
     return (isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Constant)
             and not any(isinstance(node, ast.Call) for node in ast.walk(statement)))
 
 def _looks_odd(fn, extents):
-    "Remarks on the source of a function of a kernel. extents: threads of the launch along x, y and z."
+    "Remarks on the source of a kernel's function. extents: threads of the launch along x, y and z."
     nodes = nodes_of(fn)
-    # two dynamic arrays, and no slice that puts one behind the other
+    # two dynamic arrays, and no slice that puts one after the other
     sliced = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
     dynamic = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in sliced and node.args
                and ast.unparse(node.func).endswith("shared.array")
                and getattr(node.args[0], "value", None) == 0]
     if len(dynamic) > 1:
-        yield (f"{len(dynamic)} dynamic shared arrays of {fn.__name__} begin at the same byte, the last at "
+        yield (f"{len(dynamic)} dynamic shared arrays of {fn.__name__} start at the same byte, the last at "
                f"{line_text(fn.__code__, dynamic[-1].lineno)}; slice one array, both[:n] and both[n:]")
     others = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & {"y", "z"}
     for node in nodes:
         where = line_text(fn.__code__, node.lineno) if hasattr(node, "lineno") else ""
         if _does_nothing(node):
             cure = "is it a call or an assignment?"
-            if isinstance(node.value, ast.Compare): cure = "assign by ="
+            if isinstance(node.value, ast.Compare): cure = "assign with ="
             if isinstance(node.value, ast.Attribute): cure = f"call it, {ast.unparse(node.value)}()"
             yield f"{ast.unparse(node.value)} does nothing, at {where}; {cure}"
-        # cuda.grid(n) in a launch that has other than n dimensions
+        # cuda.grid(n) in a launch that doesn't have n dimensions
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr == "grid" and node.args:
             axes = getattr(node.args[0], "value", 0)
             if axes in (2, 3) and extents[axes - 1] == 1 < extents[0]:
                 yield (f"cuda.grid({axes}) in a launch with one thread along {'xyz'[axes - 1]}, where its "
-                       f"index is always 0, at {where}; give grid and block {axes} numbers each")
+                       f"index is always 0, at {where}; give the grid and the block {axes} numbers each")
             if axes == 1 and max(extents[1:]) > 1 and not others:
-                yield (f"cuda.grid(1) counts along x alone, and {extents[1] * extents[2]} threads of this "
-                       f"launch have each of its values, at {where}")
+                yield (f"cuda.grid(1) only counts along x, so {extents[1] * extents[2]} threads of this "
+                       f"launch share each of its values, at {where}")
 
 def _unwritten(launch):
-    "Remarks on arrays that a launch was given and has not written, or not completely."
+    "Remarks on arrays that a launch left unwritten, or partly unwritten."
     nodes, elements = nodes_of(launch.fn), launch.grid.elements
     written = {array.name for array in launch.arrays if array.watch.stores}
     stored = {node.value.id for node in nodes
@@ -93,10 +93,10 @@ def _unwritten(launch):
     for array in launch.arrays:
         name = array.name
         if name in stored - written:
-            yield f"{name} was never written: no thread came to a line that does"
+            yield f"{name} was never written: no thread reached a line that writes to it"
         elif name.isidentifier() and nodes and name not in used: yield f"{name} is never used"
         if name not in written: continue
-        # elements are noted by address, whichever name of the array wrote them
+        # elements are recorded by address, whichever name of the array wrote them
         first = array.first_byte + array.base
         places = first + np.tensordot(array.strides, np.indices(array.shape), 1).ravel()
         gaps = [i for i, place in enumerate(places.tolist())
@@ -110,13 +110,13 @@ def _unwritten(launch):
 # Simulate and diagnose
 
 def _launch_in_several_orders(launch, args):
-    """Remarks on a kernel. If its blocks talk to each other, they are mixed in a few ways, and results
+    """Remarks on a kernel. If its blocks communicate, they are interleaved in several ways, and the results
     compared."""
     first, found = None, set()
     for seed in (None, *range(1, 6)):
         given = copy.deepcopy(args)
         with interleaved(seed), redirect_stdout(None if seed else sys.stdout): launch(*given)
-        if first is None:  # the order in which everything else runs, too
+        if first is None:  # the default order
             first, dims = given, zip(launch.grid_dim, launch.block_dim)
             extents = [blocks * threads for blocks, threads in dims]
             found |= {text for fn in callees(launch.fn) for text in _looks_odd(fn, extents)}
@@ -131,20 +131,20 @@ def _launch_in_several_orders(launch, args):
 
 
 class _InChild(tuple):
-    "What `placed` takes: in a child it is that array."
+    "A placeholder for `placed`: in a child it becomes that array."
     def __reduce__(self): return placed, tuple(self)
 
 def _on_host(args):
-    "A GPU's arrays among these arguments as arrays of a child, which share memory where these do."
+    "The device arrays among these arguments as arrays of a child, sharing memory as the originals do."
     args = [cuda.as_cuda_array(arg.detach()) if is_torch(arg) and arg.is_cuda else arg for arg in args]
-    spans = {}  # number of an argument → where its memory starts and ends, and its first element
+    spans = {}  # argument number → start and end of its memory, and its first element
     for i, arg in enumerate(args):
         if getattr(arg, "__cuda_ndarray__", False) and not isinstance(arg, FakeCUDAArray) and arg.size:
             first = arg.__cuda_array_interface__["data"][0]
             ends = [(n - 1) * step for n, step in zip(arg.shape, arg.strides)]
             end = first + sum(max(0, x) for x in ends) + arg.dtype.itemsize
             spans[i] = first + sum(min(0, x) for x in ends), end, first
-    # arrays that overlap travel as one piece of memory
+    # overlapping arrays are sent as one piece of memory
     groups, end = [], 0
     for i in sorted(spans, key=spans.get):
         if spans[i][0] >= end: groups.append([])
@@ -161,12 +161,12 @@ def _on_host(args):
 
 
 def check_launch(launch, args):
-    """A launch and its arguments as a child gets them; its kernel keeps the values from outside that it was
-    typed with. Refuses anything but a kernel with a configuration, and arguments that don't fit."""
+    """A launch and its arguments as a child receives them; the kernel keeps the outside values it was typed
+    with. Refuses anything but a kernel with a configuration, and arguments that don't match."""
     parts = kernel_parts(launch)
     if parts is None:
         name = getattr(launch, "__name__", repr(launch))
-        raise TypeError(f"{name} is no kernel: pass kernel[grid, block], where `kernel` is a "
+        raise TypeError(f"{name} isn't a kernel: pass kernel[grid, block], where `kernel` is a "
                         "function decorated with @cuda.jit")
     fn, options, configuration = parts
     if options.get("device"):
@@ -174,7 +174,7 @@ def check_launch(launch, args):
     if not configuration:
         raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
     all_arguments(fn, args)
-    for arg in args:  # a child would get a copy of a view, and a launch takes none
+    for arg in args:  # a child would receive a copy of a view, which a launch refuses
         if isinstance(arg, np.ndarray): sentry_contiguous(arg)
     if not isinstance(launch, StrictKernel): return launch, _on_host(args)
     frozen = copy.copy(launch)
@@ -186,8 +186,8 @@ def _launch(launch, args):
     return tuple(np.asarray(arg) for arg in args if isinstance(arg, (np.ndarray, FakeCUDAArray)))
 
 def _refused(launch, args, signature):
-    """In a child with the compiler: why it, or the driver, refuses a kernel, in a line; `None` if neither
-    does."""
+    """In a child with the compiler: why the compiler or the driver refuses a kernel, in one line; `None` if
+    neither does."""
     from numba.cuda.cudadrv.error import CudaSupportError
     fn, _, (_, block, *_) = kernel_parts(launch)
     if signature: several = [kinds for kinds, _ in declared(signature)]
@@ -195,9 +195,9 @@ def _refused(launch, args, signature):
     try:
         libraries = [library_of(launch.dispatcher, kinds, (9, 0)) for kinds in several]
     except CudaSupportError:
-        return  # it asks for a driver, and there is none
+        return  # it needs a driver, and there is none
     except Exception as e:
-        # of the compiler's long message, the first line that says something; of a call, with the types it was
+        # from the compiler's long message, the first informative line; for a call, with the types it was
         # given
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(e))
         lines = [line.strip() for line in text.splitlines() if line.strip() and "pipeline (step:" not in line]
@@ -206,8 +206,8 @@ def _refused(launch, args, signature):
         what = " ".join(lines[:told]) or type(e).__name__
         line = f", in {line_text(fn.__code__, int(where[0]))}" if where else ""
         return f"the compiler refuses {fn.__name__}: {what}{line}"
-    # the driver refuses a block whose threads need more registers than there are
-    if prod(block) <= 256: return  # each may have all of the 255 registers that a thread can have
+    # the driver refuses a block that needs more registers than there are
+    if prod(block) <= 256: return  # each thread can use the maximum of 255 registers
     for library in libraries:
         if found := misfit(prod(block), registers_of(library.get_cubin(cc=full_capability((9, 0))).code)):
             return f"{fn.__name__} can't be launched: {found}"
@@ -217,11 +217,11 @@ def simulate(
     *args,       # arrays (numpy or device) and numbers
     timeout=60,  # seconds
 ):
-    "Launch in a child; returns the arrays as the kernel left them. `SimulatorError` at a mistake."
+    "Launch in a child; returns the arrays as the kernel left them. Raises `SimulatorError` at a mistake."
     return in_child(_launch, *check_launch(launch, args), simulator=True, timeout=timeout, keep=True)
 
-PROMISE = ("That's for this launch alone, and the result wasn't checked: for a product, "
-           "assert_matmul_correct(a, b, c) does that.")
+PROMISE = ("This covers only this launch, and the result wasn't checked: for a product, "
+           "use assert_matmul_correct(a, b, c).")
 
 
 def diagnose(
@@ -229,8 +229,8 @@ def diagnose(
     *args,       # arrays (numpy or device) and numbers
     timeout=60,  # seconds
 ):
-    """Launch in a child with the strict simulator and say what is wrong with the kernel, as text. If
-    nothing is, a second child compiles it, for arguments of these types. What the kernel prints is shown."""
+    """Launch in a child with the strict simulator and report what is wrong with the kernel, as text. If
+    nothing is, a second child compiles it for these argument types. The kernel's printed output is shown."""
     launch, given = check_launch(launch, args)
     in_simulator = dict(simulator=True, timeout=timeout, keep=True)
     try:
@@ -239,10 +239,10 @@ def diagnose(
         return Message(e)
     remarks = [PROMISE, *(f"By the way: {remark}." for remark in remarks)]
     if not has_compiler():
-        return Message("\n".join(["No mistake found. It was not compiled: numba-cuda is not installed.",
+        return Message("\n".join(["No mistake found. It wasn't compiled: numba-cuda is not installed.",
                                   *remarks]))
     fn, options, _ = kernel_parts(launch)
-    # the compiler needs the arguments' types, and empty arrays have them
+    # the compiler only needs the argument types, so empty arrays will do
     args = [np.empty((0,) * arg.ndim, arg.dtype) if getattr(arg, "ndim", 0) else arg
             for arg in all_arguments(fn, args)]
     refused = in_child(_refused, launch, args, options.get("signature"), simulator=False, timeout=timeout,
@@ -260,7 +260,7 @@ class NotedLaunch:
     block: tuple
     dynamic_bytes: int  # of shared memory
     signature: str      # types of the arguments
-    args: tuple  # empty unless they were asked for
+    args: tuple  # empty unless requested
 
     def __repr__(self):
         return (f"{self.kernel.py_func.__name__}[{self.grid}, {self.block}] with "
@@ -269,7 +269,7 @@ class NotedLaunch:
     def configured(self): return self.kernel[self.grid, self.block, 0, self.dynamic_bytes]
 
 def _type_text(arg):
-    "The type of a kernel's argument, as Numba writes it in a signature."
+    "The type of a kernel's argument, in Numba's signature notation."
     if isinstance(arg, GlobalArray):
         axes = [":"] * arg.ndim
         if arg.data.flags.c_contiguous: axes[-1] = "::1"
@@ -285,7 +285,7 @@ def _type_text(arg):
 def _note_launches(fn, shape, dtype, with_args):
     "In a child: call `fn(a, b)`, and return the launches it makes, without running them."
     (m, n, k), kind = shape, rounded(np.zeros(1), dtype).dtype
-    # the kernel may depend on the shape and on the types, but not on the numbers
+    # the kernel may depend on shape and types, but not on the numbers
     a, b = (rounded(np.random.randn(*size), dtype) if with_args else np.zeros(size, kind)
             for size in ((m, k), (k, n)))
     noted, call = [], StrictKernel.__call__
@@ -295,7 +295,7 @@ def _note_launches(fn, shape, dtype, with_args):
         types = ", ".join(_type_text(argument(arg, [])) for arg in args)
         noted.append(NotedLaunch(StrictKernel(launch.fn, launch.options), launch.grid_dim, launch.block_dim,
                                  launch.dynshared_size, f"void({types})", args if with_args else ()))
-    # the host function runs as it is, and only its launches do nothing
+    # the host function runs unchanged, except that its launches do nothing
     StrictKernel.__call__ = note
     try: fn(cuda.to_device(a), cuda.to_device(b))
     finally: StrictKernel.__call__ = call
@@ -307,10 +307,10 @@ def _name_of(fn): return getattr(fn, "func", fn).__name__
 def launch_of(
     fn,     # host function (a, b)
     shape,  # m, n, k
-    with_args: bool = False,  # are its arguments wanted, too? Large matrices take seconds to travel
+    with_args: bool = False,  # include its arguments? Large matrices take seconds to transfer
 ) -> NotedLaunch:
-    """The kernel that a host function launches for matrices of this shape; of several, the one that has its
-    name."""
+    """The kernel a host function launches for matrices of this shape; if it launches several, the one named
+    after it."""
     kernel = kernel_parts(fn)
     if kernel or not callable(fn):
         given = f"the kernel {kernel[0].__name__}" if kernel else repr(fn)
@@ -318,12 +318,12 @@ def launch_of(
     try:
         inspect.signature(fn).bind("a", "b")
     except TypeError:
-        raise TypeError(f"{_name_of(fn)}{inspect.signature(fn)} is no host function, which takes two "
+        raise TypeError(f"{_name_of(fn)}{inspect.signature(fn)} isn't a host function, which takes two "
                         "matrices (a, b): if it is a kernel, decorate it with @cuda.jit") from None
     if np.shape(shape) != (3,) or not all(isinstance(x, Integral) and x >= 0 for x in shape):
         raise ValueError(f"expected a shape (m, n, k), three whole numbers, got {shape!r}")
     noted = in_child(_note_launches, fn, tuple(shape), dtype_of(fn), with_args, simulator=True, keep=True)
-    # of several, the one that has the host function's name
+    # if several, the one with the host function's name
     own = [launch for launch in noted if launch.kernel.py_func.__name__ == f"{_name_of(fn)}_kernel"]
     if len(own) == 1: return own[0]
     if len(noted) != 1:

@@ -1,4 +1,4 @@
-"""The functions of NVIDIA's libdevice, which kernels use as `numba.cuda.libdevice`, computed in Python."""
+"""The functions of NVIDIA's libdevice, available to kernels as `numba.cuda.libdevice`, computed in Python."""
 import ctypes
 import ctypes.util
 import math
@@ -14,13 +14,13 @@ from .types import INTEGERS
 from numba.cuda import libdevice, libdevicefuncs
 
 
-# Some functions round in a direction: to nearest, towards zero, down or up. An exact fraction decides
-# which of the neighbouring floats that is.
+# Some functions round in a given direction: to nearest, toward zero, down or up. An exact fraction decides
+# which adjacent float that is.
 
 def in_direction(
     exact,  # a `Fraction`
     kind,   # numpy's float32 or float64
-    how,    # rn: to nearest, ties to even; rz: towards 0; rd, ru: down, up
+    how,    # rn: to nearest, ties to even; rz: toward 0; rd, ru: down, up
 ):
     "An exact number, rounded once."
     try:
@@ -37,8 +37,8 @@ def in_direction(
     return kind(above if how == "ru" or how == "rz" and exact < 0 else below)
 
 def _exactly(compute, plain):
-    """An operation on floats that is rounded once, in a direction: `compute` on fractions; `plain` on floats
-    where one is infinite or NaN, or the result 0."""
+    """A floating-point operation rounded once, in a direction: `compute` works on fractions; `plain` on
+    floats, where one is infinite or NaN, or the result is 0."""
     def run(*values, how="rn"):
         kind = type(values[0])
         with np.errstate(all="ignore"): rough = plain(*values)
@@ -49,8 +49,8 @@ def _exactly(compute, plain):
     return run
 
 def _root(x):
-    """A square root to 100 bits more than a float has. An inexact one gets a last bit, so that it rounds
-    right."""
+    """A square root to 100 bits more than a float has. An inexact one gets a sticky bit, so that it rounds
+    correctly."""
     if x <= 0: return Fraction(0)
     scaled = x * 4**700
     root = math.isqrt(scaled.numerator // scaled.denominator)
@@ -64,14 +64,14 @@ DIRECTED = dict(add=_exactly(operator.add, operator.add), sub=_exactly(operator.
                 rsqrt=_exactly(lambda a: 1 / _root(a), lambda a: np.divide(type(a)(1), np.sqrt(a))))
 
 
-# Most of the others exist in numpy or in Python's `math`. `sqrt` of float64 and `sqrtf` of float32 are one
-# entry. Bessel functions come from the C library. Integers are simple arithmetic; numbers without a sign
-# arrive as ones with a sign, since Numba declares them so.
+# Most others exist in numpy or in Python's `math`. `sqrt` for float64 and `sqrtf` for float32 are one entry.
+# Bessel functions come from the C library. Integers are simple arithmetic; unsigned numbers arrive as signed
+# ones, since Numba declares them that way.
 
 def _of_floats(function):
-    "A function of Python's floats, for numpy's: NaN outside of its domain."
+    "A function of Python floats, adapted to numpy's: NaN outside its domain."
     def run(*values):
-        # the result has the type of the argument that is a float
+        # the result has the type of the float argument
         kind = type(values[0]) if isinstance(values[0], np.floating) else type(values[-1])
         try:
             result = function(*(float(v) if isinstance(v, np.floating) else v for v in values))
@@ -85,20 +85,20 @@ def _of_floats(function):
 
 @cache
 def _of_c(name, *kinds):
-    "A function of the C library. Python has no Bessel functions."
+    "A function of the C library, for the Bessel functions that Python lacks."
     function = getattr(ctypes.CDLL(ctypes.util.find_library("m") or "msvcrt"), name)
     function.argtypes, function.restype = kinds, ctypes.c_double
     return function
 
 def _away(x):
-    "Rounded to an integer, ties away from 0."
+    "Round to an integer, ties away from 0."
     whole = math.trunc(x) if math.isfinite(x) else x
     return whole + math.copysign(abs(x - whole) >= 0.5, x) if math.isfinite(x) else x
 
 def _clipped(x, bits): return int(max(-2**(bits - 1), min(2**(bits - 1) - 1, x))) if x == x else 0
 
 def _inverse(p):
-    "The inverse of the normal distribution at p, in (0, 1). Newton's step makes it exact to the last bits."
+    "The inverse of the normal distribution at p, in (0, 1). A Newton step makes it accurate to the last bit."
     if p in (0, 1): return math.copysign(math.inf, p - 0.5)
     x = NormalDist().inv_cdf(p)
     slope = math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
@@ -124,11 +124,11 @@ def _ilogb(x):
     return 2**31 - 1 if abs(x) == math.inf else -2**31
 
 def _turns(function):
-    "A function of an angle in half turns, as sinpi is."
+    "A function of an angle in half turns, such as sinpi."
     def run(x):
         if not math.isfinite(x): return math.nan
         x = math.fmod(x, 2)
-        if x * 2 == math.trunc(x * 2):  # at 0, 1/2, 1 and 3/2 it is exact
+        if x * 2 == math.trunc(x * 2):  # exact at 0, 1/2, 1 and 3/2
             quarter = int(x * 2) % 4
             return float((0, 1, 0, -1)[quarter]) if function is math.sin else float((1, 0, -1, 0)[quarter])
         return function(x * math.pi)
@@ -137,7 +137,7 @@ def _turns(function):
 
 SINPI, COSPI = _turns(math.sin), _turns(math.cos)
 
-# Of floats: `sqrt` stands for sqrt of float64 and sqrtf of float32.
+# For floats: `sqrt` stands for sqrt on float64 and sqrtf on float32.
 FLOAT = {x: getattr(np, y) for x, y in dict(
     acos="arccos", acosh="arccosh", asin="arcsin", asinh="arcsinh", atan="arctan", atan2="arctan2",
     atanh="arctanh", cbrt="cbrt", ceil="ceil", copysign="copysign", cos="cos", cosh="cosh", exp="exp",
@@ -173,7 +173,7 @@ FLOAT |= dict(
 
 
 def _unsigned(function, bits):
-    "A function of unsigned numbers, which Numba passes as signed ones."
+    "A function of unsigned integers, which Numba passes as signed ones."
     return lambda *values: function(*(v & (2**bits - 1) for v in values))
 
 def _low24(x): return (x & 0xFFFFFF) - ((x & 0x800000) << 1)
@@ -209,7 +209,7 @@ WHOLE = {
 # Numba's table of signatures says which types each function takes and returns.
 
 def _conversion(given, wanted, how):
-    "A conversion from one type of number to another, rounded in a direction."
+    "A conversion between number types, rounded in a direction."
     unsigned = wanted[0] == "u"
     bits = {"int": 32, "uint": 32, "ll": 64, "ull": 64}
     # to an integer: out of range becomes the nearest one, NaN becomes 0
@@ -229,7 +229,7 @@ def _conversion(given, wanted, how):
     return run
 
 def _body(text):
-    "The function in Python for a name of libdevice."
+    "The Python function for a libdevice name."
     if text in WHOLE: return WHOLE[text]
     if found := re.fullmatch(r"(double|float|int|uint|ll|ull)2(double|float|int|uint|ll|ull)_(r.)", text):
         return _conversion(*found.groups())
@@ -240,7 +240,7 @@ def _body(text):
     return FLOAT.get(text) or FLOAT[text[:-1]]
 
 def _typed(body, results):
-    "A function whose results have the types of Numba's table."
+    "A function whose results have the types in Numba's table."
     def one(value, kind):
         if kind[0] == "f": return getattr(np, kind)(value)
         bits = int(kind[3:])
@@ -250,7 +250,7 @@ def _typed(body, results):
         return one(value, results[0]) if len(results) == 1 else tuple(map(one, value, results))
     return run
 
-FUNCTIONS = {}  # function of `numba.cuda.libdevice` → the types of what it takes, and of what it returns
+FUNCTIONS = {}  # function of `numba.cuda.libdevice` → its argument and result types
 for _name, (_result, _given) in libdevicefuncs.functions.items():
     _name = _name.removeprefix("__nv_")
     _results = [*([] if str(_result) == "none" else [str(_result)]), *(str(x.ty) for x in _given if x.is_ptr)]

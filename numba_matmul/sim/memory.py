@@ -1,7 +1,7 @@
-"""Shared and global memory remember who wrote and who read.
+"""Shared and global memory remember who wrote and read them.
 
 Every element that threads share has notes on who touched it, so a missing barrier is found whichever thread
-runs first. Shared memory also knows what was never written, and where a copy is under way.
+runs first. Shared memory also knows which elements were never written, and where a copy is in flight.
 """
 import sys
 
@@ -13,15 +13,15 @@ from .scheduler import Again, SimulatorError
 from .views import Views, keeps_order, neighbours, numbered, refuse_copy, refuse_negative, sub_array
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, FakeWithinKernelCUDAArray
 
-# Whoever wants to watch, as the microscope does, sets this to a function that is told of every access:
-# (space, operation, array, index, count, frame, byte that a copy came from)
+# An observer, such as the microscope, sets this to a function that is called on every access:
+# (space, operation, array, index, count, frame, source byte of a copy)
 recorder = None
 
 
 class Noted(Views):
-    "An array that threads share, `space` says where."
+    "An array that threads share, in the memory named by `space`."
     def store(self, index, values, frame):
-        "`values` to neighbours in one access."
+        "Store `values` to adjacent elements in one access."
         refuse_negative(index)
         if recorder: recorder(self.space, "store", self, index, len(values), frame)
         access = Access(frame)
@@ -35,15 +35,15 @@ class SharedArray(Noted):
     def __init__(self, name, data, ids, elements, base, unit, promised, declared=None):
         self.name, self.data, self.ids, self.elements = name, data, ids, elements
         self.base, self.unit = base, unit  # element i starts at byte base + ids[i] * unit
-        self.promised = promised  # bytes: the array begins at a multiple of that many
-        self.declared = declared  # of dynamic memory: code, instruction, line, variable
-        self.step = data.itemsize // unit  # how far apart the ids of neighbours are
-        # by index: the only note on an element; a view; the notes on neighbours
+        self.promised = promised  # alignment of the array's start, in bytes
+        self.declared = declared  # for dynamic memory: code, instruction, line, variable
+        self.step = data.itemsize // unit  # distance between the ids of adjacent elements
+        # by index: an element's only note; a view; the notes on adjacent elements
         self.noted, self.parts, self.runs = {}, {}, {}
 
     space, other_types = "shared", True
-    instead = ("dynamic shared memory can be declared by both types, cuda.shared.array(0, …), and is the "
-               "same memory")
+    instead = ("declare dynamic shared memory once per type, with cuda.shared.array(0, …): it is the same "
+               "memory")
     strides = property(lambda self: self.data.strides)
     shape = property(lambda self: self.data.shape)
     size = property(lambda self: self.data.size)
@@ -67,7 +67,7 @@ class SharedArray(Noted):
         return value
 
     def _part(self, index):
-        "A view: the same one for all threads, so that each profits from what others have found settled."
+        "A view, shared by all threads, so that each benefits from what others have settled."
         key = tuple([(i.start, i.stop, i.step) if type(i) is slice else i
                      for i in (index if type(index) is tuple else (index,))])
         return self.viewed((key,), lambda array: array[index], keeps_order(index, self))
@@ -83,8 +83,8 @@ class SharedArray(Noted):
     def __setitem__(self, index, value):
         refuse_negative(index)
         if isinstance(self.ids[index], np.ndarray):
-            raise SimulatorError(f"{self.label(index)} is a whole slice: a thread writes one element at a "
-                                 "time")
+            raise SimulatorError(f"{self.label(index)} is a whole slice, but a thread writes one element at "
+                                 "a time")
         self.note_write(index, Access(sys._getframe(1)), value)
         if recorder: recorder("shared", "store", self, index, 1, sys._getframe(1))
         self.data[index] = value
@@ -102,9 +102,9 @@ class SharedArray(Noted):
         return self.base + int(self.ids[index]) * self.unit
 
     def load(self, index, count, frame):
-        "`count` neighbours in one access."
+        "`count` adjacent elements in one access."
         thread, key = getcurrent(), (index, count)
-        # have all of them been found settled?
+        # are all of them settled?
         if key in self.runs and not recorder:  # each access is recorded
             notes, numbers = self.runs[key]
             for element in notes:
@@ -119,25 +119,25 @@ class SharedArray(Noted):
         return tuple(self.data[i] for i in indices)
 
     def notes(self, index):
-        "The notes on an element: several where arrays of smaller elements lie in the same memory."
+        "The notes on an element: several where arrays of smaller elements share the memory."
         elements = self.elements
-        if self.step == elements.grain:  # the grain only shrinks, so what is kept holds
+        if self.step == elements.grain:  # the grain only shrinks, so cached notes stay valid
             if index not in self.noted: self.noted[index] = elements[int(self.ids[index])]
             return (self.noted[index],)
         number = int(self.ids[index])
         return [elements[part] for part in range(number, number + self.step, elements.grain)]
 
     def _refuse_unwritten(self, element, index, what, kind, **data):
-        "Refuse to read an element that nothing has written, or into which a copy is under way."
+        "Refuse to read an element that was never written, or that a copy is still writing."
         copying, text = element.copying is not None, "before it was written"
         if copying:
-            text = f"while an asynchronous copy into it, started by {element.copying}, is under way"
+            text = f"while an asynchronous copy into it, started by {element.copying}, is in flight"
             if what == "read": text += ": wait for the copy, then pass a barrier"
         if kind == "uninitialized": data["copying"] = copying
         raise SimulatorError(f"{self.label(index)} is {what} {text}", kind, array=self.name, **data)
 
     def note_read(self, index, access):
-        "Check a read by the running thread against what is known of the element, and note it."
+        "Check a read by the running thread against what is known about the element, and note it."
         for element in self.notes(index):
             if element.copying is not None or element.write is None:
                 self._refuse_unwritten(element, index, "read", "uninitialized", by="thread")
@@ -145,11 +145,11 @@ class SharedArray(Noted):
             if element.owner: self._check_owner(element, index)
 
     def note_write(self, index, access, value=None):
-        "Check a write by the running thread against what is known of the element, and note it."
+        "Check a write by the running thread against what is known about the element, and note it."
         for element in self.notes(index):
             if element.copying is not None:
                 raise SimulatorError(f"{self.label(index)} is written while an asynchronous copy into it is "
-                                     "under way", "race", array=self.name, accesses=("copy", "write"))
+                                     "in flight", "race", array=self.name, accesses=("copy", "write"))
             element.note_write(access, self, index, value)
             if self.declared: self._keep_owner(element, access, value)
 
@@ -159,14 +159,13 @@ class SharedArray(Noted):
         self.note_write(index, access)
         return self.notes(index)[0]
 
-    # All dynamic arrays of a block (`cuda.shared.array(0, …)`) are one piece of memory. Two of them on
-    # purpose are two views, of floats and of their bits, say. But if one overwrites what nobody has read yet
-    # through the other, and the other is read afterwards, the kernel took them for two arrays, and is told
-    # so.
+    # All dynamic arrays of a block (`cuda.shared.array(0, …)`) are one piece of memory. Two of them may be
+    # two intentional views, say of floats and of their bits. But if one overwrites what nobody has yet read
+    # through the other, and the other is read afterward, the kernel mistook them for two arrays, and gets
+    # an error.
 
     def _keep_owner(self, element, access, value):
-        """Remember through which array an element was written, and what is lost with that. Zeros count as
-        nothing."""
+        "Remember through which array an element was written, and what that overwrote. Zeros don't count."
         owner, unread = element.owner or (None, False)
         if unread and owner != self.declared: element.lost = owner, access
         elif element.lost and element.lost[0] == self.declared: element.lost = None
@@ -176,15 +175,15 @@ class SharedArray(Noted):
         element.owner = element.owner[0], False
         if element.lost and element.lost[0] == self.declared:
             raise SimulatorError(
-                f"{self.label(index)} was written through {self.declared[-1]}, and overwritten through "
-                f"{element.owner[0][-1]} before anybody had read it, at {element.lost[1].place[1]}: all "
-                "arrays of cuda.shared.array(0, …) begin at the same byte; make one, and take slices of it: "
+                f"{self.label(index)} was written through {self.declared[-1]}, then overwritten through "
+                f"{element.owner[0][-1]} before anyone read it, at {element.lost[1].place[1]}: all "
+                "arrays from cuda.shared.array(0, …) start at the same byte; make one and slice it: "
                 "both[:n], both[n:]")
 
-    # Asynchronous copies and the units that no thread runs
+    # Asynchronous copies and hardware units that run without threads
 
     def free_for_copy(self, at, number):
-        "The note on an element, to which no copy is under way."
+        "The note on an element, which no copy may still be writing."
         element = self.elements[number]
         if element.copying is not None:
             raise SimulatorError(f"{self.label(at)} is the target of two asynchronous copies at once",
@@ -193,7 +192,7 @@ class SharedArray(Noted):
         return element
 
     def fly(self, places, who):
-        "A copy of a whole tile begins."
+        "The copy of a whole tile starts."
         for at, number in zip(places, self.ids[places].tolist()):
             self.free_for_copy(at, number).copying = who
 
@@ -206,8 +205,8 @@ class SharedArray(Noted):
             element.write, element.reads = landed, ()
 
     def fetch(self, places, what, kind="uninitialized", **data):
-        """What a tensor core or the TMA reads, for which no thread's access stands. `what` it does is told,
-        with a kind and data, where there is nothing to read yet."""
+        """Reads by a tensor core or the TMA, where no thread's access stands for them. `what` names the
+        operation in the message, with its kind and data, if there is nothing to read yet."""
         for at, number in zip(places.flat, self.ids[places.ravel()].tolist()):
             element = self.elements[number]
             if element.copying is not None or element.write is None:
@@ -216,20 +215,20 @@ class SharedArray(Noted):
 
 
 class Watch:
-    "Of an array that a kernel is given: are accesses to its elements noted, and how many were stored?"
+    "For an array argument: are accesses to its elements noted, and how many were stored?"
     def __init__(self, on): self.on, self.stores = on, 0
 
 
 class GlobalArray(Noted, FakeWithinKernelCUDAArray):
-    """A device array as a kernel sees it, or a view of one. Its elements are known by their address, so two
-    names of one array are one array. One whose `watch` is off is only read, and needs no notes."""
+    """A device array as a kernel sees it, or a view of one. Elements are identified by address, so two names
+    for one array are one array. An array whose `watch` is off is only read, and needs no notes."""
     space, other_types, instead = "global", True, "pass x.view(…) as an argument of its own"
-    promised = 16  # bytes; its address is known
+    promised = 16  # bytes; the address is known
 
     def __init__(self, item, name, first_byte=None, watch=None):
         super().__init__(item)
         data = whole = item._ary
-        # the whole array begins where a GPU's memory is aligned
+        # the whole array starts at an aligned address, as on a GPU
         while isinstance(whole.base, np.ndarray): whole = whole.base
         start = whole.ctypes.data if first_byte is None else first_byte
         self.__dict__.update(name=name, first_byte=start, base=data.ctypes.data - start, strides=data.strides,
@@ -240,8 +239,8 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
     dtype = property(lambda self: self.data.dtype)
 
     def begin(self, noted):
-        "A launch begins: are accesses to the elements noted?"
-        self.watch.on, self.watch.stores = noted, 0  # one that starts over counts anew
+        "A launch starts: are accesses to the elements noted?"
+        self.watch.on, self.watch.stores = noted, 0  # a launch that starts over counts again
         self.noted.clear()
 
     def _of(self, data):
@@ -253,7 +252,7 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
         return part
 
     def __getitem__(self, index):
-        # the ways that need no look at the notes come first
+        # the paths that needn't check notes come first
         if self.watch.on:
             try:
                 settled = self.noted[index].settled
@@ -268,9 +267,9 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
                 i, j = index
                 if i >= 0 <= j: return self.data[index]
             except (TypeError, ValueError):
-                pass  # there is a slice in it; fewer than two
+                pass  # it contains a slice; fewer than two
         refuse_negative(index)
-        value = self.data[index]  # numpy finds an index past the end
+        value = self.data[index]  # numpy catches an out-of-range index
         if isinstance(value, np.ndarray):
             return self.viewed(index, lambda data: value, keeps_order(index, self))
         if self.watch.on:
@@ -291,12 +290,12 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
         data[index] = value
 
     def byte(self, index):
-        "How far from the start of the whole array an element starts."
+        "An element's byte offset from the start of the whole array."
         if type(index) is not tuple: return self.base + int(index) * self.strides[0]
         return self.base + sum([int(i) * stride for i, stride in zip(index, self.strides)])
 
     def load(self, index, count, frame):
-        "`count` neighbours in one access."
+        "`count` adjacent elements in one access."
         refuse_negative(index)
         if recorder: recorder("global", "load", self, index, count, frame)
         indices = neighbours(self, index, count)
@@ -304,7 +303,7 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
         return tuple(self.data[i] for i in indices)
 
     def store_relaxed(self, index, value, frame):
-        "Write an element that others may read at the same time: they see all of it or nothing."
+        "Write an element that others may read at the same time: they see either the old value or the new."
         refuse_negative(index)
         self.note_write(index, Access(frame, atomic=True)).carry(reads=False, writes=True)
         self.data[index] = value
@@ -318,9 +317,9 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
         for i in indices: self.note(i).note_read(access, self, i)
 
     def note_write(self, index, access, value=None):
-        "Check a write by the running thread against what is known of the element, and note it."
+        "Check a write by the running thread against what is known about the element, and note it."
         if recorder: return Element()
-        # the launch took this array for one that is only read
+        # the launch assumed that this array is only read
         if not self.watch.on: raise Again(self.name)
         self.watch.stores += 1
         element = self.note(index)

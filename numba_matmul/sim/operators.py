@@ -1,4 +1,4 @@
-"""An operator of a kernel becomes one of Python that gives what the compiler's would."""
+"""A kernel's operators become Python operators with the compiler's results."""
 import ast
 import inspect
 import operator
@@ -13,24 +13,24 @@ from .types import (COMPLEX, FLOATS, INTEGERS, common, is_integer, is_number, is
                     operated, type_of)
 
 
-# A kernel's syntax tree becomes another one. Integers of known type are plain integers of Python there,
+# A kernel's syntax tree is rewritten. In the new one, integers of known type are plain Python integers,
 # which are fast, and a result that may have left its type is wrapped: `(a - b) & 0xFFFFFFFFFFFFFFFF`.
-# Whether it may is known from *bounds*: an index of a thread lies between 0 and 1023, so a sum of two
-# indices cannot overflow, and nothing has to be wrapped. Most operators stay as they are.
+# Whether it may is known from *bounds*: a thread index lies between 0 and 1023, so a sum of two indices
+# can't overflow, and nothing needs wrapping. Most operators stay as they are.
 #
-# A `Value` is an expression of the new tree, and what is known of it before the kernel runs.
+# A `Value` is an expression in the new tree, and what is known about it before the kernel runs.
 
 UNKNOWN = object()
 
 @dataclass(slots=True)
 class Value:
-    "An expression, and what is known of its value before the kernel runs."
+    "An expression, and what is known about its value before the kernel runs."
     node: ast.expr
     type: object = None      # see `type_of`; None: unknown before the kernel runs
-    bounds: tuple = None     # of an integer
+    bounds: tuple = None     # for an integer
     known: object = UNKNOWN  # the value itself
-    literal: bool = False    # does the compiler take it for the shape of an array?
-    sure: bool = True        # of a variable: has it a value, whichever way was taken?
+    literal: bool = False    # does the compiler accept it as an array's shape?
+    sure: bool = True        # for a variable: does it have a value on every path?
 
     def __post_init__(self):
         if self.bounds is None and is_integer(self.type):
@@ -43,46 +43,45 @@ def call(helper, *args):
 def binary(left, operator, right): return ast.BinOp(left, operator, right)
 def assign(target, node): return ast.Assign([ast.Name(target, ast.Store())], node)
 def subscript(array, index, near, context=None):
-    "`array[index]`, at the line of the node `near`."
+    "`array[index]`, on the line of the node `near`."
     return ast.copy_location(ast.Subscript(array, index, context or ast.Load()), near)
 
 
-SMALL_STEP = 2**34  # an int64 variable that counts up is wrapped only if it may be so far past its end
-# a Python integer does not tell that it is one
+SMALL_STEP = 2**34  # an int64 variable that counts up is wrapped only if it may be this far past its range
+# nothing marks a Python integer as one
 NARROW = "int8", "int16", "uint8", "uint16", "uint32", "uint64"
 
 def fits(value, kind, slack=0):
-    "Does an integer keep its value in this type?"
+    "Does an integer fit this type?"
     low, high = INTEGERS[kind]
     return low - slack <= value.bounds[0] and value.bounds[1] <= high + slack
 
 def wrapped(node, kind):
-    "The node of an integer cut to the bits of this type, as on overflow."
+    "The node of an integer truncated to this type, as on overflow."
     low, high = INTEGERS[kind]
     if low == 0: return binary(node, ast.BitAnd(), constant(high))
     last = binary(binary(node, ast.Add(), constant(-low)), ast.BitAnd(), constant(high - low))
     return binary(last, ast.Sub(), constant(-low))
 
 def within(value, kind):
-    "An integer's value, wrapped if it may be out of this type."
+    "An integer's value, wrapped if it may be outside this type."
     return value if fits(value, kind) else Value(wrapped(value.node, kind), kind)
 
 def fitted(value, slack=0):
-    "The node of a value. An integer that may have grown out of its type is wrapped."
+    "The node of a value. An integer that may have outgrown its type is wrapped."
     grown = value.type in INTEGERS and not fits(value, value.type, slack)
     return wrapped(value.node, value.type) if grown else value.node
 
 def boxed(value):
-    """The node of a value whose type can be seen when the kernel runs, as that of elements of arrays and
-    tuples."""
+    "The node of a value whose type is visible when the kernel runs, as elements of arrays and tuples are."
     return call(f"{value.type}", fitted(value)) if value.type in NARROW else fitted(value)
 
 def unboxed(node, kind):
-    "The value of a boxed node: integers of known type become Python's."
+    "The value of a boxed node: integers of known type become Python integers."
     return Value(call("int", node) if kind in INTEGERS else node, kind)
 
 def converted(value, kind):
-    "The node of a value in another type, as the compiler converts it."
+    "The node of a value converted to another type, as the compiler does it."
     if value.type == kind: return fitted(value)
     if kind in COMPLEX: return call(kind, fitted(value))
     if value.type in COMPLEX and kind == "bool": return call("bool", value.node)
@@ -94,9 +93,9 @@ def converted(value, kind):
     return node if fits(value, kind) else wrapped(node, kind)
 
 
-# Constants of the new code that are floats become numpy's `float64`: Python's own would take the type of a
-# `float32` that they meet. Where a type is not known before the kernel runs, `apply_operator` looks at the
-# operands when they are there.
+# Float constants in the new code become numpy's `float64`: Python's would take on the type of a `float32`
+# they meet. Where a type is unknown before the kernel runs, `apply_operator` checks the operands at run
+# time.
 
 NATIVE = {"Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div": operator.truediv,
           "FloorDiv": operator.floordiv, "Mod": operator.mod, "Pow": operator.pow, "LShift": operator.lshift,
@@ -106,7 +105,7 @@ NATIVE = {"Add": operator.add, "Sub": operator.sub, "Mult": operator.mul, "Div":
           "GtE": operator.ge}
 
 def function(name, parameters, body, namespace, code=None):
-    "A Python function from a syntax tree, at the lines of the function with this `code`."
+    "A Python function from a syntax tree, with the line numbers of the function with this `code`."
     arguments = ast.arguments([], [ast.arg(x) for x in parameters], None, [], [], None, [])
     tree = ast.FunctionDef(name, arguments, body, [])
     tree.type_params, tree.lineno, tree.col_offset = [], code.co_firstlineno if code else 1, 0
@@ -119,19 +118,19 @@ def function(name, parameters, body, namespace, code=None):
     return FunctionType(made, namespace, name)
 
 def _float64(constants):
-    "A code's constants, with floats as numpy's: Python's would become float32 where they meet one."
+    "A code's constants, with floats as numpy floats: Python's would become float32 when they meet one."
     return tuple(_float64(x) if type(x) is tuple else
                  np.float64(x) if type(x) is float else x for x in constants)
 
 @cache
 def _operation_for(operator, kinds):
-    "A function for an operator and the types of its boxed operands."
+    "A function for an operator and its boxed operands' types."
     operands = [Value(call("unboxed", name(x)), kind) for x, kind in zip("ab", kinds)]
     result = operation(operator, *operands)
     return function("operation", "ab"[:len(kinds)], [ast.Return(boxed(result))], HELPERS)
 
 def apply_operator(operator, *values):
-    "An operator on boxed values, whose types are known only when the kernel runs."
+    "An operator on boxed values, with types known only when the kernel runs."
     kinds = tuple(map(type_of, values))
     return (_operation_for(operator, kinds) if all(map(is_number, kinds)) else NATIVE[operator])(*values)
 
@@ -143,29 +142,29 @@ def _conversion_for(given, kind):
 def _converted(value, kind):
     "A boxed value as one of known type."
     given = type_of(value)
-    if not is_scalar(given): raise TypeError(f"a number is needed, not {type(value).__name__}")
+    if not is_scalar(given): raise TypeError(f"expected a number, got {type(value).__name__}")
     return _conversion_for(given, kind)(value)
 
 def _truncated(number, kind):
     "A float as an integer."
     low, high = INTEGERS[kind]
     if low - 1 < number < high + 1: return int(number)
-    raise SimulatorError(f"{number} does not fit into {kind}, and what a GPU makes of it is undefined")
+    raise SimulatorError(f"{number} doesn't fit in {kind}, and the result on a GPU is undefined")
 
 def _shift(count):
-    "The number of bits of a shift. Refuses what a GPU leaves undefined."
+    "The shift count of a shift. Refuses undefined shifts."
     if 0 <= count < 64: return count
-    raise SimulatorError(f"a shift by {count} bits, and what a GPU makes of it is undefined")
+    raise SimulatorError(f"a shift by {count} bits, and the result on a GPU is undefined")
 
 
 def _power(base, exponent):
-    "A power of integers. The compiler computes it in float64, and drops the fraction."
+    "A power of integers. The compiler computes it in float64 and drops the fraction."
     try:
         result = int(float(base) ** float(exponent))
     except ArithmeticError:
         result = 2**53
     if abs(result) < 2**53: return result
-    raise SimulatorError(f"{base} ** {exponent}: the compiler computes it in float64, where it is not exact; "
+    raise SimulatorError(f"{base} ** {exponent}: the compiler computes it in float64, where it isn't exact; "
                          "multiply")
 
 class RecordAt(NamedTuple):
@@ -182,13 +181,13 @@ def _copied(array, index, record):
             to[here if len(here) > 1 else here[0]] = given[there if len(there) > 1 else there[0]]
 
 def plain_tuple(value):
-    "A tuple with its integers of 32 and 64 bits as Python's."
+    "A tuple with its 32-bit and 64-bit integers as Python integers."
     items = [plain_tuple(x) if isinstance(x, tuple) else
              int(x) if isinstance(x, (np.int32, np.int64)) else x for x in value]
     return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 def unboxed_value(value):
-    "A number as typed code has it: integers and truth values are Python's."
+    "A number as typed code represents it: integers and booleans are Python's."
     if isinstance(value, tuple): return plain_tuple(value)
     if isinstance(value, np.bool_): return bool(value)
     return int(value) if isinstance(value, np.integer) else value
@@ -204,7 +203,7 @@ HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_p
 HELPERS = {f"<{name}>": helper for name, helper in HELPERS.items()}
 
 
-# The operators themselves. What is undefined on a GPU, such as a shift by 64 bits, is refused.
+# The operators themselves. Anything undefined on a GPU, such as a shift by 64 bits, is refused.
 
 GROWS = {"Add": lambda a, b: (a[0] + b[0], a[1] + b[1]), "Sub": lambda a, b: (a[0] - b[1], a[1] - b[0])}
 
@@ -225,7 +224,7 @@ def _bounds(operator, a, b):
         return 0, 2**max(a[1].bit_length(), b[1].bit_length()) - 1
 
 def operation(operator, a, b=None):
-    "The value of an operator, by its name in the syntax tree. Raises `TypeError` if the compiler has none."
+    "The value of an operator, by its name in the syntax tree. Raises `TypeError` if unsupported."
     sign = getattr(ast, operator)()
     if b is None: return _unary(operator, sign, a)
     if operator in ("Eq", "NotEq", "Lt", "LtE", "Gt", "GtE"):
@@ -240,19 +239,19 @@ def operation(operator, a, b=None):
     if not is_integer(kind):
         return Value(binary(_as_float(a, kind, operator), sign, _as_float(b, kind, operator, a)), kind)
     if kind == "bool": return Value(binary(a.node, sign, b.node), kind)
-    # integers: a bool counts as 0 or 1, and what a GPU leaves undefined is refused when the kernel runs
+    # integers: a bool counts as 0 or 1; anything undefined on a GPU is refused when the kernel runs
     a, b = (Value(call("int", x.node), x.type, x.bounds) if x.type == "bool" else x for x in (a, b))
     if operator == "Pow":
         return Value(wrapped(call("power", converted(a, kind), fitted(b)), kind), kind)
     if operator in ("LShift", "RShift") and not (0 <= b.bounds[0] and b.bounds[1] < 64):
         b = Value(call("shift", fitted(b)), "int64", (0, 63))
-    # these look at all bits of their operands, which must be in range before
+    # these use all bits of their operands, which must be in range first
     bounds = _bounds(operator, a.bounds, b.bounds)
     if operator in ("FloorDiv", "Mod", "RShift") or operator.startswith("Bit") and bounds is None:
         a, b = within(a, kind), within(b, kind)
         bounds = _bounds(operator, a.bounds, b.bounds)
     result = Value(binary(a.node, sign, b.node), kind, bounds)
-    # these may grow: they are wrapped where it matters
+    # these may grow: they're wrapped where it matters
     exact = kind == "int64" and operator in ("Add", "Sub")
     return result if exact else within(result, kind)
 
@@ -267,7 +266,7 @@ def _unary(operator, sign, a):
     kind, (low, high) = "uint64" if is_unsigned(a.type) else "int64", a.bounds
     node = call("int", a.node) if a.type == "bool" else a.node
     bounds = {"UAdd": (low, high), "USub": (-high, -low), "Invert": (~high, ~low)}[operator]
-    # a sign is changed in the number's own type
+    # negation happens in the number's own type
     if operator != "UAdd" and a.type != "bool":  # in its own type, before it becomes one of 64 bits
         result = Value(ast.UnaryOp(sign, node), a.type, bounds)
         return replace(result if a.type == "int64" else within(result, a.type), type=kind)
@@ -275,18 +274,18 @@ def _unary(operator, sign, a):
     return result if kind == "int64" else within(result, kind)
 
 def _as_float(value, kind, operator, other=None):
-    "The node of an operand of an operator whose result is a float of this type."
+    "The node of an operand, for a float result of this type."
     if operator == "Pow" and other is not None and is_integer(value.type) and not is_integer(other.type):
-        return fitted(value)  # a float to the power of an integer
+        return fitted(value)  # a float raised to an integer
     if is_integer(value.type) or kind == "float32" and value.type == "float16":
         return converted(value, kind)
     return value.node  # numpy widens floats as the compiler does
 
 def compared(value, other):
-    "The node of a value that is compared with another one: as a float where the compiler compares floats."
+    "The node of a value that is compared with another one: as a float if the compiler compares floats."
     kind = common(value.type, other.type)
     if is_integer(kind) or not is_integer(value.type): return fitted(value, SMALL_STEP)
-    exact = 2**24 if "float32" in (value.type, other.type) else 2**53  # up to here integers are floats
+    exact = 2**24 if "float32" in (value.type, other.type) else 2**53  # integers up to here are exact
     small = [is_integer(x.type) and max(map(abs, x.bounds)) < exact for x in (value, other)]
     if small[0] and other.type != "float16" or is_integer(other.type) and small[1]:
         return fitted(value)

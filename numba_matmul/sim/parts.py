@@ -11,9 +11,9 @@ from .types import (COMPLEX, INTEGERS, Array, Known, Record, Tuple, is_integer, 
                     of_dtype)
 from numba import cuda
 
-SIZES = 0, 2**48 - 1  # of arrays
+SIZES = 0, 2**48 - 1  # array sizes
 
-# What an array has in a kernel: to look at, and to call
+# What an array offers in a kernel: attributes, and methods
 WITHOUT_CALL = ("T",
                 "ctypes", "dtype", "flat", "itemsize", "nbytes", "ndim", "real", "shape", "size", "strides")
 OF_ARRAYS = ("all",
@@ -27,7 +27,7 @@ class Composites(Expressions):
     # Tuples
 
     def spread(self, nodes):
-        "The items of a tuple or a call. A `*x` stands for its own items if their number is known."
+        "The items of a tuple or a call. `*x` expands to its items if their number is known."
         out = []
         for node in nodes:
             inner = self.expr(node.value) if isinstance(node, ast.Starred) else None
@@ -49,11 +49,11 @@ class Composites(Expressions):
         base = self.expr(node.value)
         kind, at = base.type, getattr(node.slice, "value", 0)
         if isinstance(kind, (Array, Record)) and isinstance(at, str): return self.field(base, at)
-        # of what can't be indexed, and of parts that the compiler doesn't know
+        # things that can't be indexed, and parts the compiler doesn't know
         if isinstance(kind, Known) and not isinstance(kind.value, bytes):
-            self.refuse(f"{ast.unparse(node.value)} has no elements")
+            self.refuse(f"{ast.unparse(node.value)} can't be indexed")
         if isinstance(kind, Array) and at in (..., None):
-            self.refuse(f"{ast.unparse(node)}: the compiler has no such part of an array; write x[:]")
+            self.refuse(f"{ast.unparse(node)}: the compiler doesn't support this kind of index; write x[:]")
         index = self.index(node.slice, kind)
         taken = ast.Subscript(base.node, index.node, node.ctx)
         if isinstance(kind, Tuple):
@@ -62,16 +62,16 @@ class Composites(Expressions):
                 value.bounds = SIZES
             return value
         if isinstance(kind, Array): return self.element(kind, index, taken)
-        if is_number(kind): self.refuse(f"a {kind} has no elements")
+        if is_number(kind): self.refuse(f"a {kind} can't be indexed")
         return Value(taken)
 
     def index(self, node, array=None):
-        """An index or several. Integers in a tuple are not boxed. In an array's index, `...` stands for whole
-        axes."""
+        """One or several indices. Integers in a tuple are not boxed. In an array's index, `...` expands to
+        whole axes."""
         parts = list(node.elts) if isinstance(node, ast.Tuple) else [node]
         dots = [i for i, x in enumerate(parts) if getattr(x, "value", None) is ...]
         if dots and isinstance(array, Array):
-            # None and newaxis take no axis
+            # None and newaxis don't use up an axis
             taken = [x for x in parts
                      if getattr(x, "value", ...) is not None and getattr(x, "attr", "") != "newaxis"]
             parts[dots[0]:dots[0] + 1] = [ast.copy_location(ast.Slice(None, None, None), node)
@@ -84,27 +84,27 @@ class Composites(Expressions):
 
     def checked(self, value):
         if value.type == "bool" or is_scalar(value.type) and not is_integer(value.type):
-            self.refuse(f"an index is a {value.type}, and the compiler takes integers: use // instead of /, "
-                        "or int(…)")
+            self.refuse(f"an index is a {value.type}, but the compiler needs an integer: use // instead of "
+                        "/, or int(…)")
         return value
 
     def item(self, base, index, taken):
-        "The item or the part of a tuple at an index."
+        "The item or slice of a tuple at an index."
         items = base.type.items
-        # a slice with bounds that are written as numbers has a type
+        # a slice with literal bounds has a type
         if isinstance(index.node, ast.Slice):
             bounds = [x and getattr(x, "value", UNKNOWN)
                       for x in (index.node.lower, index.node.upper, index.node.step)]
             return Value(taken, None if UNKNOWN in bounds else Tuple(items[slice(*bounds)]))
-        # an item at a known index has its own type, others must have one in common
+        # an item at a known index has its own type; otherwise all items need a common type
         kind, known = items[0] if len(set(items)) == 1 else None, UNKNOWN
         if isinstance(index.known, int):
             if not -len(items) <= index.known < len(items):
-                self.refuse(f"a tuple of {len(items)} has no item {index.known}")
+                self.refuse(f"index {index.known} is out of range for a tuple of {len(items)}")
             kind = items[index.known]
             if base.literal: known = base.known[index.known]
         elif len(set(items)) > 1 and all(map(is_number, items)):
-            self.refuse("an item of a tuple of several types, by an index that the compiler does not know: "
+            self.refuse("indexing a tuple of mixed types needs an index that the compiler knows: "
                         "write a number")
         value = unboxed(taken, kind) if kind in NARROW else Value(taken, kind)
         if isinstance(index.known, int): value.known, value.literal = known, base.literal
@@ -112,12 +112,12 @@ class Composites(Expressions):
         return value
 
     def element(self, array, index, taken):
-        "The element or the part of an array at an index."
-        # each integer takes an axis away, each slice keeps one
+        "The element or slice of an array at an index."
+        # each integer removes an axis, each slice keeps one
         kinds = index.type.items if isinstance(index.type, Tuple) else (index.type,)
         numbers = sum(k in INTEGERS for k in kinds)
         if numbers == len(kinds) > array.ndim:
-            self.refuse(f"{len(kinds)} indices, for an array of {array.ndim} dimensions")
+            self.refuse(f"{len(kinds)} indices for an array of {array.ndim} dimensions")
         if any(k not in INTEGERS and k != Known(slice) for k in kinds): return Value(taken)
         if numbers != array.ndim:
             return Value(taken, Array(array.dtype, array.ndim - numbers, array.frozen))
@@ -131,8 +131,8 @@ class Composites(Expressions):
         array = base.type if isinstance(base.type, Record) else base.type.dtype
         fields = array.dtype.fields if isinstance(array, Record) else {}
         if text not in fields and fields:
-            self.refuse(f"no field {text!r}: there are {', '.join(fields)}")
-        if text not in fields: self.refuse(f"an array of {array} has no fields")
+            self.refuse(f"no field {text!r}: the fields are {', '.join(fields)}")
+        if text not in fields: self.refuse(f"an array of {array} doesn't have fields")
         # a field may be an array itself
         inner = fields[text][0]
         of, shape = inner.subdtype or (inner, ())
@@ -156,28 +156,28 @@ class Composites(Expressions):
         if isinstance(record, Record) and (record is kind or text in record.dtype.names):
             return self.field(base, text)
         if is_number(kind): return self.of_number(base, text)
-        # a named tuple has its fields, another one `index` alone
+        # a named tuple has its fields, any other tuple only `index`
         if isinstance(kind, Tuple):
             fields = getattr(kind.cls, "_fields", ())
             if text in fields:
                 return replace(self.item(base, Value(None, known=fields.index(text)), taken), literal=False)
             if text != "index" or kind.cls is not tuple:
-                self.refuse(f"a tuple has no {text} in a kernel")
-        if isinstance(base.known, (str, bytes)): self.refuse(f"a text has no {text} in a kernel")
+                self.refuse(f"a tuple doesn't have {text} in a kernel")
+        if isinstance(base.known, (str, bytes)): self.refuse(f"a string doesn't have {text} in a kernel")
         if isinstance(kind, Array): return self.of_array(base, taken, node.value)
         if isinstance(kind, Known): return self.attribute(kind.value, taken)
         return Value(taken)
 
     def of_array(self, base, taken, node):
-        "An attribute of the array that stands at `node`."
+        "An attribute of the array at `node`."
         array, text = base.type, taken.attr
         complex_, record = array.dtype in COMPLEX, isinstance(array.dtype, Record)
         if text not in (*OF_ARRAYS, *WITHOUT_CALL, *["imag"] * complex_) or record and text == "real":
-            self.refuse(f"an array has no {text} in a kernel")
+            self.refuse(f"an array doesn't have {text} in a kernel")
         # views keep the type, sizes are integers
         if text == "T" or text == "real" and not complex_: return Value(taken, array)
         if text == "ndim" and getattr(node, "id", "") in self.code.co_varnames[:self.code.co_argcount]:
-            return self.frozen(taken, array.ndim)  # the compiler decides by it which branch it has
+            return self.frozen(taken, array.ndim)  # the compiler uses it to pick branches
         if text in ("itemsize", "nbytes", "size", "ndim"): return Value(taken, "int64", SIZES)
         if text in ("strides", "shape"): return Value(taken, Tuple(("int64",) * array.ndim))
         if text == "dtype" and is_scalar(array.dtype):
@@ -198,24 +198,24 @@ class Composites(Expressions):
             return Value(ast.Attribute(fitted(base), text, ast.Load()))
         missing = kind == "bool" and text != "item" or kind in COMPLEX and text == "view"
         if missing or text not in ("item", "view", "conjugate"):
-            self.refuse(f"a {kind} has no {text} in a kernel")
+            self.refuse(f"a {kind} doesn't have {text} in a kernel")
         holder = call("truth" if kind == "bool" else kind, fitted(base))
         return Value(ast.Attribute(holder, text, ast.Load()))
 
     def attribute(self, owner, taken):
-        "An attribute of what is known when the kernel is compiled."
+        "An attribute of something known at compile time."
         if owner is cuda: owner = CudaName()
         if isinstance(owner, CudaName): return owner.attribute(self, taken)
         text = taken.attr
         if isinstance(owner, type) and not issubclass(owner, (Enum, np.generic, tuple)):
-            self.refuse(f"{owner.__name__} is a class, and the compiler knows none in a kernel")
+            self.refuse(f"{owner.__name__} is a class, which the compiler doesn't support in a kernel")
         if not isinstance(owner, (ModuleType, type, tuple)): return Value(taken)
         if not hasattr(owner, text):
-            self.refuse(f"{getattr(owner, '__name__', 'this')} has no {text}")
-        # numbers are constants, other objects are known as themselves
+            self.refuse(f"{getattr(owner, '__name__', 'this')} doesn't have {text}")
+        # numbers are constants, other objects stand for themselves
         value = getattr(owner, text)
         if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
             return self.frozen(taken, value)
         if owner is np and not callable(value) and not isinstance(value, ModuleType):
-            self.refuse(f"the compiler has no np.{text} in a kernel")
+            self.refuse(f"the compiler doesn't support np.{text} in a kernel")
         return Value(taken, Known(value), known=value)

@@ -1,13 +1,13 @@
-"""How messages name a line of a kernel and a thread.
+"""How messages name threads and lines of a kernel.
 
-The line that counts is the innermost one that belongs neither to Numba nor to the simulator.
+They name the innermost line that belongs neither to Numba nor to the simulator.
 """
 import dis
 import linecache
 from bisect import bisect_right
 from functools import cache
 
-# modules of the simulator, and of what listens to it
+# modules of the simulator, and those that listen to it
 INSIDE = "numba_matmul.sim.", "numba_matmul.ptx.", "numba_matmul.exercises.recorded"
 
 _lines = {}
@@ -15,18 +15,18 @@ _places = {}
 
 
 def line_text(code, number):
-    "How messages name line `number` of the function with this `code`."
+    "What messages call line `number` of the function with this `code`."
     key = id(code), number
     if key not in _lines:
         text = linecache.getline(code.co_filename, number).strip()
-        # the code is kept, so that no other one gets its id
+        # the code is kept alive so that its id isn't reused
         _lines[key] = code, f"line {number} of {code.co_name}" + (f": {text}" if text else "")
     return _lines[key][1]
 
 def place_of(frame):
-    """Where a kernel's function is: its code and line; as text, with the lines that called it; the column in
-    each of these lines."""
-    # the instructions of all callers tell a place from others, and are found faster than its text
+    """Where a kernel's function is executing: its code and line; as text, with the lines that called it; the
+    column in each of these lines."""
+    # the callers' instructions identify a place, and are found faster than its text
     key, at = [id(frame.f_code), frame.f_lasti], frame
     while at := at.f_back: key += id(at.f_code), at.f_lasti
     if (key := tuple(key)) not in _places:
@@ -40,8 +40,8 @@ def place_of(frame):
     return _places[key]
 
 def last_user_line(traceback):
-    """The line of the kernel, or of a device function it calls, at which `traceback` ends. If that one
-    belongs to this package, also the reader's line that called it."""
+    """The line of the kernel, or of a device function it calls, where `traceback` ends. If that line belongs
+    to this package, also the reader's line that called it."""
     last = own = None
     while traceback:
         module = traceback.tb_frame.f_globals.get("__name__", "")
@@ -55,7 +55,7 @@ def last_user_line(traceback):
 def _starts(code): return [instruction.offset for instruction in dis.get_instructions(code)]
 
 def instruction(frame):
-    "Which instruction of its code a frame runs. (`f_lasti` may also point past its start.)"
+    "The instruction a frame is executing. (`f_lasti` may also point past its start.)"
     starts = _starts(frame.f_code)
     return starts[bisect_right(starts, frame.f_lasti) - 1]
 

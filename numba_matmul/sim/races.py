@@ -1,6 +1,6 @@
-"""Two threads touch one element, one of them writes, and nothing says which comes first.
+"""A race: two threads access one element, one of them writes, and nothing orders the two.
 
-The simulator finds that from notes, whichever thread runs first.
+The simulator finds races from its notes, whichever thread runs first.
 """
 from copy import copy
 
@@ -10,7 +10,7 @@ from .scheduler import SimulatorError, joined
 
 
 class Access:
-    "One access: who, where, at which moment."
+    "One access: which thread, where, and when."
     __slots__ = "thread", "place", "barriers", "time", "atomic"
     def __init__(self, frame, atomic=False):
         self.thread = thread = getcurrent()
@@ -18,18 +18,18 @@ class Access:
         self.barriers, self.time = thread.barriers, thread.time
 
     def races_with(self, new):
-        "Could a GPU run this access and the `new` one in either order?"
+        "Could a GPU execute this access and the `new` one in either order?"
         thread, other = new.thread, self.thread
         if thread is other or (self.barriers < new.barriers and thread.block is other.block):
             return False
         return not (new.atomic and self.atomic or thread.ordered_after(self))
 
     def is_past(self, thread):
-        "Has a barrier put it before everything the threads of `thread`'s block do now?"
+        "Did a barrier order it before everything the threads of `thread`'s block do now?"
         return self.thread.block is thread.block and self.barriers < thread.barriers
 
 def _noted(accesses, new):
-    "`accesses` with `new`, unless the ones already kept reveal every race that it would."
+    "`accesses` plus `new`, unless the existing ones reveal every race that `new` would."
     thread = new.thread
     block, barriers = thread.block, new.barriers
     kept = [a for a in accesses if a.thread is not thread
@@ -43,17 +43,17 @@ def _noted(accesses, new):
 
 
 class Element:
-    "What is known of one element of memory."
+    "What is known about one element of memory."
     __slots__ = "write", "reads", "atomics", "copying", "flag", "settled", "sent", "owner", "lost"
     def __init__(self):
         self.write = self.copying = None
-        self.settled = None  # threads with this `moment` or `near` find nothing new by reading it again
+        self.settled = None  # threads with this `moment` or `near` learn nothing by reading it again
         self.reads = self.atomics = self.sent = ()  # sent: threads whose asynchronous copies read it
-        self.owner = self.lost = None  # of dynamic shared memory, see `SharedArray.keep_owner`
-        self.flag = None  # the clocks that it carries, those for its block, the block
+        self.owner = self.lost = None  # for dynamic shared memory, see `SharedArray.keep_owner`
+        self.flag = None  # the clocks it carries, those for its block, the block
 
     def note_read(self, access, array, index):
-        "Check a read against what is known of `array[index]`, and note it."
+        "Check a read against what is known about `array[index]`, and note it."
         write = self.write
         if write is not None and write.races_with(access):
             _report(array, index, write, "write", access, "read")
@@ -64,7 +64,7 @@ class Element:
         if len(self.reads) > 1 and not self.atomics: self._settle(access.thread)
 
     def _settle(self, thread):
-        "After a read by `thread`: which other readers do the two noted ones stand for?"
+        "After a read by `thread`: which other readers do the two noted ones represent?"
         block, (one, other) = thread.block, (read.thread for read in self.reads[:2])
         if block.grid.masked or self.lost or self.write is not None and not self.write.is_past(thread):
             return
@@ -87,14 +87,14 @@ class Element:
             if not thread.dead:
                 raise SimulatorError(
                     f"{array.label(index)} is written while an asynchronous copy from it, started by "
-                    f"{thread}, is under way: wait for the copy first, and pass a barrier if another thread "
+                    f"{thread}, is in flight: wait for the copy first, and pass a barrier if another thread "
                     "writes",
                     "race", array=array.name, accesses=("copy", "write"))
         if access.atomic: self.atomics = _noted(self.atomics, access)
         self.write = access
 
     def carry(self, reads, writes):
-        "An atomic operation of the running thread: it learns from the flag, and leaves there what it knows."
+        "An atomic operation of the running thread: it learns from the flag and publishes what it knows."
         thread, flag = getcurrent(), self.flag
         known, sent, sent_near, seen, seen_near = thread.knowledge
         if reads and flag:
@@ -102,43 +102,43 @@ class Element:
             near = near if block is thread.block else None
             thread.knowledge = type(thread.knowledge)(known, sent, sent_near, joined(seen, whole),
                                                       joined(seen_near, near))
-            sent, sent_near = joined(sent, whole), joined(sent_near, near)  # it passes on what it found
+            sent, sent_near = joined(sent, whole), joined(sent_near, near)  # it passes on what it found there
         if writes: self.flag = (sent, sent_near, thread.block) if sent or sent_near else None
 
 
 class Elements(dict):
-    "Notes by number of the element, made when they are needed."
+    "Notes by element number, created on demand."
     grain = 0  # numbers that belong to one element
     def __missing__(self, number):
         self[number] = made = Element()
         return made
 
     def divide(self, size):
-        "From now on, elements of that many numbers are told apart, if they were larger."
+        "Refine the granularity to elements of this size, if it was coarser."
         if not self.grain or size < self.grain:
             for number, element in list(self.items()):
-                element.settled = None  # from now on arrays ask for the notes on its parts
+                element.settled = None  # from now on arrays look up the notes on its parts
                 for part in range(0, self.grain, size): self[number + part] = copy(element)
             self.grain = size
 
 
-MOST_RACES = 8  # pairs of lines; then the launch is ended
+MOST_RACES = 8  # pairs of lines; then the launch is stopped
 _DONE = dict(read="read", write="written")
 
 def _report(array, index, before, done, now, doing, same=False):
-    "Two accesses race: keep that for the end of the launch. same: do both write the same value?"
+    "Two accesses race: save that for the end of the launch. same: do both write the same value?"
     thread, other, label = now.thread, before.thread, array.label(index)
     grid, (here, where, _), (there, earlier, _) = thread.block.grid, now.place, before.place
-    # a GPU ends with the same value either way, so that is only a remark
+    # a GPU ends up with the same value either way, so this is only a remark
     if same:
         grid.remarks.setdefault(here, f"several threads write the same value to {label}, at {where}")
         return
-    # one race for each pair of lines is enough
+    # one race per pair of lines is enough
     lines, same_block = frozenset((there, here)), other.block is thread.block
     if lines in grid.races: return
     by, lack = (other, "no barrier") if same_block else (f"{other} of {other.block}", "no flag and fences")
     grid.races[lines] = SimulatorError(
         f"race: {label} was {_DONE[done]} by {by} at {earlier}, and is {_DONE[doing]} by {thread} with "
-        f"{lack} between, in {thread} of {thread.block}, {where}",
+        f"{lack} in between, in {thread} of {thread.block}, {where}",
         "race", array=array.name, accesses=(done, doing), same_block=same_block)
     if len(grid.races) == MOST_RACES: raise SimulatorError("")

@@ -1,7 +1,7 @@
-"""How many registers did the compiler give a kernel, and does a block of its threads fit a multiprocessor?
+"""How many registers did the compiler give a kernel, and does a block fit on a multiprocessor?
 
-The simulator runs a kernel without compiling it, so it can't know its registers. A child with the compiler
-builds what a launch would build, and the number is in the machine code itself.
+The simulator runs a kernel without compiling it, so it can't know its register count. A child with the
+compiler builds what a launch would build, and the machine code itself contains the number.
 """
 import struct
 from types import SimpleNamespace
@@ -12,15 +12,15 @@ from numba import config
 def full_capability(capability): return (*capability, "a" if capability >= (9, 0) else "")
 
 def library_of(
-    kernel,      # a kernel of Numba's own
+    kernel,      # a Numba kernel
     types,       # of its arguments
     capability,  # major and minor number
 ):
-    "In a child in real mode: a kernel compiled to machine code, as a launch would do it."
+    "In a child in real mode: compile a kernel to machine code, as a launch would."
     from numba.cuda import codegen, dispatcher
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: cc or full_capability(capability)
-    # a launch makes PTX only to look for names in it, and LLVM's text has them, too
+    # a launch generates PTX only to look for names in it, and LLVM's IR contains them too
     if not getattr(config, "CUDA_ENABLE_NRT", False):
         codegen.CUDACodeLibrary.get_asm_str = codegen.CUDACodeLibrary.get_llvm_str
     return dispatcher._Kernel(kernel.py_func, types, **kernel.targetoptions)._codelibrary
@@ -28,7 +28,7 @@ def library_of(
 def registers_of(
     cubin,  # bytes, an ELF file with one kernel
 ) -> int:
-    """Registers per thread. The section `.nv.info` has them: EIATTR_REGCOUNT, 8 bytes, the function, the
+    """Registers per thread. They are in the section `.nv.info`: EIATTR_REGCOUNT, 8 bytes, the function, the
     number."""
     start, = struct.unpack_from("<Q", cubin, 0x28)
     size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
@@ -42,13 +42,12 @@ def registers_of(
     return registers
 
 
-# Each quarter of a multiprocessor has 16,384 registers, and gives them to its warps in pieces of 256.
+# Each quarter of a multiprocessor has 16,384 registers, allocated to warps in units of 256.
 
-REGISTERS = 65536  # of a multiprocessor
+REGISTERS = 65536  # per multiprocessor
 
 def warps_that_fit(registers):
-    """For how many warps the registers of a multiprocessor suffice, with this many for each thread, at least
-    one."""
+    "How many warps fit in a multiprocessor's registers, with this many registers per thread; at least one."
     a_warp = -(-registers * 32 // 256) * 256
     return REGISTERS // 4 // a_warp * 4
 
@@ -56,10 +55,10 @@ def misfit(
     threads,    # per block
     registers,  # per thread
 ) -> str:
-    "Why no GPU launches such a block, in words; `None` if one does."
+    "Why a GPU can't launch such a block, as text; `None` if it can."
     def fits(n): return not n or warps_that_fit(n) >= -(-threads // 32)
     if fits(registers): return None
     most = next(n for n in range(registers, -1, -1) if fits(n))
-    return (f"{registers} registers × {threads} threads, and a multiprocessor has {REGISTERS:,} registers: a "
-            f"block of {threads} threads may have {most} for each. Fewer threads, less work for each, or "
-            f"cuda.jit(max_registers={most})")
+    return (f"{registers} registers × {threads} threads exceed a multiprocessor's {REGISTERS:,} registers: a "
+            f"block of {threads} threads can have at most {most} per thread. Use fewer threads, give each "
+            f"less work, or set cuda.jit(max_registers={most})")

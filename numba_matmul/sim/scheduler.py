@@ -1,9 +1,9 @@
-"""A CUDA thread is a function call that can pause. A block runs its threads from barrier to barrier.
+"""CUDA threads as function calls that can pause. A block runs its threads from barrier to barrier.
 
 Numba's simulator starts an operating-system thread for each CUDA thread and polls them. Ours makes each CUDA
 thread a greenlet (https://greenlet.readthedocs.io), a function call that can be paused and resumed. The block
-runs thread 0 until it reaches a barrier, then thread 1, and so on. When all wait at the same barrier, all may
-pass. So the order is always the same, and a barrier costs a function call instead of polling.
+runs thread 0 until it reaches a barrier, then thread 1, and so on. When all wait at the same barrier, all
+continue. So the order is always the same, and a barrier costs a function call instead of polling.
 """
 import re
 import sys
@@ -17,24 +17,24 @@ from numba.cuda.simulator import kernelapi
 
 
 class SimulatorError(RuntimeError):
-    """A kernel did something that a GPU refuses, leaves undefined, or silently gets wrong. `kind` says what
-    sort of mistake it is, and `data` has the facts behind the message:
+    """A kernel did something that a GPU refuses, leaves undefined, or silently gets wrong. `kind` is the type
+    of mistake, and `data` has the facts behind the message:
 
-    - race: two accesses that nothing orders. `array`; `accesses`: the earlier and the later one, each a
+    - race: two unordered accesses. `array`; `accesses`: the earlier and the later one, each a
       thread's "read" or "write", an asynchronous "copy" into shared memory, a "product" of wgmma, or a bulk
-      "store", which read it; `same_block`, where both are threads'
-    - uninitialized: read before it was written. `array`; `copying`: is a copy into it under way?; `by`:
+      "store", which read it; `same_block`, where both are threads
+    - uninitialized: read before being written. `array`; `copying`: is a copy into it in flight?; `by`:
       "thread", "product" or "store"
     - barrier: not reached by all, or a mistake with an mbarrier. `at`: "block", "warp", "warpgroup", "named
       barrier", "mbarrier" or "grid"
     - deadlock: blocks wait for something that never happens
-    - fence: something that a copy or a product may not see yet. `of`: "mbarrier", "tensor map", "product" or
+    - fence: a copy or a product may not see something yet. `of`: "mbarrier", "tensor map", "product" or
       "store"
-    - unfinished: a block ends too early. `what` is still under way: "copies", "products" or "stores"
-    - descriptor: of the factors of a product
+    - unfinished: a block ends too early. `what` is still in flight: "copies", "products" or "stores"
+    - descriptor: of a product's operands
     - alignment: of an access or a box
     - bounds: an index outside of an array. `negative`
-    - unsupported: everything else; mostly something that the compiler or the hardware doesn't have
+    - unsupported: everything else; mostly things the compiler or the hardware doesn't support
     """
     travels = True  # out of a child process, see `in_child`
     def __init__(self, message, kind="unsupported", **data):
@@ -42,16 +42,16 @@ class SimulatorError(RuntimeError):
         self.kind, self.data = kind, data
 
 class Again(Exception):
-    "More must be noted from the start of the launch than was: run it once more."
+    "The launch should have noted more from the start: run it again."
 
 
 def _located(error, thread):
-    "What a running thread raised, as a `SimulatorError` that says where."
+    "An exception from a running thread, as a `SimulatorError` with its location."
     text, kind, data = str(error), "unsupported", {}
     if isinstance(error, SimulatorError): kind, data = error.kind, error.data
     elif isinstance(error, IndexError):
         if "out of bounds" in text: kind, data = "bounds", dict(negative=False)
-        # numpy doesn't name the array, but its caller knows the name
+        # numpy doesn't name the array, but the caller knows it
         traceback = error.__traceback__
         while traceback.tb_next: traceback = traceback.tb_next
         array = getattr(traceback.tb_frame.f_locals.get("self"), "name", None)
@@ -62,32 +62,32 @@ def _located(error, thread):
     return SimulatorError(f"{text}, in {where}" if text else "", kind, **data)
 
 
-# What is in order after what?
+# What is ordered after what?
 #
-# A barrier of the block orders everything its threads did before it. A barrier of a warp orders the lanes of
-# its mask, and only them. Between blocks it takes a flag and two fences: one thread writes, passes a fence,
-# and sets the flag by an atomic operation; another one sees the flag, passes a fence, and reads. Without the
-# first fence the flag may be seen before what was written. Without the second one the reader may have read
-# too early.
+# A block barrier orders everything its threads did before it. A warp barrier orders only the lanes of its
+# mask. Between blocks it takes a flag and two fences: one thread writes, executes a fence, and sets the flag
+# with an atomic operation; another one sees the flag, executes a fence, and reads. Without the first fence
+# the flag may become visible before the data. Without the second, the reader may have read too early.
 #
-# So each thread keeps *clocks*: for some blocks, a number of barriers; for some threads, a number of moments.
-# What another thread did up to then is in order before everything this one does now. A fence stamps a
-# thread's clock on the flags it sets from then on. Whoever sees the flag has that clock, and may rely on it
+#
+# So each thread keeps *clocks*: for some blocks, a count of barriers; for some threads, a count of moments.
+# Whatever another thread did up to that point is ordered before everything this one does now. A fence stamps
+# a thread's clock on the flags it sets afterward. Whoever sees the flag gets that clock, and may rely on it
 # after a fence of its own. Threads at a barrier merge their clocks.
 
 class Knowledge(NamedTuple):
-    "What a thread knows of others, as clocks. Those called `near` hold for threads of the same block only."
-    known: dict = None      # what is in order before everything it does now
-    sent: dict = None       # what the flags it sets say: everything before its last fence
+    "What a thread knows about others, as clocks. Those called `near` apply only within the same block."
+    known: dict = None      # what is ordered before everything it does now
+    sent: dict = None       # what the flags it sets carry: everything before its last fence
     sent_near: dict = None
-    seen: dict = None       # what flags have told it; this counts after its next fence
+    seen: dict = None       # what it learned from flags; valid after its next fence
     seen_near: dict = None
 
 NOBODY, NOTHING = (0,) * 32, Knowledge()
 _last_joined = [None] * 3
 
 def joined(one, other):
-    "What two clocks know together: dicts of counts, None if empty. A clock never changes."
+    "The union of two clocks: dicts of counts, None if empty. Clocks are immutable."
     if one is other or not other: return one
     if not one: return other
     if _last_joined[0] is one and _last_joined[1] is other:
@@ -97,7 +97,7 @@ def joined(one, other):
     return _last_joined[2]
 
 def share(threads):
-    "At a barrier: from now on each thread knows what any of them knew."
+    "At a barrier: from now on every thread knows what any of them knew."
     if all(t.knowledge is NOTHING for t in threads): return
     together = NOTHING
     for thread in threads: together = Knowledge(*map(joined, together, thread.knowledge))
@@ -110,29 +110,29 @@ class Thread(greenlet):
         super().__init__(target)
         self.block, self.threadIdx, self.blockIdx = block, kernelapi.Dim3(*index), block.index
         self.linear, self.warp, self.lane = linear, linear // 32, linear % 32
-        self.barriers = self.time = 0  # barriers of the block it has passed; moments that others may know
+        self.barriers = self.time = 0  # block barriers passed; moments that others may know
         self.moment = self.near = self  # see `Block.begin_moment`
-        self.saw = NOBODY              # lane of its warp → up to which moment it knows that lane
-        self.knowledge = NOTHING       # what fences and flags have told it
+        self.saw = NOBODY              # lane of its warp → the moment up to which it knows that lane
+        self.knowledge = NOTHING       # what it learned from fences and flags
         self.waits_at = self.mask = self.given = self.received = self.orders = None
-        self.copies = [[]]  # asynchronous copies by group, the open group last
-        self.ready = self.awaited = self.meeting = None  # what else it may wait for
+        self.copies = [[]]  # asynchronous copies by group, the open group is last
+        self.ready = self.awaited = self.meeting = None  # other things it may wait for
         self.paused = self.at_grid = False
-        self.asked, self.questions = None, 0  # its last atomic operation; how many since it last paused
+        self.asked, self.questions = None, 0  # its last atomic operation; their count since its last pause
         self.products, self.sends, self.stored, self.fenced, self.maps = [], [[]], [], [], set()
-        self.fenced_at = -1  # moment of its last fence between the proxies
+        self.fenced_at = -1  # moment of its last proxy fence
 
     def __str__(self): return f"thread {position(self.threadIdx, self.block.dims)}"
 
     def pause(self, frame):
-        "Let the others run until the block lets this thread go on. Returns what the others gave it."
+        "Let the others run until the block resumes this thread. Returns what the others passed to it."
         _, self.waits_at, self.columns = place_of(frame)
         self.parent.switch()
         return self.received
 
     def wait(self, frame, mask=None, value=None, orders=True):
-        """Pause at a barrier of the block, or of the warp's lanes in `mask`, which swap values.
-        `orders`: does that order memory, too?"""
+        """Pause at a barrier of the block, or of the warp's lanes in `mask`, which exchange values.
+        `orders`: does it order memory too?"""
         self.mask, self.given = mask, value
         self.orders = orders
         return self.pause(frame)
@@ -144,12 +144,12 @@ class Thread(greenlet):
         self.pause(frame)
 
     def meet(self, frame, place, threads, value=None):
-        "Pause until that many threads have come to a place, and see what each gave: one dict for all."
+        "Pause until this many threads reach a place, and get what each contributed: one dict for all."
         self.meeting, self.given = (place, threads), value
         return self.pause(frame)
 
     def let_others_go_on(self, frame):
-        "Pause until all others have had their turn."
+        "Pause until all others have had a turn."
         self.paused, self.questions = True, 0
         self.pause(frame)
 
@@ -159,7 +159,7 @@ class Thread(greenlet):
         self.pause(frame)
 
     def ordered_after(self, access):
-        "Does something order what this thread does now after another thread's `access`?"
+        "Is what this thread does now ordered after another thread's `access`?"
         other = access.thread
         if other.block is self.block:
             if self.barriers > access.barriers: return True
@@ -169,20 +169,20 @@ class Thread(greenlet):
                                       or known.get(other, 0) > access.time)
 
     def tick(self):
-        "Another moment begins, for this thread alone."
+        "Start a new moment, for this thread only."
         self.moment = self.near = object()
         self.time += 1
         return self.time
 
     def clock(self):
-        "Everything that is in order before this moment: block → barriers, thread → moments."
+        "Everything ordered before this moment: block → barriers, thread → moments."
         self.tick()
         threads, first = self.block.threads, 32 * self.warp
         now = {threads[first + lane]: time for lane, time in enumerate(self.saw) if time}
         return joined(self.knowledge.known, now | {self.block: self.barriers, self: self.time})
 
     def fence(self, whole_gpu):
-        """What others' flags have told it counts from now on. The flags it sets tell everything before this
+        """What it learned from others' flags takes effect now. The flags it sets carry everything before this
         fence."""
         known, sent, sent_near, seen, seen_near = self.knowledge
         self.knowledge = Knowledge(joined(known, joined(seen_near, seen if whole_gpu else None)))
@@ -197,9 +197,9 @@ class Thread(greenlet):
             self.knowledge = self.knowledge._replace(known=joined(self.knowledge.known, clock))
 
 
-# `Block.run` is the scheduler. Everything that can run, runs. Then it looks at who waits: a warp whose lanes
-# are all at a warp barrier goes on; so do threads at a named barrier, and at an mbarrier whose phase has
-# ended; a block whose threads are all at the same `syncthreads` goes on; anything else is a mistake.
+# `Block.run` is the scheduler. Everything that can run, runs. Then it checks who waits: a warp whose lanes
+# are all at a warp barrier continues; so do threads at a named barrier, or at an mbarrier whose phase
+# completed; a block whose threads are all at the same `syncthreads` continues; anything else is an error.
 
 class Block:
     "One block of a launch: its threads, run one after another from barrier to barrier."
@@ -213,18 +213,18 @@ class Block:
         self.begin_moment()
 
     def begin_moment(self):
-        """A new moment for all threads. Threads with the same `moment`, and lanes of a warp with the same
-        `near`, have the same accesses of others in order before what they do now."""
+        """Start a new moment for all threads. Threads with the same `moment`, and lanes of a warp with the
+        same `near`, have the same accesses of others ordered before what they do now."""
         moment, nears = object(), [object() for _ in self.threads[::32]]
         for thread in self.threads: thread.moment, thread.near = moment, nears[thread.warp]
 
     def __str__(self): return f"block {position(self.index, self.grid_dims)}"
 
     def run(self):
-        "Run all threads to their end, or until those that are left wait for other blocks."
+        "Run all threads to completion, or until the remaining ones wait for other blocks."
         while self.runnable:
             for thread in self.runnable: self._resume(thread)
-            # who waits, and who of them may go on
+            # who waits, and who may continue
             alive = [thread for thread in self.alive if not thread.dead]
             paused = [thread for thread in alive if thread.paused]
             wait_here = not paused and not any(thread.at_grid for thread in alive)
@@ -232,11 +232,11 @@ class Block:
                         or self._released_ready(alive) or (wait_here and self._released_block(alive) or []))
             if released or len(alive) < len(self.alive): self.grid.moves += 1
             self.alive, self.runnable = alive, released + paused
-            # those that only let others go first continue when other blocks have had their turn
+            # those that only yielded continue after other blocks have had a turn
             if paused and (self.grid.random or not released): return
 
     def unwind(self):
-        "End the threads that have started and not ended."
+        "End the threads that started and haven't finished."
         for thread in self.threads:
             if thread: thread.throw()
 
@@ -250,11 +250,11 @@ class Block:
             raise _located(e, thread) from None
 
     def _released_warps(self, alive):
-        "Lanes of a warp whose partners are all there. Those that have returned are not waited for."
+        "Lanes of a warp whose partners have all arrived. Those that returned don't count."
         released = []
         for thread in alive:
             if thread.mask is None: continue
-            # the lanes of its mask, which must all wait with the same one
+            # the lanes of its mask, which must all wait with the same mask
             group = [t for t in self.threads[32 * thread.warp:32 * thread.warp + 32]
                      if thread.mask >> t.lane & 1 and not t.dead]
             if any(t.mask != thread.mask for t in group): continue
@@ -266,8 +266,8 @@ class Block:
         return released
 
     def _order_warp(self, lanes):
-        "Each lane knows from now on what the others did."
-        # most often all know the same already
+        "From now on each lane knows what the others did."
+        # usually all know the same already
         saw = lanes[0].saw
         if any(t.saw is not saw for t in lanes): saw = tuple(map(max, *(t.saw for t in lanes), saw))
         saw = list(saw)
@@ -278,7 +278,7 @@ class Block:
 
     @staticmethod
     def _told(places):
-        "Places as text, with their columns where several have the same text; what they differ in."
+        "Places as text, with columns where several share the text; and what distinguishes them."
         texts = Counter(text for text, _ in places)
         def told(text, columns):
             numbers = ", called at column ".join(str(i + 1) for i in columns)
@@ -286,18 +286,18 @@ class Block:
         return [told(*place) for place in places], "lines" if len(texts) > 1 else "columns of one line"
 
     def _refuse_places(self, lanes):
-        "Lanes must swap values at one place."
+        "Lanes must exchange values at the same place."
         places = sorted({(t.waits_at, t.columns) for t in lanes})
         if len(places) == 1: return
         told, what = self._told(places)
         raise SimulatorError(
-            f"lanes of a warp swap values at different {what}, in {self}: {'; '.join(told)}. All lanes that "
-            "the mask names must come to the same instruction: name only those of one branch, or leave the "
-            "branch first",
+            f"lanes of a warp exchange values at different {what}, in {self}: {'; '.join(told)}. All lanes "
+            "named in the mask must reach the same instruction: name only the lanes of one branch, or move "
+            "the exchange out of the branch",
             "barrier", at="warp")
 
     def _released_meetings(self, alive):
-        "Threads at a named barrier, or at a product of their warpgroup, to which all have come."
+        "Threads at a named barrier, or at a product of their warpgroup, once all have arrived."
         for place, threads in {thread.meeting for thread in alive} - {None}:
             named = place.startswith("named")
             group = [t for t in alive if t.meeting and t.meeting[0] == place]
@@ -317,7 +317,7 @@ class Block:
             return group
 
     def _released_ready(self, alive):
-        "Threads whose wait is over. What may be late happens when nobody can go on without it."
+        "Threads whose wait is over. Late events happen when nobody can continue without them."
         waiting = [thread for thread in alive if thread.ready]
         if not any(thread.ready() for thread in waiting):
             for thread in waiting: thread.awaited.land()
@@ -332,7 +332,7 @@ class Block:
         elsewhere = any(t.mask is not None or t.ready or t.meeting for t in alive)
         if alive and (some_returned or len(places) > 1 or elsewhere):
             self._refuse_barrier(alive, sorted(places))
-        # a barrier passes fences of tensor maps on, and ends what stores still had to be fenced for
+        # a barrier propagates tensor-map fences, and completes the fencing of stores
         maps = set().union(*(thread.maps for thread in alive))
         for thread in alive:
             thread.barriers += 1
@@ -342,43 +342,43 @@ class Block:
         return alive
 
     def _refuse_barrier(self, alive, places):
-        "Say who waits where, and why that never ends."
+        "Report who waits where, and why the wait never ends."
         counts = [sum((t.waits_at, t.columns) == place for t in alive) for place in places]
         total, (told, what) = len(self.threads), self._told(places)
         waiting = "; ".join(f"{n} of {total} threads wait at {place}" for n, place in zip(counts, told))
-        # the likeliest reason
+        # the most likely reason
         done = [t for t in self.threads if t.dead]
         if missing := {t.awaited.missing() for t in alive if t.ready}:
             why = f"At an mbarrier {'; '.join(sorted(missing))}."
         elif met := {t.meeting for t in alive if t.meeting}:
             why = "; ".join(f"At {place} {threads} are to meet" for place, threads in sorted(met))
         elif len(places) > 1:
-            why = ("A barrier must be reached at the same place by all threads, "
-                   f"and these wait at different {what}.")
+            why = ("All threads must reach a barrier at the same place, "
+                   f"but these wait at different {what}.")
         elif done:
             why = (f"The other {len(done)}, {done[0]} first, have returned. "
-                   "A GPU does not wait for those; this simulator is stricter, "
-                   "because a barrier further on would be taken for this one.")
-        else: why = "The lanes that the warp barrier names never all reach it."
-        raise SimulatorError(f"barrier not reached by all, in {self}: {waiting}. {why}",
+                   "A GPU doesn't wait for those; this simulator is stricter, "
+                   "because a later barrier would be mistaken for this one.")
+        else: why = "Not all lanes named by the warp barrier reach it."
+        raise SimulatorError(f"not all threads reach the barrier, in {self}: {waiting}. {why}",
                              "barrier", at="block")
 
 
-# The lanes of a warp meet as well: each hands in a value, pauses, and gets everyone's.
+# The lanes of a warp meet as well: each contributes a value, pauses, and gets everyone's.
 
 FULL_WARP = 0xFFFFFFFF
 
 def exchange(
-    value,           # what the running lane gives
+    value,           # the running lane's value
     frame=None,      # Python frame of the kernel; the caller's if None
     mask=FULL_WARP,  # the lanes that take part
 ) -> dict:           # lane → value
-    """Wait until all lanes of the mask are here, and see what each gave. All get the same dict.
-    It isn't a barrier for memory."""
+    """Wait until all lanes of the mask are here, and get each one's value. All get the same dict.
+    This isn't a memory barrier."""
     given = getcurrent().wait(frame or sys._getframe(1), mask, value, orders=False)
     if len(given) < mask.bit_count():
         raise SimulatorError(
-            f"this needs all {mask.bit_count()} lanes, and {len(given)} are there: some have returned",
+            f"this needs all {mask.bit_count()} lanes, but only {len(given)} are here: some have returned",
             "barrier", at="warp")
     return given
 
@@ -388,7 +388,7 @@ def present_lanes(mask):
     lanes = min(32, len(thread.block.threads) - 32 * thread.warp)
     present = int(mask) & ((1 << lanes) - 1)
     if not present >> thread.lane & 1:
-        raise SimulatorError(f"lane {thread.lane} is not in the mask {int(mask):#x} that it gives")
-    # where some lanes meet without others, two readers of an element don't stand for all: note every one
+        raise SimulatorError(f"lane {thread.lane} is not in the mask {int(mask):#x} it passes")
+    # if some lanes meet without others, two readers of an element don't represent all: note every one
     if present != (1 << lanes) - 1 and not thread.block.grid.masked: raise Again("masked")
     return present

@@ -1,8 +1,8 @@
 """The statements of a kernel, in the compiler's types.
 
 Where two paths through a kernel meet, a variable has one type: an `int64` on one path and a `float32` on the
-other make it a `float64`, and it is converted on both, as the compiler does. To read a variable that has a
-value on one path only is an error if the other path was taken.
+other make it a `float64`, converted on both paths, as in the compiler. Reading a variable that has a value on
+only one path is an error if the other path was taken.
 """
 import ast
 from dataclasses import replace
@@ -16,7 +16,7 @@ from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple
 
 
 def joined(a, b):
-    "What is known of variables where two paths meet. `None` stands for a path that never gets there."
+    "What is known about variables where two paths meet. `None` is a path that never gets there."
     if a is None or b is None: return b if a is None else a
     return {x: _either(a.get(x), b.get(x)) for x in {**a, **b} if x[0] != "<"}
 
@@ -31,7 +31,7 @@ def _either(a, b):
                  a.sure and b.sure)
 
 def conversions(before, after):
-    "Statements that convert variables to the types they have after paths have met."
+    "Statements that convert variables to their types after the paths meet."
     if before is None: return []
     return [_conversion(x, before[x], after[x].type) for x in before
             if x in after and before[x].type != after[x].type]
@@ -43,20 +43,19 @@ def _conversion(text, value, kind):
     return ast.Try([made], [ast.ExceptHandler(name("UnboundLocalError"), None, [ast.Pass()])], [], [])
 
 
-# Statements that the compiler has none of → how to name them
+# Statements the compiler doesn't support → what to call them
 REFUSED = {"Try": "try", "TryStar": "try", "With": "with", "ClassDef": "a class", "Import": "import",
            "Delete": "del", "ImportFrom": "import", "Nonlocal": "nonlocal"}
 
 
 class Statements(Calls):
-    """Types statements. There is a method for each kind, called `do_…`, which returns the statements that
-    replace it."""
-    exits = result = None  # the ways out of the innermost loop; the type of what is returned
+    "Types statements. One method per kind, called `do_…`, returns the statements that replace it."
+    exits = result = None  # the exits of the innermost loop; the return type
 
     def block(self, nodes):
         out = []
         for node in nodes:
-            if self.scope is None: break  # nothing after a return, break or continue is reached
+            if self.scope is None: break  # code after a return, break or continue is unreachable
             out += self.statement(node)
         return out
 
@@ -68,7 +67,7 @@ class Statements(Calls):
 
     def do_other(self, node):
         kind = type(node).__name__
-        self.refuse(f"{REFUSED.get(kind, kind)} in a kernel: the compiler has none there")
+        self.refuse(f"{REFUSED.get(kind, kind)} in a kernel: the compiler doesn't support it")
 
     def do_Pass(self, node): return [node]
     def do_AsyncFunctionDef(self, node): return [ast.Pass()]
@@ -78,13 +77,13 @@ class Statements(Calls):
     def do_Raise(self, node):
         given = [*node.exc.args, *node.exc.keywords] if isinstance(node.exc, ast.Call) else []
         if any(not isinstance(x, ast.Constant) for x in given):
-            self.refuse("an exception with a value that is computed: the compiler takes constants")
-        if node.cause: self.refuse("raise … from: the compiler has none")
+            self.refuse("an exception with a computed value: the compiler only takes constants")
+        if node.cause: self.refuse("raise … from: the compiler doesn't support it")
         self.scope = None
         return [node]
     def do_Assert(self, node):
         if node.msg and not isinstance(node.msg, ast.Constant):
-            self.refuse("a message that is computed: the compiler takes a constant text")
+            self.refuse("a computed message: the compiler only takes a constant string")
         return [ast.Assert(self.truth(self.expr(node.test)), node.msg)]
     def do_Global(self, node):
         self.globals |= set(node.names)
@@ -104,7 +103,7 @@ class Statements(Calls):
 
     def do_Assign(self, node):
         first, several = node.targets[0], len(node.targets) > 1
-        # a, b = x, y: without a tuple in between, where each part is a plain one
+        # a, b = x, y: without a tuple in between, if each part is simple
         if isinstance(node.value, ast.Tuple) and isinstance(first, ast.Tuple) and not several:
             targets, values = first.elts, node.value.elts
             nested = any(isinstance(x, (ast.Starred, ast.Tuple, ast.List)) for x in targets)
@@ -115,18 +114,18 @@ class Statements(Calls):
                 return [ast.Assign([ast.Tuple([place for place, _ in pairs], ast.Store())],
                                    ast.Tuple([taken for _, taken in pairs], ast.Load()))]
         value, made = self.expr(node.value), []
-        if several:  # the value is computed once
+        if several:  # compute the value once
             made, value = self.stored(ast.Name("<value>", ast.Store()), value), self.scope["<value>"]
             value = replace(value, node=name("<value>"))
         for target in node.targets: made += self.stored(target, value)
         return made
 
     def stored(self, target, value, inside=""):
-        "Statements that assign a value. `inside` numbers a target that is part of another one."
+        "Statements that assign a value. `inside` numbers a target nested in another."
         if isinstance(target, ast.Subscript) and isinstance(value.type, (Tuple, Record)):
             base = self.expr(target.value)
             kind = base.type if isinstance(base.type, Array) else None
-            if kind and isinstance(value.type, Tuple):  # a row takes a tuple number by number
+            if kind and isinstance(value.type, Tuple):  # a row is assigned from a tuple number by number
                 part = self.element(kind, self.index(target.slice, kind), base.node).type
                 if isinstance(part, Array) and part.ndim == 1 and all(map(is_number, value.type.items)):
                     row = subscript(target.value, target.slice, target)
@@ -138,9 +137,9 @@ class Statements(Calls):
         if not isinstance(target, (ast.Tuple, ast.List)):
             place, node = self.taken(target, value)
             return [ast.Assign([place], node)]
-        # several targets: the value's items get names first
+        # several targets: name the value's items first
         if any(isinstance(x, ast.Starred) for x in target.elts):
-            self.refuse("a starred target: the compiler has none")
+            self.refuse("a starred target: the compiler doesn't support it")
         items = value.type.items if isinstance(value.type, Tuple) else (None,) * len(target.elts)
         if len(items) != len(target.elts):
             self.refuse(f"{len(items)} values for {len(target.elts)} variables")
@@ -151,7 +150,7 @@ class Statements(Calls):
         return made
 
     def taken(self, target, value):
-        "A target other than a tuple, and the node that it takes."
+        "A target other than a tuple, and the node assigned to it."
         if isinstance(target, ast.Name): return target, self.kept(target.id, value)
         # a field of an element
         base = self.expr(target.value)
@@ -159,31 +158,31 @@ class Statements(Calls):
         if isinstance(base.type, Record) and isinstance(field, str):
             taken = self.field(base, field)
             if isinstance(taken.type, Array):
-                self.refuse(f"the field {field} is a whole array: set its elements one by one")
+                self.refuse(f"the field {field} is a whole array: assign its elements one by one")
             if value.type in COMPLEX and is_scalar(taken.type):
-                self.refuse("a real field is set to a complex number: write .real")
+                self.refuse("a complex number is assigned to a real field: write .real")
             # int(…) around it
             place = taken.node if isinstance(taken.node, ast.Subscript) else taken.node.args[0]
             place.ctx = ast.Store()
             node = converted(value, taken.type) if is_scalar(value.type) else boxed(value)
             return ast.copy_location(place, target), node
         if not isinstance(target, ast.Subscript):
-            self.refuse("an attribute is set: the compiler cannot")
+            self.refuse("an attribute is assigned: the compiler doesn't support it")
         # an element of an array
         index = self.index(target.slice, base.type)
         place = subscript(base.node, index.node, target, ast.Store())
         if isinstance(base.type, Tuple):
-            self.refuse("an item of a tuple is set: a tuple cannot change")
+            self.refuse("an item of a tuple is assigned: tuples are immutable")
         if not isinstance(base.type, Array): return place, boxed(value)
         self.writable(base.type)
         element = self.element(base.type, index, target).type
         if isinstance(element, Record):
-            self.refuse("a whole element with fields is set: x[i] = y[j], or field by field")
+            self.refuse("an element with fields is assigned: write x[i] = y[j], or assign field by field")
         if value.type in COMPLEX and is_scalar(element.dtype if isinstance(element, Array) else element):
-            self.refuse("a real element is set to a complex number: write .real")
+            self.refuse("a complex number is assigned to a real element: write .real")
         if is_scalar(element):
-            if value.type == NONE: self.refuse("an element is set to None")
-            if isinstance(value.type, (Tuple, Array)): self.refuse("an element takes one number")
+            if value.type == NONE: self.refuse("None is assigned to an element")
+            if isinstance(value.type, (Tuple, Array)): self.refuse("an element holds one number")
         # numpy converts floats as a GPU does; integers may have to be cut off or wrapped
         whole = is_scalar(element) and (is_integer(element) or is_integer(value.type))
         if is_scalar(value.type) and (whole or element in COMPLEX):
@@ -195,7 +194,7 @@ class Statements(Calls):
         if isinstance(target, ast.Name):
             old = self.expr(ast.copy_location(ast.Name(target.id, ast.Load()), node))
             if isinstance(old.type, Tuple):
-                self.refuse(f"{operator} in place of a tuple: the compiler has none; write x = x + y")
+                self.refuse(f"{operator} in place on a tuple: unsupported by the compiler; write x = x + y")
             return self.stored(target, self.apply(operator, old, value))
         base = self.expr(target.value)
         if isinstance(base.type, Record) or isinstance(target, ast.Attribute):
@@ -211,7 +210,7 @@ class Statements(Calls):
         floats = kind in FLOATS and value.type in FLOATS and operator != "Pow"
         if floats and unified(kind, value.type) == kind and not base.type.frozen:
             return [ast.AugAssign(place, node.op, value.node)]
-        # the index and the value are computed once
+        # compute the index and the value once
         made = [assign("<index>", index.node), assign("<more>", boxed(value))]
         at = subscript(target.value, ast.copy_location(name("<index>"), node), node)
         self.local |= {"<index>", "<more>"}
@@ -226,7 +225,7 @@ class Statements(Calls):
         test = self.expr(node.test)
         if test.known is not UNKNOWN:
             return self.block(node.body if test.known else node.orelse) or [ast.Pass()]
-        # both branches begin with what is known here
+        # both branches start with what is known here
         start = dict(self.scope)
         body, after_body = self.block(node.body), self.scope
         self.scope = start
@@ -238,7 +237,7 @@ class Statements(Calls):
         return [ast.If(self.truth(test), body or [ast.Pass()], orelse)]
 
     def do_Match(self, node):
-        "As the compiler reads it: a chain of comparisons with numbers."
+        "As in the compiler: a chain of comparisons with numbers."
         subject = ast.copy_location(name("<subject>"), node)
         place = ast.copy_location(ast.Name("<subject>", ast.Store()), node)
         made, orelse = self.stored(place, self.expr(node.subject)), []
@@ -253,17 +252,17 @@ class Statements(Calls):
                 if pattern.name:
                     before = [ast.Assign([ast.Name(pattern.name, ast.Store())], subject)]
             else:
-                self.refuse("match with a pattern other than a number or a name: write if and elif")
+                self.refuse("match on anything but a number or a name: write if and elif")
             orelse = before + [ast.If(test, case.body, orelse)] if test else before + case.body
             for x in orelse: ast.fix_missing_locations(ast.copy_location(x, node))
         return made + self.block(orelse)
 
-    # Loops. The types at the head of a loop are found by trying: a round may change them, and then it is
-    # typed again.
+    # Loops. The types at the head of a loop are found by iteration: a round may change them, and then the
+    # loop is typed again.
 
     def loop(self, make, orelse, endless=False):
-        """The statements of a loop. `make` types one round; it returns a function that makes the loop of its
-        statements and those of `else`, the statements, and what is known where the loop ends."""
+        """The statements of a loop. `make` types one round; it returns a function that builds the loop from
+        its statements and those of `else`, the statements, and what is known where the loop ends."""
         # type rounds until one leaves the head as it was
         entry, outside = self.scope, self.exits
         head = dict(entry)
@@ -274,15 +273,15 @@ class Statements(Calls):
             ends = [self.scope, *(scope for scope, _ in self.exits[ast.Continue])]
             new = reduce(joined, ends, head)
             if all(self._holds(x, new, head) for x in new): break
-            # what a round has changed has no bounds at the head
+            # whatever a round changed has no bounds at the head
             head = {x: v if self._holds(x, new, head) else
                     Value(None, v.type, None, v.known if x in head and head[x].known is v.known else UNKNOWN,
                           sure=v.sure) for x, v in new.items()}
-        # every way back to the head ends with its types
+        # every path back to the head ends with its types
         body = body + conversions(self.scope, head)
         for scope, hole in self.exits[ast.Continue]: hole[:] = conversions(scope, head) + hole
         breaks, self.exits = self.exits[ast.Break], outside
-        # every way out ends with the types behind the loop
+        # every exit ends with the types after the loop
         self.scope = None if endless else dict(at_test)
         last = self.block(orelse) if not endless else []
         normal, self.scope = self.scope, reduce(joined, [scope for scope, _ in breaks], self.scope)
@@ -292,7 +291,7 @@ class Statements(Calls):
 
     @staticmethod
     def _holds(x, new, head):
-        "Is what the head knows of a variable still true after a round?"
+        "Is what the head knows about a variable still true after a round?"
         if x not in head or new[x].type != head[x].type: return False
         value, old = new[x], head[x]
         inside = not value.bounds or (old.bounds and old.bounds[0] <= value.bounds[0]
@@ -300,7 +299,7 @@ class Statements(Calls):
         return inside and (value.known is old.known or old.known is UNKNOWN)
 
     def leave(self, node):
-        hole = [node]  # conversions are put in when the types outside are known
+        hole = [node]  # conversions are inserted once the types outside are known
         self.exits[type(node)].append((self.scope, hole))
         self.scope = None
         return [ast.If(constant(True), hole, [])]
@@ -319,7 +318,7 @@ class Statements(Calls):
         taken = self.iterated(node.iter)
         def make():
             at_test = dict(self.scope)
-            # an integer from an array or a tuple is numpy's, and becomes Python's
+            # an integer from an array or a tuple is a numpy integer, and becomes a Python one
             if isinstance(node.target, ast.Name):
                 text = node.target.id
                 self.scope[text] = Value(None, taken.type, taken.bounds)
@@ -333,9 +332,9 @@ class Statements(Calls):
         return self.loop(make, node.orelse)
 
     def iterated(self, node):
-        "What a `for` goes over, with the type of an item. known: does an item have to be unboxed?"
+        "What a `for` iterates over, with the item type. known: must items be unboxed?"
         if isinstance(node, ast.Call) and (callee := self.expr(node.func)).known is range:
-            if node.keywords: self.refuse("range takes no names of arguments in a kernel")
+            if node.keywords: self.refuse("range doesn't take keyword arguments in a kernel")
             plain = ast.copy_location(ast.Call(callee.node, [], []), node)
             return self.ranged(plain, [self.expr(x) for x in self.spread(node.args)])
         if isinstance(node, ast.List):
@@ -343,7 +342,7 @@ class Statements(Calls):
         value = self.expr(node)
         kind = value.type
         if isinstance(kind, Known) or isinstance(value.known, (str, bytes)) or is_number(kind):
-            self.refuse(f"for goes over {ast.unparse(node)}: the compiler has no such loop")
+            self.refuse(f"a for loop over {ast.unparse(node)}: the compiler doesn't support it")
         # items of one known type
         item = None
         if isinstance(kind, Array) and kind.ndim == 1:
@@ -351,16 +350,16 @@ class Statements(Calls):
             if is_number(kind.dtype): item = kind.dtype
         if isinstance(kind, Tuple):
             if len(set(kind.items)) > 1 and all(map(is_number, kind.items)):
-                self.refuse("for goes over a tuple of several types: the compiler takes one type")
+                self.refuse("a for loop over a tuple of mixed types: the compiler needs a single type")
             if len(set(kind.items)) == 1: item = kind.items[0]
         return Value(boxed(value)) if item is None else Value(value.node, item, known=item in INTEGERS)
 
     def ranged(self, plain, limits):
-        "A `range`, with the type of its numbers. Limits that are floats are cut off, as in compiled code."
+        "A `range`, with the type of its numbers. Float limits are truncated, as in compiled code."
         if not 1 <= len(limits) <= 3:
-            self.refuse(f"range takes one to three numbers, and {len(limits)} were given")
+            self.refuse(f"range takes one to three numbers, but got {len(limits)}")
         if any(v.type is not None and not is_scalar(v.type) for v in limits):
-            self.refuse("range takes integers")
+            self.refuse("range needs integers")
         limits = [Value(converted(v, "int64"), "int64") if v.type in FLOATS else v for v in limits]
         if not all(is_integer(v.type) for v in limits):
             given = [ast.copy_location(call("unboxed", boxed(v)), plain.func) for v in limits]
@@ -368,7 +367,7 @@ class Statements(Calls):
         kinds, kind = {v.type for v in limits}, "int64"
         if all(map(is_unsigned, kinds)): kind = "uint64"
         elif kinds <= {"int8", "int16", "int32", "bool"}: kind = "int32"
-        # its numbers lie between start and end, whichever comes first
+        # its numbers lie between start and end, whichever is smaller
         low = 0 if len(limits) == 1 else limits[0].bounds[0]
         high = limits[min(len(limits), 2) - 1].bounds[1]
         step = limits[2].bounds if len(limits) > 2 else (1, 1)

@@ -1,7 +1,7 @@
-"""A kernel becomes a function of Python that computes in the compiler's types.
+"""A kernel becomes a Python function that computes in the compiler's types.
 
-That is done once for each list of argument types. As in a compiled kernel, names from outside keep the values
-that they had at that moment.
+This happens once per list of argument types. As in a compiled kernel, names from outside keep the values they
+had at that moment.
 """
 import ast
 import inspect
@@ -22,7 +22,7 @@ from .statements import Statements
 from .types import NONE, Known, type_of, unified
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 
-_made = WeakKeyDictionary()  # function of a kernel → types of its arguments → what was made for them
+_made = WeakKeyDictionary()  # a kernel's function → argument types → what was built for them
 
 
 @lru_cache(2000)
@@ -32,7 +32,7 @@ def _typed(fn, code, kinds):
     if body is None: body, variables = bytecode_tree(fn)
     parameters, result, seen = code.co_varnames[:code.co_argcount], None, set()
     while True:  # until the type of the result is known
-        # a result of several types is converted to one, so the last round knows it from the start
+        # a result of several types is converted to one, which the last round knows from the start
         typing = Statements(fn, typed)
         typing.local.update(variables)
         typing.scope = {x: Value(None, kind, known=kind.value if isinstance(kind, Known) else UNKNOWN)
@@ -51,20 +51,20 @@ def _typed(fn, code, kinds):
     return made, found
 
 def typed(
-    fn,     # function of a kernel, or of a device function
-    kinds,  # types of its arguments, see `type_of`
+    fn,     # function of a kernel or a device function
+    kinds,  # argument types, see `type_of`
 ):          # the same function with operators that compute in the compiler's types; the type of its result
-    "A kernel's function for arguments of certain types."
+    "A kernel's function for given argument types."
     return _typed(fn, fn.__code__, kinds)
 
 def run_typed(fn, *args):
-    "Call a kernel's function with arguments that tell their types."
+    "Call a kernel's function; the arguments determine the types."
     made, result = typed(fn, tuple(map(type_of, args)))
     value = made(*map(unboxed_value, args))
     return getattr(np, result)(value) if result in NARROW else value
 
 def forget():
-    "Type kernels anew: a name that they use means something else now."
+    "Retype kernels: a name they use has changed its meaning."
     _typed.cache_clear()
     _made.clear()
 
@@ -72,7 +72,7 @@ def forget():
 # Names from outside
 
 def _now(fn, name):
-    "What a name from outside of a function means now."
+    "What a name from outside a function means now."
     cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or ()))
     try:
         return cells[name].cell_contents if name in cells else fn.__globals__.get(name)
@@ -85,25 +85,25 @@ def _same(one, other):
     return one is other or type(one) is type(other) and bool(one == other) or one != one
 
 def changed(
-    made,  # what `typed` made
-):         # a sentence for each
+    made,  # what `typed` built
+):         # one sentence per name
     """Names from outside whose values have changed since a kernel was typed. As when compiled, it keeps the
-    old ones."""
+    old values."""
     for (fn, name), was in made.read.items():
         if _same(was, now := _now(fn, name)): continue
-        what, again = f" = {was!r}: it is {now!r} now", "decorate it again, or pass it as an argument"
-        if isinstance(was, np.ndarray): what = " of other numbers than it has now"
+        what, again = f" = {was!r}: it's now {now!r}", "decorate it again, or pass it as an argument"
+        if isinstance(was, np.ndarray): what = " with different contents than it has now"
         if isinstance(was, FakeCUDAKernel):
             what, name, again = "", f"an earlier {name}", "decorate it again"
-        yield (f"{fn.__name__} was compiled with {name}{what}, and a compiled kernel keeps what it read; "
-               f"{again}")
+        yield (f"{fn.__name__} was compiled with {name}{what}, and a compiled kernel keeps the values it "
+               f"read; {again}")
 
 def as_frozen(
     fn,     # function of a kernel
-    kinds,  # types of its arguments, see `type_of`
+    kinds,  # argument types, see `type_of`
 ):          # itself, or one with the same code
-    """A function with the values from outside that it and the device functions it calls were typed with, if
-    it was."""
+    """A function with the outside values that it and the device functions it calls were typed with, if any
+    were."""
     found = _made.get(fn, {})
     made = found.get(kinds) or next(iter(found.values()), None)
     return _frozen(fn, made.read) if made else fn
@@ -112,7 +112,7 @@ def _frozen(fn, read):
     old = {}
     for (of, name), was in read.items():
         if of is not fn: continue
-        # device functions that it calls are frozen, too
+        # device functions it calls are frozen too
         if isinstance(was, FakeCUDAKernel) and (callee := _frozen(was.fn, read)) is not was.fn:
             was = copy(was)
             was.fn = callee
@@ -123,11 +123,11 @@ def _frozen(fn, read):
     return FunctionType(fn.__code__, fn.__globals__ | old, fn.__name__, fn.__defaults__, cells)
 
 
-# The syntax tree of a function is found in the file or the cell that it comes from.
+# The syntax tree of a function is found in the file or cell it comes from.
 
 @lru_cache(50)
 def _functions(filename, text):
-    "The functions of a file, by the line at which each begins."
+    "The functions of a file, by first line."
     found = {}
     for node in ast.walk(parsed(text)):
         if isinstance(node, (ast.FunctionDef, ast.Lambda)):
@@ -151,8 +151,7 @@ def _does(code):
     return code.co_code, code.co_names, code.co_varnames, constants
 
 def _source(fn):
-    """The text of the file that a function comes from; empty if the file was edited since, as far as this
-    function goes."""
+    "The text of the file a function comes from; empty if an edit since then affects the function."
     code = fn.__code__
     for _ in range(2):
         text = "".join(linecache.getlines(code.co_filename, fn.__globals__))
@@ -160,7 +159,7 @@ def _source(fn):
         with suppress(SyntaxError):
             candidates = _compiled(code.co_filename, text).get((code.co_name, code.co_firstlineno), ())
             if any(_does(made) == _does(code) for made in candidates): return text
-        linecache.checkcache(code.co_filename)  # it was read before it was edited
+        linecache.checkcache(code.co_filename)  # the cache predates the edit
     return ""
 
 def source_tree(fn):

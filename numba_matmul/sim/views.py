@@ -1,4 +1,4 @@
-"""What all arrays in a kernel have in common: checked indices, and views that find the array's mistakes."""
+"""What all arrays in a kernel have in common: checked indices, and views that share the array's checks."""
 import sys
 from functools import cache
 from math import prod
@@ -11,41 +11,41 @@ from .scheduler import SimulatorError
 def refuse_negative(index):
     for i in index if type(index) is tuple else (index,):
         if type(i) is not slice and i is not None and i < 0:
-            raise SimulatorError(f"index {i} is negative, which would count from the array's end",
+            raise SimulatorError(f"index {i} is negative, which would count from the end of the array",
                                  "bounds", negative=True)
 
 def refuse_copy(value):
-    "A slice can be set to a number only: to copy an array, the compiler would need memory of its own."
+    "A slice can only be assigned a number: to copy an array, the compiler would need temporary memory."
     if np.ndim(value):
-        raise SimulatorError("a slice takes one number for all of its elements: to copy from another array, "
+        raise SimulatorError("a slice can only be assigned a single number: to copy from another array, "
                              "write a loop")
 
 def index_text(index): return ", ".join(map(str, index)) if type(index) is tuple else str(index)
 
 def neighbours(array, index, count):
-    """The indices of `count` neighbours from `index` on, as one access of a GPU takes them: from an aligned
-    address."""
-    # a shared array begins where its declaration promises, a global one where memory is aligned
+    """The indices of `count` adjacent elements starting at `index`, for one access by a GPU: the address must
+    be aligned."""
+    # a shared array is aligned as declared, a global one as memory is
     size = count * array.dtype.itemsize
     if size > array.promised:
-        raise SimulatorError(f"an access of {size} bytes to {array.name}, which is declared for "
+        raise SimulatorError(f"an access of {size} bytes to {array.name}, which is only aligned to "
                              f"{array.promised}: cuda.shared.array(…, alignment={size})", "alignment")
     if array.byte(index) % size:
         raise SimulatorError(f"an access of {size} bytes at {array.label(index)}, "
-                             f"which is not a multiple of {size} bytes from its start", "alignment")
+                             f"which isn't a multiple of {size} bytes from its start", "alignment")
     if type(index) is not tuple: return range(index, index + count)
     *before, first = index
     return [(*before, first + i) for i in range(count)]
 
 def _kernel_frame():
-    "The frame of the kernel, or of the device function, that has called into the simulator."
+    "The frame of the kernel, or of the device function, that called into the simulator."
     frame = sys._getframe(1)
     while (frame.f_globals.get("__name__") or "").startswith((*INSIDE, "numpy.")):
         frame = frame.f_back
     return frame
 
 def keeps_order(index, array):
-    "Does the compiler know that the elements of such a part of an array lie side by side?"
+    "Does the compiler know that the elements of such a slice are contiguous?"
     *before, last = index if type(index) is tuple else (index,)
     return (array.in_order and not any(type(i) is slice for i in before)
             and (type(last) is not slice or last.step is None))
@@ -53,9 +53,9 @@ def keeps_order(index, array):
 
 class Views:
     """What an array offers besides its elements: views (reshaped, transposed, or as another type of the same
-    size), and numpy's functions of all elements. Either way the array itself is read and written, with all
+    size), and numpy's reductions. Either way the array itself is read and written, with all
     checks."""
-    in_order = True  # does the compiler know that the elements lie side by side?
+    in_order = True  # does the compiler know that the elements are contiguous?
     itemsize = property(lambda self: self.dtype.itemsize)
     nbytes = property(lambda self: self.size * self.itemsize)
     T = property(lambda self: self.transpose())
@@ -64,30 +64,30 @@ class Views:
     @property
     def real(self):
         if self.dtype.kind == "c":
-            raise SimulatorError("the simulator has no real and no imag of a whole array: write x[i].real")
+            raise SimulatorError("the simulator can't take .real or .imag of a whole array: write x[i].real")
         return self
     imag = real
 
-    # each view is made by `viewed`, which changes the numbers and what is noted of them alike
+    # each view is created by `viewed`, which transforms the numbers and their notes alike
 
     def transpose(self): return self.viewed("T", np.transpose, self.in_order)
     def reshape(self, *shape):
         shape = tuple(map(int, shape[0] if isinstance(shape[0], tuple) else shape))
         if not self.in_order:
-            raise SimulatorError("reshape of a part that has a step, or a slice before its last index: "
-                                 "the compiler takes whole arrays and x[i:j]; compute the index")
-        def change(array):  # numpy copies where it must, a GPU can't
+            raise SimulatorError("reshape of a slice with a step, or of a slice before the last index: "
+                                 "the compiler only takes whole arrays and x[i:j]; compute the index")
+        def change(array):  # numpy copies if it must; a GPU can't
             made = array.reshape(shape)
             if made.size and not np.may_share_memory(made, array):
-                raise SimulatorError(f"reshape to {shape} would copy an array whose rows don't lie side by "
-                                     "side, and on a GPU it fails silently: compute the index")
+                raise SimulatorError(f"reshape to {shape} would copy an array whose rows aren't "
+                                     "contiguous, and on a GPU it fails silently: compute the index")
             return made
         return self.viewed(shape, change, True)
 
     def view(self, dtype):
         if dtype == self.dtype: return self
         if dtype.itemsize != self.itemsize or not self.other_types:
-            raise SimulatorError(f"the simulator has no view of {self.dtype} as {dtype} here: {self.instead}")
+            raise SimulatorError(f"the simulator can't view {self.dtype} as {dtype} here: {self.instead}")
         return self.viewed(dtype, lambda array: array.view(dtype), self.in_order)
 
     def __array__(self, dtype=None, copy=None):
@@ -101,11 +101,11 @@ class Views:
     def label(self, index): return f"{self.name}[{index_text(index)}]"
 
     def holds(self, index, value):
-        "Is the element this number already, bit for bit? (NaN is not equal to itself.)"
+        "Does the element already equal this number, bit for bit? (NaN doesn't equal itself.)"
         element = self.data[index]
         return element == value or element.tobytes() == element.dtype.type(value).tobytes()
 
-# numpy's functions of all elements
+# numpy's reductions
 
 def _of_all(name):
     return lambda self, *args, **options: getattr(np.asarray(self), name)(*args, **options)
