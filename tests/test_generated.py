@@ -19,6 +19,7 @@ from numba_matmul.ncu import LOOK_AT
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import readme
 from numba_matmul.report.tables import losing, random_shapes, size_text, stale_kernels, sustained
+from tools import fold
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
@@ -352,6 +353,15 @@ def named_files():
 @pytest.mark.parametrize("path,name", list(named_files()), ids=lambda x: getattr(x, "name", x))
 def test_files_that_are_named_exist(path, name):
     assert (ROOT/name).exists() or (path.parent/name).exists()
+
+
+@pytest.mark.parametrize("path", fold.lessons(), ids=lambda p: p.name)
+def test_answers_and_solutions_are_folded(path):
+    nb, folded = (json.loads(path.read_text(encoding="utf-8")) for _ in range(2))
+    fold.fold(folded)
+    assert folded == nb, "run python tools/fold.py"
+    hidden = [cell for cell in nb["cells"] if cell["metadata"].get("jupyter", {}).get("outputs_hidden")]
+    assert all("changes(" in source(cell) or "answer" in cell["metadata"]["tags"] for cell in hidden)
 
 
 @pytest.mark.parametrize("path", [p for p in NOTEBOOKS if re.match(r"(0\d|1\d|3\d)[a-z]?_", p.name)],
