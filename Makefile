@@ -14,7 +14,7 @@
 # make site-check        opens every page of the website in a headless Chromium
 # make same-code BASE=…  is the machine code the same as at another commit? (STAMP=1: then its speeds stay valid)
 # make readme            updates README's table and picture from the result cards
-# make pages             updates what notebooks show of the result cards, without a GPU (PAGES="01*": only these)
+# make pages             updates what notebooks show of the result cards, and figures; no GPU (PAGES="01*": only these)
 # make clean             removes .venv and everything that was built; make help shows this
 #
 # The first call creates .venv. PYTHON=python3 uses that interpreter instead and installs nothing.

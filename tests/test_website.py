@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from bs4 import BeautifulSoup
 from conftest import ROOT, environment
@@ -73,7 +74,47 @@ def test_every_notebook_has_a_page_without_directives_and_with_its_outputs(pages
         assert not [text for text in code if re.search(r"^#\|", text, re.M)]
         pictures = sum("image/png" in output.get("data", {}) for cell in code_cells(path)
                        for output in cell["outputs"])
-        assert len(page.find_all("img")) == pictures, path.name
+        assert len(page.select("img, .cell_output svg")) == pictures, path.name
+
+
+def test_every_picture_says_what_it_shows(pages):
+    "A figure without a title gets one; one without SVG is drawn again by `make pages`."
+    pictures = {name: article(page).select("img:not(.toggler), .cell_output svg")
+                for name, page in pages.items()}
+    for name, picture in ((name, picture) for name, found in pictures.items() for picture in found):
+        told = picture.get("alt") or picture.get("aria-label") or ""
+        assert re.search(r"\w,? \w", told), (name, str(picture)[:200])
+    drawn = {name: [one for one in found if one.name == "svg"] for name, found in pictures.items()}
+    assert sum(map(len, drawn.values())) > 0.95 * sum(map(len, pictures.values())) > 100
+    for name, found in drawn.items():
+        names = [part["id"] for picture in found for part in picture.select("[id]")]
+        used = re.findall(r'(?:url\(|href=")#([\w-]+)', "".join(map(str, found)))
+        assert len(names) == len({*names}) and {*used} <= {*names}, name
+        assert max([0, *(len(str(picture)) for picture in found)]) < 150_000, name
+
+
+def test_what_is_black_takes_the_ink_of_the_page_unless_it_stands_on_paint():
+    import matplotlib.pyplot as plt
+    figures = runpy.run_path(str(ROOT/"tools"/"figures.py"))
+    fig, ax = plt.subplots(figsize=(3, 2), layout="constrained")
+    ax.add_patch(plt.Rectangle((0, 0), 1, 1, facecolor="#F0E442"))
+    ax.add_patch(plt.Rectangle((0.2, 0.2), 0.6, 0.6, fill=False, linewidth=2.25))
+    ax.text(0.5, 0.5, "inside 3.14159", ha="center", va="center")
+    ax.plot([1.5, 1.5], [0, 1], color="black", linewidth=1.25)
+    ax.scatter(np.linspace(2, 3, 2000), np.linspace(0, 1, 2000))
+    ax.set(title="A box & its <text>,\nand dots", xlim=(0, 3), ylim=(0, 1))
+    plt.close(fig)
+    before = [text.get_color() for text in ax.texts]
+    svg = figures["svg_of"](fig)
+    page = BeautifulSoup(svg, "html.parser").svg
+    texts = {text.get_text(): text.get("style", "") for text in page.find_all("text")}
+    assert "fill: black" in texts["inside 3.14159"] and "fill" not in texts["and dots"]
+    assert page["fill"] == "currentColor" and page["aria-label"] == "A box & its <text>, and dots"
+    strokes = {float(width): color
+               for color, width in re.findall(r"stroke: (\w+); stroke-width: ([\d.]+)", svg)}
+    assert strokes[1.25] == "currentColor" and strokes[2.25] == "black"
+    assert len(page.find_all("image")) == 1 and len(svg) < 40_000  # the dots
+    assert before == [text.get_color() for text in ax.texts]
 
 
 def test_the_pages_come_in_reading_order_in_three_parts(pages):

@@ -1,10 +1,11 @@
-"""Update what the pages show of the result cards: `make pages`, after a card has changed. It needs no
-GPU. `PAGES="01* 90*"` does only some of them.
+"""Update what the pages show of the result cards, and redraw their figures: `make pages`, after a card or a
+drawing has changed. It needs no GPU. `PAGES="01* 90*"` does only some of them.
 
 Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards without measuring
-anything shows the same there as on a GPU: it gets its outputs from that run, and no other cell changes.
-`--check` changes nothing and compares the texts. `make test` runs every notebook this way: the names arrive
-one by one on stdin, so that all pages share one process and its children."""
+anything shows the same there as on a GPU: it gets its outputs from that run. So does a figure, but the rest
+of its cell's output stays. No other cell changes. `--check` changes nothing and compares the texts. `make
+test` runs every notebook this way: the names arrive one by one on stdin, so that all pages share one process
+and its children."""
 import ast
 import os
 import subprocess
@@ -19,28 +20,45 @@ from execnb.nbio import read_nb  # noqa: E402
 
 from numba_matmul.report.tables import stale_kernels  # noqa: E402
 
+from figures import add_svg  # noqa: E402
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "you_are_here"}
 HELD = {"CARDS", "PROFILED"}  # cards that an earlier cell of a page has read
+ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
 
 
 class Keeping(nbdev.test.CaptureShell):
-    "Keeps the last executed notebook, with its outputs."
+    "Keeps the last executed notebook, with its outputs; with its figures as SVG, too, if `draws`."
+    draws = False
+    def __init__(self, path=None):
+        super().__init__(path)
+        if Keeping.draws: add_svg(self)
     def run_all(self, nb, **options):
         Keeping.ran = nb
         return super().run_all(nb, **options)
 
 
-def asks_cards(cell):
-    "Does this cell show something from the cards? Exported cells show nothing."
-    if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return False
+def names_in(cell):
+    "The names that a cell calls, and all that it uses. Exported cells show nothing."
+    if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return set(), set()
     lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
     nodes = [*ast.walk(ast.parse("\n".join(lines)))]
-    called = {node.func.id for node in nodes
-              if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    return bool(called & ASK or HELD & {node.id for node in nodes if isinstance(node, ast.Name)})
+    return ({node.func.id for node in nodes
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)},
+            {node.id for node in nodes if isinstance(node, ast.Name)})
+
+
+def asks_cards(cell):
+    "Does this cell show something from the cards?"
+    called, used = names_in(cell)
+    return bool(called & ASK or used & HELD)
+
+
+def figures(cell):
+    "The outputs of a cell that have a picture."
+    return [output for output in cell.get("outputs") or [] if "image/png" in output.get("data", {})]
 
 
 def texts(cell):
@@ -54,16 +72,16 @@ def texts(cell):
 
 
 def run(path):
-    "Run a page as `nbdev_test` does; returns the cells that read the cards, with their outputs, by id."
+    "Run a page as `nbdev_test` does; returns its cells with their outputs, by id."
     nbdev.test.nbdev_test(path=path, n_workers=0)
-    return {cell.id: cell for cell in Keeping.ran.cells if asks_cards(cell)}
+    return {cell.id: cell for cell in Keeping.ran.cells}
 
 
 def check(path):
     "Exit with a message that names a cell whose output differs from the cards."
     made = run(path)
     for cell in read_nb(path).cells:
-        if cell.id not in made or "#| compiler" in cell.source:
+        if cell.id not in made or not asks_cards(cell) or "#| compiler" in cell.source:
             continue  # other versions compile differently
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
@@ -84,12 +102,20 @@ def check_all_from_stdin():
 
 
 def refresh(path):
-    "Give the cells of a page that read the cards the outputs of a run; did any change?"
+    "Give the cells of a page that read the cards the outputs of a run, and the others its figures."
+    Keeping.draws = True
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
     shrink_pictures(made.values())
     for cell in nb.cells:
-        if cell.id in made and cell.get("outputs"): cell.outputs = made[cell.id].outputs
+        if cell.id not in made: continue
+        old, new = figures(cell), figures(made[cell.id])
+        if asks_cards(cell):
+            if cell.get("outputs"): cell.outputs = made[cell.id].outputs
+        elif len(old) != len(new) or names_in(cell)[0] & ON_GPU:
+            if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
+        else:
+            for kept, drawn in zip(old, new): kept["data"] = drawn["data"]
     write_clean(nb, path)
     if path.read_text(encoding="utf-8") != before:
         print(f"{path.name} shows what the cards say now", flush=True)
@@ -99,17 +125,19 @@ def in_child(path):
     "Refresh a page in its own process; returns what it printed if it failed."
     command = [sys.executable, __file__, "--one", path]
     done = subprocess.run(command, cwd=NBS.parent, capture_output=True, text=True)
-    print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line), end="",
+    print("".join(line for line in done.stdout.splitlines(True) if "the cards say" in line
+                  or "its figure stays" in line), end="",
           flush=True)
     return done.returncode and f"{path.name}:\n{done.stdout}{done.stderr}"
 
 
 def main(wanted):
-    paths = [path for path in find(wanted) if any(map(asks_cards, read_nb(path).cells))]
+    paths = [path for path in find(wanted)
+             if any(asks_cards(cell) or figures(cell) for cell in read_nb(path).cells)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
-    print(f"{len(paths)} pages read the cards. To commit: nbs")
+    print(f"{len(paths)} pages read the cards or have figures. To commit: nbs")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from nbdev.clean import clean_nb
 from nbdev.config import get_config
 from PIL import Image
 
+from figures import add_svg
 from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 
 NBS = Path(__file__).resolve().parent.parent/"nbs"
@@ -55,6 +56,7 @@ def write_clean(nb, path):
 def run(path):
     "Execute one notebook in place; the exit status is 1 if a cell fails."
     nb, shell = read_nb(path), CaptureShell(path)
+    add_svg(shell)
     for cell in nb.cells:
         if cell.cell_type == "code": cell.outputs = []  # a cell that prints nothing has no outputs
     try: shell.run_all(nb, exc_stop=True)

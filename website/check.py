@@ -30,11 +30,20 @@ LOADED = """(async () => {
 })()"""
 
 # The lightness range of each figure on its page background, and anything wider than the page.
-LOOKED_AT = """(() => {
-    const flat = [...document.querySelectorAll('.bd-article img')].filter(image => {
+LOOKED_AT = """(async () => {
+    const seen = [...document.querySelectorAll('.bd-article img, .cell_output svg')].map(async figure => {
+        let image = figure;
+        if (figure.localName === 'svg') {
+            const copy = figure.cloneNode(true);
+            copy.style.color = getComputedStyle(figure).color;
+            image = new Image();
+            const text = new XMLSerializer().serializeToString(copy);
+            image.src = 'data:image/svg+xml,' + encodeURIComponent(text);
+            await image.decode().catch(() => 0);
+        }
         const canvas = document.createElement('canvas'), pen = canvas.getContext('2d');
         canvas.width = canvas.height = 200;
-        let ground = image;
+        let ground = figure;
         const clear = () => getComputedStyle(ground).backgroundColor === 'rgba(0, 0, 0, 0)';
         while (ground && clear()) ground = ground.parentElement;
         pen.fillStyle = ground ? getComputedStyle(ground).backgroundColor : 'white';
@@ -46,10 +55,11 @@ LOOKED_AT = """(() => {
             const light = 0.3 * data[i] + 0.59 * data[i + 1] + 0.11 * data[i + 2];
             low = Math.min(low, light); high = Math.max(high, light);
         }
-        return high - low < 128;
+        return high - low < 128 ? [figure.src || figure.ariaLabel] : [];
     });
+    const flat = (await Promise.all(seen)).flat();
     const root = document.documentElement;
-    return {flat: flat.map(image => image.src), excess: root.scrollWidth - innerWidth};
+    return {flat, excess: root.scrollWidth - innerWidth};
 })()"""
 
 

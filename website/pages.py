@@ -1,4 +1,5 @@
 "A Sphinx extension: how the website renders a notebook."
+import html
 import json
 import re
 
@@ -16,13 +17,30 @@ DIRECTIVE = re.compile(r"^#\| *(export|exports|hide|cuda|compiler|default_exp)\b
 FOLDERS = {"library": "/library.md"}
 
 
+SVG = "application/vnd.numba-matmul.svg+xml"  # tools/figures.py makes it
+
+
+def inline(outputs, heading, prefix):
+    "Put figures into the page, where they take its color; one without SVG is named by its heading."
+    shown = [output["data"] for output in outputs if "image/png" in output.get("data", {})]
+    for number, data in enumerate(shown):
+        png, svg = ("".join(data.pop(kind, "")).strip() for kind in ("image/png", SVG))
+        label = html.escape(f"Figure in the section: {heading}")
+        picture = f'<img alt="{label}" src="data:image/png;base64,{png}">'
+        unique = rf"\g<1>{prefix}-{number}-"  # on the page
+        data["text/html"] = re.sub(r'( id="|href="#|url\(#)(?=\w)', unique, svg) or picture
+
+
 def as_page(app, docname, source):
     """A folder is a page here. Directives to nbdev aren't for readers, and neither are cells with nothing
     else."""
     source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
     if app.env.doc2path(docname).suffix != ".ipynb": return
-    nb, cells = json.loads(source[0]), []
+    nb, cells, heading = json.loads(source[0]), [], ""
     for cell in nb["cells"]:
+        heading = [heading, *re.findall(r"^#+ (.+)", "".join(cell["source"]), re.M)
+                   * (cell["cell_type"] == "markdown")][-1]
+        inline(cell.get("outputs", []), heading, cell["id"])
         if cell["cell_type"] == "code":
             cell["source"] = DIRECTIVE.sub("", "".join(cell["source"]))
             if not cell["source"].strip(): continue

@@ -144,7 +144,7 @@ def draw_sizes(
         ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, {dtype}: speed by size")
         ax.set_xticks(sorted(cublas), sorted(cublas))
         ax.minorticks_off()
-        ax.grid(color="#DDDDDD", lw=0.6)
+        ax.grid(color=COLORS[8], alpha=0.3, lw=0.6)
     axes[-1, 0].set_xlabel(_noted("m = n = k", shown))
     lines, names = axes[0, 0].get_legend_handles_labels()
     fig.legend(lines[::-1], names[::-1], loc="outside right", frameon=False, fontsize=8)
@@ -181,7 +181,7 @@ def draw_shapes(
         sizes = sorted(found, key=lambda size: -next(iter(found[size].values())))
         for y, size in enumerate(sizes):
             for gpu, percent in found[size].items():
-                color = COLORS[6] if percent < limit else "#444444"
+                color = COLORS[6] if percent < limit else "black"
                 ax.plot(percent, y, "os^D"[gpus.index(gpu) % 4], color=color, markersize=5,
                         markerfacecolor="none" if gpus.index(gpu) else color)
         ax.axvline(100, color="black", linestyle="--", lw=1)
@@ -191,12 +191,12 @@ def draw_shapes(
         ax.set_xticks(ticks, ["" if tick == 150 else str(tick) for tick in ticks], fontsize=8)
         ax.set_xlim(min(45, 0.9 * min(every)), max(450, 1.1 * max(every)))  # ticks outside are not shown
         ax.minorticks_off()
-        ax.grid(color="#E5E5E5", lw=0.6)
+        ax.grid(color=COLORS[8], alpha=0.3, lw=0.6)
         ax.title.set_fontsize(9)
     # Empty lines make the legend.
     for i, gpu in enumerate(gpus):
-        axes[0, 0].plot([], [], "os^D"[i % 4], color="#444444", label=gpu,
-                        markerfacecolor="none" if i else "#444444")
+        axes[0, 0].plot([], [], "os^D"[i % 4], color="black", label=gpu,
+                        markerfacecolor="none" if i else "black")
     fig.legend(loc="outside upper center", ncols=len(gpus), frameon=False, fontsize=8)
     plt.close(fig)
     return fig
@@ -268,7 +268,7 @@ def draw_causes(
     # Three panels count accesses, the last one cycles of waiting.
     for ax, (title, names) in zip(axes.flat, CAUSES.items()):
         values = [total(kernel, names) / ffmas for kernel in kernels]
-        ax.plot([value or float("nan") for value in values], rows, "o", color="#444444")
+        ax.plot([value or float("nan") for value in values], rows, "o", color="black")
         for row, value in zip(rows, values):
             if value: ax.text(value * 1.3, row, f" {value:.2g}", va="center", fontsize=8)
         ax.set(title=f"{title}, per FFMA", xscale="log", xlim=(0.02, 400))
@@ -282,7 +282,7 @@ def draw_causes(
         ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         ax.minorticks_off()
         ax.title.set_fontsize(9)
-        ax.grid(axis="y", color="#DDDDDD")
+        ax.grid(axis="y", color=COLORS[8], alpha=0.3)
     for ax in axes[:, 0]: ax.set(yticks=rows, yticklabels=numbers, ylabel="kernel")
     axes[0, 0].invert_yaxis()
     fig.suptitle(f"{card['gpu']}, 4096×4096×4096: what kernels request and wait for", fontsize=9)

@@ -22,7 +22,7 @@ def you_are_here(
     card = pick_card(kernels=names, size=size)
     rows = [card_row(card, one, size) for one in names]
     percent = [row["percent"] for row in rows]
-    fig, ax = plt.subplots(figsize=(7, 0.95), layout="constrained")
+    fig, ax = plt.subplots(figsize=(7, 1.05), layout="constrained")
     ax.axhline(0, color="#999999", linewidth=1)
     ax.axvline(100, color="#999999", linewidth=1)
     ax.plot(percent[:-1], [0] * len(percent[:-1]), "o", color="#999999", markersize=5)
@@ -32,11 +32,11 @@ def you_are_here(
     stale = STALE if rows and "stale" in rows[-1] else ""
     ax.set(yticks=[], xlim=(-2, max(110, 1.05 * here)), ylim=(-1, 1))
     ax.set_title(f"You are here: {here:.0f} % of {kind} (the kernel for any size){stale}" if name
-                 else "You are here: at the start. 100 % is cuBLAS, NVIDIA's own library", fontsize=9,
+                 else "You are here: at the start. 100 % is cuBLAS, NVIDIA's own library", fontsize=10,
                  loc="left")
     about = f"about {minutes} minutes" + (f" · you need {needs}" if needs else "")
-    ax.set_xlabel("\n".join([about, stale_note(rows[-1:])]).strip(), fontsize=8)
-    ax.tick_params(labelsize=7)
+    ax.set_xlabel("\n".join([about, stale_note(rows[-1:])]).strip(), fontsize=9)
+    ax.tick_params(labelsize=8.5)
     ax.xaxis.set_major_formatter("{x:.0f} %")
     ax.spines[["top", "right", "left", "bottom"]].set_visible(False)
     plt.close(fig)
