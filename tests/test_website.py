@@ -16,6 +16,7 @@ from conftest import ROOT, environment
 
 from numba_matmul.cards import write_whole
 from numba_matmul.registry import KERNELS
+from tools import fold
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if re.match(r"\d\d[a-z]?_", path.name) and path.parent.name == "nbs"]
@@ -140,11 +141,11 @@ def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
     headings = re.findall(r'"(## .+?|---)\\?n?"', text)
     rule = headings.index("---") if "---" in headings else len(headings)
     optional = [name for name in headings[rule + 1:] if not name.startswith("## Your turn")]
-    solutions = [name for name in headings[:rule] if name.startswith("## The kernel")] if optional else []
+    solutions = [name for name in headings[:rule] if fold.SOLUTION.match(name[3:])] if optional else []
     folded = page.find_all("details", class_="optional")
-    told = [fold.parent.find(re.compile("h[12]")).get_text().strip("#") for fold in folded]
+    told = [part.parent.find(re.compile("h[12]")).get_text().strip("#") for part in folded]
     assert told == [name.removeprefix("## ") for name in headings if name in optional + solutions]
-    for fold in folded: fold.extract()
+    for part in folded: part.extract()
     assert not solutions or not re.search(r"^@cuda.jit\s*def short_", page.get_text(), re.M)
     before_rule = text.split('"---', 1)[0]  # the reader's tasks stay open
     assert page.get_text().count('grade("') >= before_rule.count('grade(\\"')
@@ -155,11 +156,15 @@ def test_a_folded_cell_is_folded_in_jupyterlab_and_on_the_website():
     for path in NOTEBOOKS:
         for cell in code_cells(path):
             meta = cell["metadata"]
-            folded = "hide-input" in meta.get("tags", ())
-            assert meta.get("jupyter", {}).get("source_hidden", False) is folded, (path.name, cell["id"])
+            tags, hidden = set(meta.get("tags", ())), meta.get("jupyter", {})
+            # the kernel that solves an exercise is in a section that the website folds as a whole
+            exported = "".join(cell["source"]).startswith("#| export")
+            if not exported:
+                assert hidden.get("source_hidden", False) is ("hide-input" in tags), (path.name, cell["id"])
+            assert hidden.get("outputs_hidden", False) is ("hide-output" in tags), (path.name, cell["id"])
             assert set(meta) <= {"tags", "jupyter"}, (path.name, cell["id"])
-            assert set(meta.get("tags", ())) <= {"hide-input"}, (path.name, cell["id"])
-            count += folded
+            assert tags <= {"hide-input", "hide-output", "answer"}, (path.name, cell["id"])
+            count += "hide-input" in tags
     assert count > 200
 
 

@@ -5,6 +5,8 @@ import re
 
 from docutils import nodes
 
+from tools.fold import is_folded
+
 
 def anchor(heading):
     "Anchors as Jupyter makes them, so that links between notebooks also work on the website."
@@ -70,11 +72,9 @@ def fold(app, doctree, docname):
         below = below or part is rule
         if not isinstance(part, nodes.section): continue
         title, *rest = part.children
-        solution = title.astext().startswith("The kernel")
-        if solution or below and not title.astext().startswith("Your turn"):
-            part.children = [title]
-            part += details("", *rest,
-                            line="Write yours first, then open this" if solution else "Show this part")
+        if not is_folded(title.astext(), below): continue
+        part.children = [title]
+        part += details("", *rest, line="Show this part" if below else "Write yours first, then open this")
 
 
 def setup(app):
