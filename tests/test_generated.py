@@ -101,7 +101,7 @@ def test_ruff_finds_nothing():
 
 def test_every_kernel_has_a_lesson_and_a_script():
     for kernel in KERNELS.values():
-        lesson, _ = readme._lesson(kernel)
+        lesson, *_ = readme._lesson(kernel)
         stem = lesson.removeprefix("nbs/").removesuffix(".ipynb")
         assert stem.startswith(f"{kernel.number:02}_") and (ROOT/"profiling_scripts"/f"{stem}.py").exists()
         assert lesson in (ROOT/"README.md").read_text(encoding="utf-8")
