@@ -36,9 +36,9 @@ EXERCISES = (Exercise(
                 hint="your warp reads A from several rows. A warp is 32 threads with consecutive numbers, "
                      "and these have more than one threadIdx.y here"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors per request",
-                hint="neighboring lanes should read neighboring numbers in a row of B"),
+                hint="neighboring lanes should read neighboring elements in a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
-                hint="neighboring lanes should store neighboring numbers in a row of C"),
+                hint="neighboring lanes should store neighboring elements in a row of C"),
            NO_FLOAT64),
     hints=HINTS | {
         "in bounds": (

@@ -158,8 +158,8 @@ def readme_speed() -> str:
     return "\n".join([*lines, "",
                       f"(cuBLAS as PyTorch {versions} calls it, with TF32 off. float32 is in "
                       f"{_lessons(kernels_of('float32'))}, bfloat16 in {_lessons(kernels_of('bfloat16'))}. "
-                      "Means are geometric. *Sustained*: over seconds of work, when the power limit may lower "
-                      "the clock; the other speeds are from short runs with rests in between. In bfloat16, "
+                      "Means are geometric. *Sustained*: over seconds of work, when the power limit may lower"
+                      " the clock; the other speeds are from short runs with rests in between. In bfloat16, "
                       "where n or k isn't a multiple of 8, cuBLAS falls back to "
                       f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash})", *_stale(shown)])
 
