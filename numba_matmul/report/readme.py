@@ -128,7 +128,7 @@ def readme_speed() -> str:
     labels = ["4096×4096×4096", "8192×8192×8192", "4096, sustained (GFLOP/s)",
               "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
               "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
-              "GFLOP/s at 4096, last kernel", "relative error at 4096 (cuBLAS's)"]
+              "GFLOP/s at 4096, last kernel", "relative error at 4096 (times cuBLAS's)"]
     # One column per card, type and kind of units: its first and last kernel, at sizes we chose and at random
     # ones.
     for card in load_cards():
@@ -149,7 +149,7 @@ def readme_speed() -> str:
                               for found in shapes),
                             f"{us[0]} ({us[1]})" if us else "–",
                             _number(first, "gflops"), f"**{_number(last, 'gflops')}**",
-                            f"{last['error']:.1e} ({last['cublas_error']:.1e})"])
+                            f"{last['error']:.1e} ({last['error'] / last['cublas_error']:.2f})"])
     lines = [f"| {' | '.join(line)} |"
              for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
     versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}"
