@@ -5,8 +5,8 @@ wide. A block has 256 threads in some other shape, and computes 8 rows and 32 co
 still lie along a row. The reference is the lesson's kernel with another first line.
 
 There are more blocks than needed, so that `cuda.grid(2)`, and kernel 1's mapping, are correct, too. They
-fail because of their memory accesses: the goals count the sectors per request, in the first block. Two of lesson
-1's goals hold here as well: one store to C per thread, and nothing in float64.
+fail because of their memory accesses: the goals count the sectors per request, in the first block. Two of
+lesson 1's goals hold here as well: one store to C per thread, and nothing in float64.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of
