@@ -20,7 +20,7 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 def is_torch(x): return type(x).__module__.split(".")[0] == "torch"
 
 def is_row_major(x):
-    "Does an array, on the host or on the device, hold its numbers row by row, without gaps?"
+    "Does an array, on the host or on the device, hold its elements row by row, without gaps?"
     if is_torch(x): return x.is_contiguous()
     return x.is_c_contiguous() if hasattr(x, "is_c_contiguous") else x.flags.c_contiguous
 
@@ -74,7 +74,7 @@ def placed(
     return FakeCUDAArray(array) if config.ENABLE_CUDASIM else array
 
 class OptIn(int):
-    "Bytes of dynamic shared memory of a launch; the driver is told that they may be more than 48 KB."
+    "Bytes of dynamic shared memory of a launch; the driver must be asked to allow more than 48 KB."
 
 # %% ../nbs/00_prep1_numba_cuda.ipynb #46f3bce5
 def to_bf16(
@@ -135,7 +135,7 @@ def _gpu(number):
     with cuda.gpus[number]: return cuda.get_current_device()
 
 def current_gpu():
-    """The GPU that launches go to: Numba's description of it. (Asking torch for its number takes
-    much less time than asking Numba.)"""
+    """The GPU that launches go to: Numba's description of it. (Asking torch for its number is
+    much faster than asking Numba.)"""
     import torch
     return _gpu(torch.cuda.current_device())

@@ -1,4 +1,4 @@
-"One launch of kernel 1 for Nsight Compute. Look at: L1/TEX Cache Throughput, Sectors/Req."
+"Two launches of kernel 1: profile the second. Look at: L1/TEX Cache Throughput, Sectors/Req."
 from util import to_d
 import numpy as np
 from numba import config

@@ -1,4 +1,4 @@
-"One launch of kernel 2 for Nsight Compute. Look at: Sectors/Req, L1/TEX Cache Throughput."
+"Two launches of kernel 2: profile the second. Look at: Sectors/Req, L1/TEX Cache Throughput."
 from util import to_d
 import numpy as np
 from numba import config

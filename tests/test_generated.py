@@ -102,7 +102,7 @@ def test_ruff_finds_nothing():
 
 def test_every_kernel_has_a_lesson_and_a_script():
     for kernel in KERNELS.values():
-        lesson, _ = readme._lesson(kernel)
+        lesson, *_ = readme._lesson(kernel)
         stem = lesson.removeprefix("nbs/").removesuffix(".ipynb")
         assert stem.startswith(f"{kernel.number:02}_") and (ROOT/"profiling_scripts"/f"{stem}.py").exists()
         assert lesson in (ROOT/"README.md").read_text(encoding="utf-8")
@@ -153,10 +153,9 @@ def test_a_second_card_adds_a_column(two_cards):
     # first the one with experiments, which has sustained speeds, too
     lines = [[cell.strip() for cell in line.split("|")[2:-1]]
              for line in readme.readme_speed().splitlines()[:10] if "--:" not in line]
-    gpus = [full["gpu"].removeprefix("NVIDIA "), "Another GPU"]
-    assert [head.split(", ")[0] for head in lines[0]] == [
-        gpu for gpu in gpus for _ in range(len(lines[0]) // 2)]
-    ours, others = (next(column for column in zip(*lines) if column[0] == f"{gpu}, bfloat16") for gpu in gpus)
+    gpus, half = [column.split(", ")[0] for column in lines[0]], len(lines[0]) // 2
+    assert set(gpus[:half]) == {full["gpu"].removeprefix("NVIDIA ")} and set(gpus[half:]) == {"Another GPU"}
+    ours, others = [column for column in zip(*lines) if column[0].endswith(", bfloat16")]
     steady = sustained(full)["bfloat16", 4096]
     shapes = random_shapes(full["experiments"]["twenty random shapes"]["values"])
     # it has no experiments

@@ -64,7 +64,7 @@ def assert_matmul_correct(
     unit_roundoff: float = 2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
 ) -> float:  # relative error in the Frobenius norm
     """Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN.
-    `TypeError` or `ValueError` for what is no product of matrices."""
+    `TypeError` or `ValueError` for what isn't a product of matrices."""
     for name, x in ("a", a), ("b", b): _need_matrix(name, x)
     m, n, k = product_shape(a, b)
     _need_matrix("c", c)

@@ -34,7 +34,7 @@ def stores(view):
 ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores per thread",
                 hint="each thread stores only its own element, and stores it once")
 HINTS = {  # of both
-    "compiles: np.": "numpy works on whole arrays on the host; a thread computes with single numbers",
+    "compiles: np.": "numpy works on whole arrays on the host; a thread computes with single values",
     "compiles: setting an array element": "this is a whole array, where one of its elements belongs",
     "compiles: a slice": "a thread computes one element: index the arrays instead of slicing them",
     "in bounds: is negative": (
@@ -60,7 +60,7 @@ SAXPY = Exercise(
         "correct: never written": (
             "which thread stores this element? cuda.grid(1) counts through all blocks, from 0"),
         "correct: in the wrong places": (
-            "the numbers are right, but they're in the wrong places: do x, y and out have the same index?"),
+            "the values are right, but they're in the wrong places: do x, y and out have the same index?"),
         "correct": "out[i] = alpha · x[i] + y[i], with the same i in all three"},
     solutions={"reference": """@cuda.jit
 def my_saxpy(alpha, x, y, out):
@@ -167,7 +167,7 @@ SCALE_ROWS = Exercise(
     hints=HINTS | {
         "in bounds": (
             "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j "
-            "below x.shape[1]; factors has one number per row"),
+            "below x.shape[1]; factors has one element per row"),
         "no races: with no flag": (
             "two blocks write to one element: each thread has a pair of its own, from cuda.grid(2)"),
         "no races: written by": (

@@ -18,7 +18,7 @@ def one_each(warps):
 
 HINTS = {  # of this exercise and the next
     "compiles: 'array' and 'array'": (
-        "a thread adds up numbers, in a loop of its own: each array needs two indices"),
+        "a thread adds up single elements, in a loop of its own: each array needs two indices"),
     "ends: It's slow": "a thread computes one element of C: does each go through all rows, or all columns?",
     "float64": (
         "for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). It also compares "

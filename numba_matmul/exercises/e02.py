@@ -5,8 +5,8 @@ wide. A block has 256 threads in some other shape, and computes 8 rows and 32 co
 still lie along a row. The reference is the lesson's kernel with another first line.
 
 There are more blocks than needed, so that `cuda.grid(2)`, and kernel 1's mapping, are correct, too. They
-fail by what they ask of memory: the goals count the sectors of a request, in the first block. Two of lesson
-1's goals hold here as well: one store to C per thread, and nothing in float64.
+fail because of their memory accesses: the goals count the sectors per request, in the first block. Two of
+lesson 1's goals hold here as well: one store to C per thread, and nothing in float64.
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..source import reference_of
@@ -36,9 +36,9 @@ EXERCISES = (Exercise(
                 hint="your warp reads A from several rows. A warp is 32 threads with consecutive numbers, "
                      "and these have more than one threadIdx.y here"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors per request",
-                hint="neighboring lanes should read neighboring numbers in a row of B"),
+                hint="neighboring lanes should read neighboring elements in a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
-                hint="neighboring lanes should store neighboring numbers in a row of C"),
+                hint="neighboring lanes should store neighboring elements in a row of C"),
            NO_FLOAT64),
     hints=HINTS | {
         "in bounds": (

@@ -26,11 +26,20 @@ PICTURE = "nbs/results/ladder.svg"
 def _root(): return card_folder().parent.parent
 
 def _lesson(kernel):
-    "The notebook of a `Kernel`, and the one idea in its first cell."
+    "The notebook of a `Kernel`, its title, and the one idea in its first cell."
     made_from = re.search(r"File to edit: (.+ipynb)", inspect.getsource(inspect.getmodule(kernel.fn)))
     path = _root()/"nbs"/made_from[1].split("nbs/")[1]
+    return _page(path)
+
+def _page(path):
+    "A notebook, its title without the number, and its one idea."
     first = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
-    return path.relative_to(_root()).as_posix(), re.search(r"^> (.+)$", first, re.M)[1]
+    found = (re.search(form, first, re.M)[1] for form in (r"^# (?:\w+ · )?(.+)$", r"^> (.+)$"))
+    return path.relative_to(_root()).as_posix(), *found
+
+def _without_kernel(number):
+    "The pages that follow a kernel's lesson and have no kernel: 2b, 2c and 2d after 2."
+    return sorted((_root()/"nbs").glob(f"{number:02}[a-z]_*.ipynb")) if number else []
 
 def _git_url():
     settings = ConfigParser()
@@ -78,7 +87,7 @@ def readme_ladder() -> str:
         days = first if first == last else f"{first} to {last}"
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); cuBLAS: {cublas}")
     lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel's. Each % compares a "
-              "kernel with the cuBLAS runs beside it.)"]
+              "kernel with the cuBLAS runs interleaved with its own.)"]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     shown = []  # rows, for the note on stale ones
@@ -86,15 +95,20 @@ def readme_ladder() -> str:
         rows = [card_row(card, kernel.name, 4096) for card in cards]
         if not kernel.number and not any(rows): continue
         shown += rows
-        notebook, idea = _lesson(kernel)
+        notebook, title, idea = _lesson(kernel)
         speeds = [f"{_number(row, 'gflops')} | {_number(row, 'percent')}" for row in rows]
-        lines.append(around(" | ".join([str(kernel.number or ""),
-                                        f"[{kernel.title}]({notebook}){_badge(notebook)}",
+        title = title if kernel.number else kernel.title
+        lines.append(around(" | ".join([str(kernel.number or ""), f"[{title}]({notebook}){_badge(notebook)}",
                                         idea, *speeds])))
-    shows = "Speed of each lesson's short kernel, and of its kernel for any size, beside cuBLAS"
+        for path in _without_kernel(kernel.number):
+            notebook, title, idea = _page(path)
+            number = f"{kernel.number}{path.name[2]}"
+            lines.append(around(" | ".join([number, f"[{title}]({notebook}){_badge(notebook)}", idea,
+                                            *2 * len(cards) * [""]])))
+    shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
     bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
-            "their kernels for any size.")
+            "their kernels for any size. (Pages with a letter have no kernel.)")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
     return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
 
@@ -114,7 +128,7 @@ def readme_speed() -> str:
     labels = ["4096×4096×4096", "8192×8192×8192", "4096, sustained (GFLOP/s)",
               "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
               "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
-              "GFLOP/s at 4096, last kernel"]
+              "GFLOP/s at 4096, last kernel", "relative error at 4096 (times cuBLAS's)"]
     # One column per card, type and kind of units: its first and last kernel, at sizes we chose and at random
     # ones.
     for card in load_cards():
@@ -134,7 +148,8 @@ def readme_speed() -> str:
                             *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–"
                               for found in shapes),
                             f"{us[0]} ({us[1]})" if us else "–",
-                            _number(first, "gflops"), f"**{_number(last, 'gflops')}**"])
+                            _number(first, "gflops"), f"**{_number(last, 'gflops')}**",
+                            f"{last['error']:.1e} ({last['error'] / last['cublas_error']:.2f})"])
     lines = [f"| {' | '.join(line)} |"
              for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
     versions = " and ".join(dict.fromkeys(f"{card['versions']['torch']} with CUDA {card['cuda']}"
@@ -143,8 +158,10 @@ def readme_speed() -> str:
     return "\n".join([*lines, "",
                       f"(cuBLAS as PyTorch {versions} calls it, with TF32 off. float32 is in "
                       f"{_lessons(kernels_of('float32'))}, bfloat16 in {_lessons(kernels_of('bfloat16'))}. "
-                      "Means are geometric. In bfloat16, where n or k isn't a multiple of 8, cuBLAS falls "
-                      f"back on older kernels.{dash})", *_stale(shown)])
+                      "Means are geometric. *Sustained*: over seconds of work, when the power limit may lower"
+                      " the clock; the other speeds are from short runs with rests in between. In bfloat16, "
+                      "where n or k isn't a multiple of 8, cuBLAS falls back to "
+                      f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash})", *_stale(shown)])
 
 
 def readme_calls() -> str:
@@ -167,7 +184,8 @@ def readme_calls() -> str:
     host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
                       "(Wall-clock time per call, of 1,000 calls in a row on square matrices: what a program "
-                      f"sees, including the host's work. Lower is better.{host})"])
+                      "sees, including the host's work. Lower is better. In a row this long, the power limit "
+                      f"may already lower the clock.{host})"])
 
 
 def readme_colab() -> str:
@@ -179,10 +197,10 @@ def readme_colab() -> str:
     return "```\n" + clone + "\n".join(lines) + "\n```"
 
 def readme_exercises() -> str:
-    "The generated part of the README that says how many exercises there are, and how their judge is judged."
+    "The generated part of the README that says how many exercises there are, and how their grader is tested."
     known = exercises().values()
     correct, wrong = (sum(len(getattr(one, kind)) for one in known) for kind in ("solutions", "mutants"))
-    return (f"The judge is tested, too: in {len(known)} exercises, it accepts all {correct} correct "
+    return (f"The grader is tested, too: in {len(known)} exercises, it accepts all {correct} correct "
             f"solutions and rejects all {wrong} wrong or slow ones, each for its own mistake. (`make grade` "
             "repeats that; your own work is graded in its notebook.)")
 

@@ -252,7 +252,7 @@ def random_shapes(
 def pivot(
     experiment,  # an `Experiment` whose labels are "row: column"
 ) -> Markdown:
-    "Its values as a table, a row for each first part of the labels, a column for each second one."
+    "Its values as a table: the first parts of the labels are its rows, the second ones its columns."
     if not experiment.values: return Markdown(f"{experiment.name}: not recorded yet.")
     cells = {tuple(label.split(": ")): value for label, value in experiment.values.items()}
     rows, columns = (list(dict.fromkeys(parts)) for parts in zip(*cells))
@@ -263,7 +263,7 @@ def pivot(
                                "", experiment.source]))
 
 
-# What a call costs beside one of `torch.mm`:
+# What a call costs, compared with one of `torch.mm`:
 
 def _us(row):
     "Median of ours and of torch's, and the worst ratio of a round."
