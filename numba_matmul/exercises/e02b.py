@@ -147,7 +147,7 @@ def my_reverse(x, out):
                "    if t < count: numbers[count - 1 - t] = x[start + count - 1 - t]\n", "sectors of x"),
         Mutant("the store goes backward", "out[start + t] = numbers[count - 1 - t]",
                "out[start + count - 1 - t] = numbers[t]", "sectors of out"),
-        Mutant("one thread reverses everything", "    if t < count: out[start + t] = numbers[count - 1 - t]\n",
+        Mutant("one thread reverses all", "    if t < count: out[start + t] = numbers[count - 1 - t]\n",
                "    if t == 0:\n        for i in range(count): out[start + i] = numbers[count - 1 - i]\n",
                "one each"),
         Mutant("one thread loads for all", "    if t < count: numbers[t] = x[start + t]\n",

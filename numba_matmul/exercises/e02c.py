@@ -133,8 +133,8 @@ def my_transpose(x, out):
         Mutant("one element per thread loaded", LOADING, LOADING.replace("ROWS * COLS, ", ""), "all written"),
         Mutant("one element per thread stored", STORING, STORING.replace("ROWS * COLS, ", ""), "correct"),
         Mutant("all elements by all threads", LOADING, LOADING.replace(RANGE, "ROWS * COLS"), "one writer"),
-        Mutant("the loop ends a round early", STORING, STORING.replace("COLS,", "COLS - THREADS,"), "correct"),
-        Mutant("as many rounds for every thread", LOADING, LOADING.replace(
+        Mutant("the loop ends too early", STORING, STORING.replace("COLS,", "COLS - THREADS,"), "correct"),
+        Mutant("the same number of rounds for all", LOADING, LOADING.replace(
             f"i in range({RANGE}):", "turn in range(-(-ROWS * COLS // THREADS)):\n"
             "        i = cuda.threadIdx.x + turn * THREADS"), "in bounds"),
         Mutant("only full rounds", LOADING, LOADING.replace(
