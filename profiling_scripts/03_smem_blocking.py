@@ -1,4 +1,4 @@
-"One launch of kernel 3 for Nsight Compute. Look at: Stall MIO Throttle, Achieved Occupancy."
+"Two launches of kernel 3: one compiles, one is profiled. Look at: Stall MIO Throttle, Achieved Occupancy."
 from util import to_d
 import numpy as np
 from numba import config

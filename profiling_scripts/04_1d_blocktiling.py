@@ -1,4 +1,4 @@
-"One launch of kernel 4 for Nsight Compute. Look at: Stall MIO Throttle, Block Limit Registers."
+"Two launches of kernel 4: one compiles, one is profiled. Look at: Stall MIO Throttle, Block Limit Registers."
 from util import to_d
 import numpy as np
 from numba import config

@@ -1,4 +1,4 @@
-"One launch of kernel 5 for Nsight Compute. Look at: Executed Ipc Active, Achieved Occupancy."
+"Two launches of kernel 5: one compiles, one is profiled. Look at: Executed Ipc Active, Achieved Occupancy."
 from util import to_d
 import numpy as np
 from numba import config

@@ -2,7 +2,7 @@
 
 The last block that has elements is never full, and the block after it has none. The goals are counted in a
 short block. There a warp that reads or stores backward begins in the middle of a sector, and touches one more
-than a warp that goes forward. So the numbers have to turn around in shared memory.
+than a warp that goes forward. So the elements have to be reversed in shared memory.
 """
 import numpy as np
 from ..exercise import Case, Exercise, Goal, Mutant
@@ -44,30 +44,30 @@ EXERCISES = (Exercise(
     goals=(Goal("one barrier", lambda counts: counts.barriers, most=1, unit="barriers", counted="launches",
                 hint="everything is written before the barrier and read after it, so one is enough"),
            Goal("one each", accesses, most=1, unit="global loads or stores per thread",
-                hint="each thread loads one number of x, and stores one of out"),
+                hint="each thread loads one element of x, and stores one of out"),
            Goal("sectors of x", lambda view: view.site("x", "load"), most=4, unit="sectors per request",
-                hint="read x forward, thread t the number at start + t; turn around in shared memory"),
+                hint="read x forward, thread t the element at start + t; reverse the order in shared memory"),
            Goal("sectors of out", lambda view: view.site("out", "store"), most=4,
                 unit="sectors per request",
-                hint="store forward, thread t at start + t; turn around in shared memory"),
+                hint="store forward, thread t at start + t; reverse the order in shared memory"),
            Goal("wavefronts", shared, most=1, unit="wavefronts per request",
-                hint="32 neighboring numbers lie in 32 different banks: leave no gaps between them")),
+                hint="32 neighboring words lie in 32 different banks: leave no gaps between them")),
     hints={
         "in bounds": (
-            "only threads with t < count have an element, and count - 1 - t is the place opposite t"),
+            "only threads with t < count have an element, and count - 1 - t is the mirror position of t"),
         "all written": (
             "a thread reads what another one writes: is there a barrier between the two, and does each "
-            "number have its place?"),
+            "value have its place?"),
         "no races": "a thread reads what another one writes: put a barrier between the two",
         "barriers": (
             "threads without an element must reach the barrier, too: put it between two ifs, not inside one"),
         "correct: never written": "every thread with t < count stores one element, out[start + t]",
         "correct: in the wrong places": (
             "the last block may be short: its first element changes places with element count - 1"),
-        "correct": "thread t takes the number that thread count - 1 - t has put into shared memory"},
+        "correct": "thread t takes the value that thread count - 1 - t has put into shared memory"},
     solutions={"reference": f"""@cuda.jit
 def my_reverse(x, out):
-    numbers = {GAPLESS}""", "turned around on the way in": """@cuda.jit
+    numbers = {GAPLESS}""", "reversed on the way in": """@cuda.jit
 def my_reverse(x, out):
     numbers = cuda.shared.array(THREADS, float32)
     t, i = cuda.threadIdx.x, cuda.grid(1)
@@ -116,22 +116,22 @@ def my_reverse(x, out):
                "\n        numbers[t] = x[start + t]\n        cuda.syncthreads()", "barriers"),
         Mutant("threads without an element leave before the barrier", "    if t < count: numbers[t]",
                "    if t >= count: return\n    numbers[t]", "barriers"),
-        Mutant("a barrier more", "    cuda.syncthreads()\n",
+        Mutant("one barrier too many", "    cuda.syncthreads()\n",
                "    cuda.syncthreads()\n    cuda.syncthreads()\n",
                "one barrier"),
         Mutant("no guard at the load", "if t < count: numbers[t]", "numbers[t]", "in bounds"),
         Mutant("no guard at the store", "    if t < count: out", "    out", "in bounds"),
         Mutant("<= in the guard", "if t < count: numbers", "if t <= count: numbers", "in bounds"),
-        Mutant("every block is taken for full", "min(THREADS, x.shape[0] - start)", "THREADS", "in bounds"),
-        Mutant("turned around in a full block", "numbers[count - 1 - t]", "numbers[THREADS - 1 - t]",
+        Mutant("every block is treated as full", "min(THREADS, x.shape[0] - start)", "THREADS", "in bounds"),
+        Mutant("reversed as in a full block", "numbers[count - 1 - t]", "numbers[THREADS - 1 - t]",
                "all written"),
         Mutant("off by one", "numbers[count - 1 - t]", "numbers[count - t]", "all written"),
         Mutant("a negative index", "numbers[count - 1 - t]", "numbers[-1 - t]", "in bounds"),
-        Mutant("not turned around", "numbers[count - 1 - t]", "numbers[t]", "correct"),
-        Mutant("turned around twice", "numbers[t] = x", "numbers[count - 1 - t] = x", "correct"),
-        Mutant("each warp turned around by itself", "numbers[count - 1 - t]",
+        Mutant("not reversed", "numbers[count - 1 - t]", "numbers[t]", "correct"),
+        Mutant("reversed twice", "numbers[t] = x", "numbers[count - 1 - t] = x", "correct"),
+        Mutant("each warp reversed by itself", "numbers[count - 1 - t]",
                "numbers[min(t ^ 31, count - 1)]", "correct"),
-        Mutant("the whole array is turned around", "x[start + t]", "x[x.shape[0] - 1 - start - t]",
+        Mutant("the whole array is reversed", "x[start + t]", "x[x.shape[0] - 1 - start - t]",
                "correct"),
         Mutant("the place in the block, not in the array", "x[start + t]", "x[t]", "correct"),
         Mutant("every block stores at the beginning", "out[start + t]", "out[t]", "no races"),
@@ -143,14 +143,14 @@ def my_reverse(x, out):
                "    cuda.syncthreads()\n"
                "    if t < count: out[start + t] = numbers[count - 1 - t]\n",
                "    if t < count: out[start + t] = x[start + count - 1 - t]\n", "sectors of x"),
-        Mutant("the load goes backwards", "    if t < count: numbers[t] = x[start + t]\n",
+        Mutant("the load goes backward", "    if t < count: numbers[t] = x[start + t]\n",
                "    if t < count: numbers[count - 1 - t] = x[start + count - 1 - t]\n", "sectors of x"),
-        Mutant("the store goes backwards", "out[start + t] = numbers[count - 1 - t]",
+        Mutant("the store goes backward", "out[start + t] = numbers[count - 1 - t]",
                "out[start + count - 1 - t] = numbers[t]", "sectors of out"),
-        Mutant("one thread turns all around", "    if t < count: out[start + t] = numbers[count - 1 - t]\n",
+        Mutant("one thread reverses all", "    if t < count: out[start + t] = numbers[count - 1 - t]\n",
                "    if t == 0:\n        for i in range(count): out[start + i] = numbers[count - 1 - i]\n",
                "one each"),
         Mutant("one thread loads for all", "    if t < count: numbers[t] = x[start + t]\n",
                "    if t == 0:\n        for i in range(count): numbers[i] = x[start + i]\n", "one each"),
-        Mutant("every other place stays free", GAPLESS, WITH_GAPS, "wavefronts"),
+        Mutant("every other place stays empty", GAPLESS, WITH_GAPS, "wavefronts"),
     )),)

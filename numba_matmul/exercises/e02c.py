@@ -1,8 +1,8 @@
 """What `grade("02c", my_transpose)` asks of a kernel, what it accepts, and what it must catch.
 
 The threads of a block are numbered in one dimension, and there are fewer of them than a tile has elements; in
-the last case their number doesn't divide the tile, so in the last turn some have none. The goals: one
-barrier, each number read once, and both global accesses along rows. How many wavefronts shared memory takes
+the last case their number doesn't divide the tile, so in the last round some have none. The goals: one
+barrier, each element read once, and both global accesses along rows. How many wavefronts shared memory takes
 isn't judged: that comes in lessons 7 and 8.
 """
 import numpy as np
@@ -17,7 +17,7 @@ def transpose_case(m, n, rows, cols, threads):
                 constants=dict(ROWS=rows, COLS=cols, THREADS=threads))
 
 def turns(array):
-    "Global accesses of block 0 to an array: what each of its eight warps makes in its turns."
+    "Global accesses of block 0 to an array: what each of its eight warps makes in all rounds."
     return lambda view: sum(site.requests for site in view.merged() if site.array == array) / 8
 
 # the reference's two loops, with the beginning of their bodies
@@ -37,28 +37,28 @@ EXERCISES = (Exercise(
            Goal("stores", turns("out"), most=4, unit="requests per warp",
                 hint="1,024 elements for 256 threads: each thread stores four, all of them different"),
            Goal("sectors of x", lambda view: view.site("x", "load"), most=4, unit="sectors per request",
-                hint="in one turn, threads i and i + 1 should load neighbors in a row of x"),
+                hint="in one round, threads i and i + 1 should load neighbors in a row of x"),
            Goal("sectors of out", lambda view: view.site("out", "store"), most=4,
                 unit="sectors per request",
-                hint="in one turn, threads i and i + 1 should store neighbors in a row of out: number the "
+                hint="in one round, threads i and i + 1 should store neighbors in a row of out: number the "
                      "elements along the rows of out, which have ROWS elements in this tile")),
     hints={
         "in bounds": (
             "row runs up to ROWS, col up to COLS, i up to ROWS * COLS; x is indexed by row and col, out by "
             "col and row"),
         "all written": (
-            "does every element of the tile get its number, and is there a barrier between the two loops?"),
+            "does every element of the tile get its value, and is there a barrier between the two loops?"),
         "no races": (
             "do any two threads have different elements, and do all threads pass one barrier, between the "
             "loops?"),
-        "barriers": "put the barrier between the two loops: inside one, some threads run out of turns first",
-        "ends": "i goes up by THREADS in each turn",
+        "barriers": "put the barrier between the two loops: inside one, some threads finish early",
+        "ends": "i goes up by THREADS in each round",
         "correct: never written": (
-            "i starts at the thread's number, goes up by THREADS, and ends before ROWS * COLS; the tile's "
+            "i starts at the thread's index, goes up by THREADS, and ends before ROWS * COLS; the tile's "
             "corner in out is at [left, top]"),
         "correct: in the wrong places": (
-            "the tile goes to out[left + col, top + row], and there it has COLS rows of ROWS elements: which "
-            "number do you divide by?"),
+            "the tile goes to out[left + col, top + row], and there it has COLS rows of ROWS elements: what "
+            "do you divide by?"),
         "correct": "out[left + col, top + row] is tile[row, col]"},
     solutions={"reference": """@cuda.jit
 def my_transpose(x, out):
@@ -125,7 +125,7 @@ def my_transpose(x, out):
         Mutant("not written", "        col, row = divmod(i, ROWS)\n", "        ...\n", "written"),
         Mutant("no barrier", "    cuda.syncthreads()\n", "", "all written"),
         Mutant("a barrier of the warp", "cuda.syncthreads()", "cuda.syncwarp()", "no races"),
-        Mutant("a barrier in each turn", "        tile[row, col] = x[top + row, left + col]\n"
+        Mutant("a barrier in each round", "        tile[row, col] = x[top + row, left + col]\n"
                "    cuda.syncthreads()\n",
                "        tile[row, col] = x[top + row, left + col]\n        cuda.syncthreads()\n", "no races"),
         Mutant("a barrier before the loops, too", "    top, left =",
@@ -133,11 +133,11 @@ def my_transpose(x, out):
         Mutant("one element per thread loaded", LOADING, LOADING.replace("ROWS * COLS, ", ""), "all written"),
         Mutant("one element per thread stored", STORING, STORING.replace("ROWS * COLS, ", ""), "correct"),
         Mutant("all elements by all threads", LOADING, LOADING.replace(RANGE, "ROWS * COLS"), "one writer"),
-        Mutant("the loop ends a turn early", STORING, STORING.replace("COLS,", "COLS - THREADS,"), "correct"),
-        Mutant("every thread has as many turns", LOADING, LOADING.replace(
+        Mutant("the loop ends too early", STORING, STORING.replace("COLS,", "COLS - THREADS,"), "correct"),
+        Mutant("the same number of rounds for all", LOADING, LOADING.replace(
             f"i in range({RANGE}):", "turn in range(-(-ROWS * COLS // THREADS)):\n"
             "        i = cuda.threadIdx.x + turn * THREADS"), "in bounds"),
-        Mutant("only whole turns", LOADING, LOADING.replace(
+        Mutant("only full rounds", LOADING, LOADING.replace(
             f"i in range({RANGE}):", "turn in range(ROWS * COLS // THREADS):\n"
             "        i = cuda.threadIdx.x + turn * THREADS"), "all written"),
         Mutant("steps of 1", LOADING, LOADING.replace(", THREADS", ""), "one writer"),
@@ -145,11 +145,11 @@ def my_transpose(x, out):
         Mutant("no step", LOADING, LOADING.replace(
             f"for i in range({RANGE}):", "i = cuda.threadIdx.x\n    while i < ROWS * COLS:"), "ends"),
         Mutant("divided by the number of rows", "divmod(i, COLS)", "divmod(i, ROWS)", "in bounds"),
-        Mutant("row and col exchanged", "row, col = divmod(i, COLS)", "col, row = divmod(i, COLS)",
+        Mutant("row and col swapped", "row, col = divmod(i, COLS)", "col, row = divmod(i, COLS)",
                "in bounds"),
         Mutant("divided by the number of threads", "divmod(i, COLS)", "divmod(i, THREADS)", "in bounds"),
         Mutant("a 64 for COLS", "divmod(i, COLS)", "divmod(i, 64)", "in bounds"),
-        Mutant("the quotient of a float", "row, col = divmod(i, COLS)", "row, col = i / COLS, i % COLS",
+        Mutant("a float as the quotient", "row, col = divmod(i, COLS)", "row, col = i / COLS, i % COLS",
                "compiles"),
         Mutant("not transposed", "out[left + col, top + row] = tile[row, col]",
                "out[top + row, left + col] = tile[row, col]", "in bounds"),
@@ -164,7 +164,7 @@ def my_transpose(x, out):
                "sectors of out"),
         Mutant("loaded along the columns of x", "row, col = divmod(i, COLS)", "col, row = divmod(i, ROWS)",
                "sectors of x"),
-        Mutant("neighbors of its own for each thread", "        row, col = divmod(i, COLS)\n",
+        Mutant("each thread takes its own neighbors", "        row, col = divmod(i, COLS)\n",
                "        turns = ROWS * COLS // THREADS\n"
                "        if turns * THREADS == ROWS * COLS: i = i % THREADS * turns + i // THREADS\n"
                "        row, col = divmod(i, COLS)\n", "sectors of x"),

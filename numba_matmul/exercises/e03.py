@@ -1,7 +1,7 @@
 """What `grade("03", my_smem)` asks of a kernel, what it accepts, and what it must catch.
 
 While it's graded, `TILE` is 16. The simulator reports a race, a read of something nobody has written, and a
-barrier that not all threads reach. The goals are the lesson's point: all threads copy, each number of a tile
+barrier that not all threads reach. The goals are the lesson's point: all threads copy, each element of a tile
 is read from global memory once, along its rows, and shared memory serves each request without bank conflicts.
 (Two wavefronts are accepted: with `TILE = 16` a warp has two rows of the tile, and in rows of 17 or 32 words
 these conflict. With `TILE = 32` a warp has one row, and nothing conflicts.) Nothing may be computed in
@@ -13,11 +13,11 @@ from ..kernels.k03_smem_blocking import short_smem
 
 
 def global_reads(products):
-    "Numbers of A and B that a block reads, per multiply-add; `products`: how many multiply-adds it does."
+    "Elements of A and B that a block reads, per multiply-add; `products`: how many multiply-adds it does."
     return lambda view: sum(sum(view.reads.get(name, {}).values()) for name in "ab") / products
 
 def copies(requests):
-    "A block's requests for numbers of A and B, relative to those it needs."
+    "A block's requests for elements of A and B, relative to those it needs."
     def wanted(site): return site.space == "global" and site.array in ("a", "b")
     return lambda view: sum(site.requests for site in view.merged() if wanted(site)) / requests
 
@@ -31,12 +31,12 @@ def two_barriers(tiles):
 ONE_COPY = (  # of each number, in the first case: 16×16 results, four tiles along k, eight warps
     two_barriers(4),
     Goal("global reads", global_reads(16 * 16 * 64), most=2 / 16, unit="per multiply-add",
-         hint="each thread copies one number of A and one of B per tile; the inner loop reads only the "
+         hint="each thread copies one element of A and one of B per tile; the inner loop reads only the "
               "tiles"),
     Goal("copies", copies(8 * 4), most=2, unit="requests of a warp per tile",
-         hint="all threads copy, each one number of A and one of B: a warp then makes one request for each"))
+         hint="all threads copy, each one element of A and one of B: a warp then makes one request for each"))
 
-BETWEEN = ("one thread reads a tile while another fills it: in each turn all threads must reach a barrier "
+BETWEEN = ("one thread reads a tile while another fills it: in each step, all threads must reach a barrier "
            "after the copies, and another one after the products")
 
 def costliest(space):
@@ -56,7 +56,7 @@ OF_TILES = (  # mistakes that kernel 3 can have when it comes from CUDA C++, too
            "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
     Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
     Mutant("a barrier of the warp", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
-    Mutant("the sum begins anew with each tile", "        for i in range(TILE): acc +=",
+    Mutant("the sum starts over with each tile", "        for i in range(TILE): acc +=",
            "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"))
 
 EXERCISES = (Exercise(
@@ -68,7 +68,7 @@ EXERCISES = (Exercise(
                 hint="neighboring threads (threadIdx.x) should copy neighboring columns, of A and of B"),
            # with rows of 17 or 32 words the two rows of a warp share banks, and nothing does when TILE is 32
            Goal("wavefronts", costliest("shared"), most=2, unit="wavefronts per request",
-                hint="threads of a warp need different numbers from one bank: let threadIdx.x run along a "
+                hint="threads of a warp need different words from one bank: let threadIdx.x run along a "
                      "row of the tile, or pad its rows"),
            NO_FLOAT64),
     hints={
@@ -76,7 +76,7 @@ EXERCISES = (Exercise(
             "no guard is needed, since all sizes fit: tx, ty and i count within a tile, row, col and k0 "
             "within A, B and C; and k0 takes steps of TILE up to a.shape[1]"),
         "all written": (
-            "a thread reads what its neighbors copy: does each element of the tile get its number, and is "
+            "a thread reads what its neighbors copy: does each element of the tile get its value, and is "
             "there a barrier between the copies and the products?"),
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,
@@ -178,7 +178,7 @@ def my_smem(a, b, c):
         Mutant("two tiles, however many there are", "while k0 < a.shape[1]:", "while k0 < 2 * TILE:",
                "correct"),
         Mutant("as many steps as A is high", "while k0 < a.shape[1]:", "while k0 < a.shape[0]:", "in bounds"),
-        Mutant("block indices exchanged", "col, row = cuda.grid(2)",
+        Mutant("block indices swapped", "col, row = cuda.grid(2)",
                "col, row = cuda.blockIdx.y * TILE + tx, cuda.blockIdx.x * TILE + ty", "in bounds"),
         Mutant("16 for TILE in the step", "k0 += TILE", "k0 += 16", "correct"),
         Mutant("each thread copies a whole row of A's tile", "        a_tile[ty, tx] = a[row, k0 + tx]\n",
@@ -205,7 +205,7 @@ def my_smem(a, b, c):
                "        if tx == ty: b_tile[ty, tx] = b", "all written"),
         Mutant("the first tile again and again", "a[row, k0 + tx]", "a[row, tx]", "correct"),
         Mutant("B's first tile again and again", "b[k0 + ty, col]", "b[ty, col]", "correct"),
-        Mutant("k0 forgotten, one number for all", "a[row, k0 + tx]", "a[row, k0]", "correct"),
+        Mutant("one element for all threads", "a[row, k0 + tx]", "a[row, k0]", "correct"),
         Mutant("the tile of A is transposed by mistake", "a_tile[ty, tx] = a", "a_tile[tx, ty] = a",
                "correct"),
         Mutant("the place in the block as the column", "b[k0 + ty, col]", "b[k0 + ty, tx]", "correct"),

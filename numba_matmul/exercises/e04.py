@@ -5,9 +5,9 @@ lesson's. Sizes fit the tile, so no guard is needed. The machine code is compile
 
 A correct kernel can still miss the point. These counts show whether it does:
 
-- **global reads**: each number of both tiles once, and nothing else.
+- **global reads**: each element of both tiles once, and nothing else.
 - **shared reads**: what the threads read from shared memory per multiply-add, by the source. With `TM`
-  results per thread it is 1 + 1/`TM`. A kernel that reads the number of B again for each result stays at 2.
+  results per thread it is 1 + 1/`TM`. A kernel that reads the element of B again for each result stays at 2.
 - **sectors of C**: a warp should write 32 neighbors in a row of C, which are four sectors. A warp that runs
   down a column touches 32.
 - **local memory**: its loads and stores in the machine code. The results must stay in registers, and they
@@ -22,7 +22,7 @@ from ..kernels.k04_1d_blocktiling import short_1d
 from .e03 import BETWEEN, global_reads, two_barriers
 
 def shared_reads(products):
-    "Numbers that the threads of a block read from shared memory, per multiply-add."
+    "Values that the threads of a block read from shared memory, per multiply-add."
     def numbers(view):
         return [32 * site.requests * site.count for site in view.merged()
                 if (site.space, site.operation) == ("shared", "load")]
@@ -77,7 +77,7 @@ ZERO, BARRIER = "    for i in range(TM): acc[i] = float32(0)\n", "        cuda.s
 
 EACH_STEP = Mutant("a barrier in each step", "            dot += 1\n",
                    "            dot += 1\n            cuda.syncthreads()\n", "barriers per tile")
-EXCHANGED = Mutant("block indices exchanged", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN",
+EXCHANGED = Mutant("block indices swapped", "cuda.blockIdx.y * BM, cuda.blockIdx.x * BN",
                    "cuda.blockIdx.x * BM, cuda.blockIdx.y * BN", "in bounds")
 OF_THE_LOOP = (  # mistakes that the kernels of the next lessons can have, too
     EACH_STEP, EXCHANGED,
@@ -109,7 +109,7 @@ MUTANTS = (
     Mutant("one row of threads for all", "c[row0 + row + i,", "c[row0 + i,", "no races"),
     Mutant("the block's column forgotten", "col0 + col] = acc[i]", "col] = acc[i]", "no races"),
     Mutant("the last result for all", "col0 + col] = acc[i]", "col0 + col] = acc[TM - 1]", "correct"),
-    Mutant("a thread's results one after the other", INNER, """        for i in range(TM):
+    Mutant("a thread's results one by one", INNER, """        for i in range(TM):
             dot = 0
             while dot < BK:
                 acc[i] += a_tile[row + i, dot] * b_tile[dot, col]
@@ -131,7 +131,7 @@ MUTANTS = (
     Mutant("one step too many", "while dot < BK", "while dot <= BK", "in bounds"),
     Mutant("one step too few", "while dot < BK", "while dot < BK - 1", "correct"),
     Mutant("the step forgotten", "            dot += 1\n", "", "ends"),
-    Mutant("next tile one column on", "k0 += BK", "k0 += 1", "in bounds"),
+    Mutant("next tile one column over", "k0 += BK", "k0 += 1", "in bounds"),
     Mutant("a barrier for one warp", BARRIER + "        k0",
            "        if thread < 32: cuda.syncthreads()\n        k0", "no races"),
     Mutant("one result not stored", STORE, STORE.replace("range(TM)", "range(TM - 1)"), "correct"),
@@ -139,14 +139,14 @@ MUTANTS = (
            "no races"),
     Mutant("the block's row forgotten", "c[row0 + row + i,", "c[row + i,", "no races"),
     Mutant("steps as long as A is high", "while k0 < a.shape[1]", "while k0 < a.shape[0]", "in bounds"),
-    Mutant("results as whole numbers", "acc = cuda.local.array(TM, float32)",
+    Mutant("results as integers", "acc = cuda.local.array(TM, float32)",
            "acc = cuda.local.array(TM, int32)", "correct"),
     Mutant("a warp down the rows", "thread // BN * TM, thread % BN",
            "thread % (BM // TM) * TM, thread // (BM // TM)", "sectors of C"),
     Mutant("TM neighbors in a row", SOLUTIONS["a row that is spread"],
            replaced(SOLUTIONS["a row that is spread"], ("thread % (BN // TM)", "thread % (BN // TM) * TM"),
                     ("col + j * (BN // TM)", "col + j")), "sectors of C", of="a row that is spread"),
-    Mutant("the number of B never read", "            b_value = b_tile[dot, col]\n", "", "compiles"),
+    Mutant("the element of B never read", "            b_value = b_tile[dot, col]\n", "", "compiles"),
     Mutant("A and B read for each result", "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_value",
            "for i in range(TM): acc[i] += a_tile[row + i, dot] * b_tile[dot, col]", "shared reads"),
     Mutant("results in float64", "acc = cuda.local.array(TM, float32)",
@@ -165,7 +165,7 @@ MUTANTS = (
 EXERCISES = (Exercise(
     key="04",
     name="my_1d",
-    constants=dict(BM=32, BN=32, BK=8, TM=4, THREADS=256),  # a copy of one number per thread needs BM = BN
+    constants=dict(BM=32, BN=32, BK=8, TM=4, THREADS=256),  # a copy of one element per thread needs BM = BN
     compiled=dict(BM=64, BN=64, BK=8, TM=8,
                   THREADS=512),   # with few results the compiler treats both loops alike
     cases=(matmul_case(64, 32, 32, 256, (1, 2)),
@@ -174,7 +174,7 @@ EXERCISES = (Exercise(
            Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
                 hint="read the factors from the tiles, not from a and b"),
            Goal("shared reads", shared_reads(32 * 32 * 32), most=1 + 1 / 4, unit="per multiply-add",
-                hint="read the number of B once, before the loop over the results"),
+                hint="read the element of B once, before the loop over the results"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
                 hint="neighboring threads should have neighboring columns of C"),
            Goal("local memory", lambda code: code.spills, most=0, unit="loads and stores", counted="code",
@@ -182,12 +182,12 @@ EXERCISES = (Exercise(
            NO_FLOAT64,
            Goal("instructions", instructions, most=2.5, unit="in the main loop per FFMA", counted="code",
                 hint="with a range around range(TM), this compiler unrolls only two steps and loads A one "
-                     "number at a time: write the loop over the steps with while")),
+                     "element at a time: write the loop over the steps with while")),
     hints={
         "in bounds": (
             "you need no guard, since all sizes fit: row and col stay within the tile, i below TM and dot "
             "below BK; row0, col0 and k0 are for A, B and C only"),
-        "all written: acc[": "set all TM numbers of acc to zero before the first tile",
+        "all written: acc[": "set all TM elements of acc to zero before the first tile",
         "all written": "put a barrier between filling the tiles and reading them",
         "no races: with no flag": (
             "two blocks store the same element of C: does its row begin at row0, and its column at col0?"),

@@ -6,7 +6,7 @@ needed.
 
 Four goals are counted, besides the verdicts that every kernel must pass:
 
-- **global reads**: each number of both tiles once, and nothing else.
+- **global reads**: each element of both tiles once, and nothing else.
 - **shared reads**: what the threads read from shared memory per multiply-add, by the source. The outer
   product needs 1/`TM` + 1/`TN`. A kernel that keeps only one of the two in registers stays above 1.
 - **local memory**: its loads and stores in the machine code. 8 results and 6 factors easily fit into
@@ -139,7 +139,7 @@ MUTANTS = (
            "    for i in range(TM - 1):\n        for j in range(TN): c[", "correct"),
     Mutant("threads across counted by rows", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",
            "thread // (BM // TM) * TM, thread % (BM // TM) * TN", "in bounds"),
-    Mutant("TM and TN exchanged", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",
+    Mutant("TM and TN swapped", "thread // (BN // TN) * TM, thread % (BN // TN) * TN",
            "thread // (BN // TM) * TM, thread % (BN // TM) * TN", "in bounds"),
     Mutant("TM for BK in the steps", "while dot < BK", "while dot < TM", "correct"),
     Mutant("BK for TM in the results", "for i in range(TM): reg_m[i]", "for i in range(BK): reg_m[i]",
@@ -180,8 +180,8 @@ EXERCISES = (Exercise(
         "in bounds": (
             "you need no guard, since all sizes fit: row and col stay within the tile, i below TM, j below "
             "TN and dot below BK; row0, col0 and k0 are for A, B and C only"),
-        "compiles: a slice": "acc has two indices, and each product is one number: acc[i, j] += …",
-        "all written: acc[": "set all TM × TN numbers of acc to zero before the first tile",
+        "compiles: a slice": "acc has two indices, and each product is one value: acc[i, j] += …",
+        "all written: acc[": "set all TM × TN elements of acc to zero before the first tile",
         "all written: reg_": "fill all of reg_m and reg_n in each step, before the products",
         "all written": (
             "put a barrier between filling the tiles and reading them. And do the passes fill the whole "
