@@ -1,10 +1,10 @@
 """What `grade("06", my_vectorized)` and `grade("06b", …)` ask of a kernel, accept, and must catch.
 
-The kernel runs on random matrices with tiles of 32×32 and 4×4 results per thread, so 64 threads copy each
+The kernel runs on random matrices with 32×32 tiles and 4×4 results per thread, so 64 threads copy each
 tile in one pass. An access of four floats that doesn't begin at a multiple of 16 bytes ends the run, as it
 would on a GPU. A correct kernel can still miss the point. Six counts show whether it does:
 
-- **global reads**: each number of both tiles once, and nothing else.
+- **global reads**: each element of both tiles once, and nothing else.
 - **sectors**: a warp that copies a tile requests 512 bytes at once. That's 16 sectors, if all of each sector
   is used.
 - **copies**: all threads copy, so a warp makes one request for its part of A's tile, and one for its part of
@@ -15,7 +15,7 @@ would on a GPU. A correct kernel can still miss the point. Six counts show wheth
 - **float64**: no such instructions in the main loop.
 
 The shape of A's tile says that it's transposed. That isn't counted: with tiles this small the compiler finds
-loads of 128 bits either way. With the lesson's tile it doesn't.
+128-bit loads either way. With the lesson's tile it doesn't.
 
 Fill a tile in one pass or in a loop, and compute the indices as you like.
 """
@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant("the first of four for all", "= x[q]", "= x[0]", "correct"),
     Mutant("k0 in the tile as well", "a_tile[a_col + q, a_row]", "a_tile[k0 + a_col + q, a_row]",
            "in bounds"),
-    Mutant("next tile of A further down", IN_A, "load4(a, (row0 + k0 + a_row, a_col))", "in bounds"),
+    Mutant("next tile of A farther down", IN_A, "load4(a, (row0 + k0 + a_row, a_col))", "in bounds"),
     Mutant("four of A in one row of its tile, at once", COPY_A,
            f"        store4(a_tile, (a_col, a_row), *{IN_A})\n", "aligned"),
     Mutant("A copied in the first tile only", COPY_A,
@@ -151,7 +151,7 @@ MUTANTS = (
     Mutant("loaded again for each of the four", COPY_A,
            f"        for q in range(4): a_tile[a_col + q, a_row] = {IN_A}[q]\n", "global reads"),
     Mutant("the place as two arguments", IN_A, "load4(a, row0 + a_row, k0 + a_col)", "compiles"),
-    Mutant("a thread for each column of A", A_COL, "thread % BK", "aligned"),
+    Mutant("one thread per column of A", A_COL, "thread % BK", "aligned"),
     Mutant("A read from its next column", IN_A, IN_A.replace("a_col", "a_col + 1"), "aligned"),
     Mutant("B stored one column to the right", "(b_row, b_col), *", "(b_row, b_col + 1), *", "aligned"),
     Mutant("rows of B's tile padded by one", "array((BK, BN)", "array((BK, 33)", "aligned"),
@@ -193,7 +193,7 @@ MUTANTS = (
 
 # For any `BK`
 #
-# With `BK = 16` the tiles have twice as many numbers as the threads copy at once, so they take two passes.
+# With `BK = 16` the tiles have twice as many elements as the threads copy at once, so they take two passes.
 # The second case takes four passes for A and eight for B.
 
 PASSES_A = """        for s in range(0, BM, THREADS // (BK // 4)):
@@ -206,7 +206,7 @@ PASSES_B = """        for s in range(0, BK, THREADS // (BN // 4)):
 IN_PASSES = replaced(REFERENCE, (COPY_A, PASSES_A), (COPY_B, PASSES_B))
 PASS_SOLUTIONS = {
     "reference": IN_PASSES,
-    "from one number to the next": SOLUTIONS["passes, for any number of threads"],
+    "from one element to the next": SOLUTIONS["passes, for any number of threads"],
     "with while": replaced(IN_PASSES, (PASSES_A, """        s = 0
         while s < BM:
             x = load4(a, (row0 + a_row + s, k0 + a_col))
@@ -294,7 +294,7 @@ PASS_MUTANTS = (
 VECTORIZED = Exercise(
     key="06",
     name="my_vectorized",
-    # a copy of four numbers per thread needs BM = BN
+    # a copy of four elements per thread needs BM = BN
     constants=dict(BM=32, BN=32, BK=8, TM=4, TN=4, THREADS=64),
     preamble="from numba_matmul.ptx.core import load4, store4\n",
     cases=(matmul_case(32, 32, 32, 64, 1),
@@ -302,14 +302,14 @@ VECTORIZED = Exercise(
            matmul_case(32, 48, 8, 16, (3, 2), dict(BM=16, BN=16, BK=4, TM=4, TN=4, THREADS=16))),
     goals=(two_barriers(4),
            Goal("global reads", global_reads(32 * 32 * 32), most=1 / 32 + 1 / 32, unit="per multiply-add",
-                hint="load each number of A and B once per tile: keep the four that load4 returns in a "
+                hint="load each element of A and B once per tile: keep the four that load4 returns in a "
                      "variable"),
            Goal("sectors", sectors, most=16, unit="sectors per request",
-                hint="two threads side by side should read neighbors: together they fill a sector of 32 "
+                hint="two adjacent threads should read neighbors: together they fill a sector of 32 "
                      "bytes"),
            # two warps, four tiles; `width` tells 8 from 2
            Goal("copies", copies(2 * 4), most=8, unit="requests of a warp per tile",
-                hint="let each thread copy four numbers of A and four of B: then a warp makes one request "
+                hint="let each thread copy four elements of A and four of B: then a warp makes one request "
                      "for each tile"),
            Goal("width", width, least=128, unit="bits", counted="code",
                 hint="nobody promised the compiler that a matrix is aligned, so it never widens accesses to "
@@ -321,12 +321,12 @@ VECTORIZED = Exercise(
     hints={
         "compiles: load4() takes": "the place is one argument: load4(array, (row, column))",
         "in bounds: a_tile: index": (
-            "a_tile has BK rows of BM numbers: its first index is the column in A, its second the row"),
+            "a_tile has BK rows of BM elements: its first index is the column in A, its second the row"),
         "in bounds": (
             "you need no guard, since all sizes fit: read A from row0 and k0 on, B from k0 and col0 on, and "
-            "b_tile has BK rows of BN numbers"),
+            "b_tile has BK rows of BN elements"),
         "all written": (
-            "the threads, with four numbers each, fill a tile exactly: which four are yours? And put a "
+            "the threads, with four elements each, fill a tile exactly: which four are yours? And put a "
             "barrier between filling a tile and reading it"),
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,
@@ -337,13 +337,13 @@ VECTORIZED = Exercise(
             "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
             "copy?"),
         "correct": (
-            "follow one number of A and one of B in the second tile: where is it in the matrix, and where in "
-            "the tile?")},
+            "follow one element of A and one of B in the second tile: where is it in the matrix, and where "
+            "in the tile?")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256))
 IN_TWO_PASSES = {
-    "copies": dict(most=16, hint="let each thread copy four numbers of A and of B in each of two passes"),
+    "copies": dict(most=16, hint="let each thread copy four elements of A and of B in each of two passes"),
     "global reads": dict(measure=global_reads(32 * 32 * 64))}
 EXERCISES = (VECTORIZED, replace(
     VECTORIZED, key="06b", constants=VECTORIZED.constants | dict(BK=16),
@@ -353,17 +353,17 @@ EXERCISES = (VECTORIZED, replace(
     goals=tuple(replace(goal, **IN_TWO_PASSES.get(goal.name, {})) for goal in VECTORIZED.goals),
     hints=VECTORIZED.hints | {
         "in bounds: a_tile: index": (
-            "a_tile has BK rows of BM numbers: its first index is the column in A, its second the row. Where "
-            "does the next pass begin?"),
+            "a_tile has BK rows of BM elements: its first index is the column in A, its second the row. "
+            "Where does the next pass begin?"),
         "in bounds": (
             "you need no guard, since all sizes fit: read A from row0 and k0 on, B from k0 and col0 on, and "
-            "b_tile has BK rows of BN numbers. How many rows further on is the next pass?"),
+            "b_tile has BK rows of BN elements. How many rows farther on is the next pass?"),
         "all written": (
-            "a pass copies four numbers per thread: how many rows further on is the next one, and how many "
+            "a pass copies four elements per thread: how many rows farther on is the next one, and how many "
             "passes fill the tile? And put a barrier between filling a tile and reading it"),
         "correct: in the wrong places": (
             "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
             "copy, or the row where the pass begins?"),
         "correct": (
-            "follow one number of each pass in the second tile: where is it in the matrix, and where in the "
+            "follow one element of each pass in the second tile: where is it in the matrix, and where in the "
             "tile?")}))

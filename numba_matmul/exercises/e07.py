@@ -2,21 +2,21 @@
 
 `grade("07", my_linearized)` runs the kernel with three sets of sizes, small enough for the simulator: tiles
 of 64×64×4 with 8×8 results per thread in one block, 64×64×8 with 4×8 in two blocks side by side, and
-128×128×4 with 16×8 in two blocks one below the other. So a number that stands where a name belongs doesn't
+128×128×4 with 16×8 in two blocks one below the other. So a number where a name belongs doesn't
 pass. The order in shared memory is free, as long as the array is called `b_tile`. Besides float64, of which
 there must be none, three goals are counted:
 
 - **barriers per tile**: two, once the tiles are full and once all have read them.
-- **loads of B**: the wavefronts that a warp needs for its numbers of B in one step, whatever the width of the
-  loads. A warp needs 64 different words, in two loads of 128 bits or eight of 32 bits, and either way eight
+- **loads of B**: the wavefronts that a warp needs for its elements of B in one step, whatever the loads'
+  width. A warp needs 64 different words, in two 128-bit loads or eight 32-bit ones, and either way eight
   wavefronts are enough. Kernel 6's order needs 16.
 - **instructions**: how many the main loop has per multiply-add, in the machine code. If each thread reads its
   columns in an order of its own, there are no conflicts either. But then the index into `reg_n` differs from
   thread to thread, and registers can't be indexed.
 
-`grade("07b", my_wide)` asks for more: two loads of 128 bits per step (**loads per step**, from the machine
+`grade("07b", my_wide)` asks for more: two 128-bit loads per step (**loads per step**, from the machine
 code; a third one is for A), and no conflict when the tile is filled (**stores of B**, four wavefronts for a
-warp's one request of 128 bits).
+warp's one 128-bit request).
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..kernels.k07_bank_conflicts_linearize import short_linearized
@@ -31,7 +31,7 @@ from .e05 import IN_FLOAT64, stored_early
 # A block of the first case has 2 warps, 4 tiles along k and 4 steps in each.
 
 # While it is graded, a page's names have these values.
-# A copy of four numbers per thread needs BM = BN, and two groups of four TN = 8.
+# A copy of four elements per thread needs BM = BN, and two groups of four TN = 8.
 CONSTANTS = dict(BM=64, BN=64, BK=4, TM=8, TN=8, THREADS=64, ACROSS=8)
 WARPS, TILES, STEPS = 2, 4, 4  # of a block of the first case
 
@@ -141,12 +141,12 @@ MUTANTS = (
     Mutant("row and place swapped in the load", "dot, j, col // TN", "dot, col // TN, j", "in bounds"),
     Mutant("one place for all four", "(b_col + q) % TN, (b_col + q) // TN", "b_col % TN, b_col // TN",
            "all written"),
-    Mutant("the fourth number left out", FILL, FILL.replace("range(4)", "range(3)"), "all written"),
+    Mutant("the fourth element left out", FILL, FILL.replace("range(4)", "range(3)"), "all written"),
     Mutant("all rows of B in one", "b_tile[b_row, (b_col", "b_tile[0, (b_col", "no races"),
     Mutant("the first row in each step", "b_tile[dot, j,", "b_tile[0, j,", "correct"),
     Mutant("a number for ACROSS, right in the first launch", "j, col // TN]", "j, thread % 8]", "correct"),
     Mutant("the four in reverse", FILL, FILL.replace("x[q]", "x[3 - q]"), "correct"),
-    Mutant("B loaded again, number by number", FILL, FILL.replace("x[q]", "b[k0 + b_row, col0 + b_col + q]"),
+    Mutant("B loaded again, one by one", FILL, FILL.replace("x[q]", "b[k0 + b_row, col0 + b_col + q]"),
            "instructions"),
     Mutant("a thread's column, not its number", "j, col // TN]", "j, col]", "in bounds"),
     Mutant("the thread's row of results", "j, col // TN]", "j, thread // ACROSS]", "in bounds"),
@@ -192,7 +192,7 @@ WIDE_SOLUTIONS = {
     "read one by one": PADDED + with_order(
         *WIDE_ORDER, "            for j in range(TN): reg_n[j] = b_tile[dot, j // 4, col // 2 + j % 4]\n"
     ).replace("my_linearized", "my_wide"),
-    "one row, its second half further on": "ROW = BN + 16\n" + with_order(
+    "one row, its second half farther on": "ROW = BN + 16\n" + with_order(
         "cuda.shared.array((BK, ROW), float32, alignment=16)",
         "        store4(b_tile, (b_row, b_col % TN // 4 * (BN // 2 + 16) + b_col // TN * 4), *x)\n",
         WIDE_READ.replace("(dot, col + j)", "(dot, j // 4 * (BN // 2 + 16) + col // TN * 4)")
@@ -248,7 +248,7 @@ CASES = (matmul_case(64, 64, 16, 64, 1),
          matmul_case(64, 128, 16, 128, (2, 1), dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, ACROSS=8)),
          matmul_case(256, 128, 4, 128, (1, 2),
                      dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
-SIZES = ("the launch before was right. This one has other sizes, or more blocks: does a number stand where "
+SIZES = ("the launch before was right. This one has other sizes, or more blocks: is there a number where "
          "a name belongs, or a name that had the same value there? And does each place count from the "
          "block's corner, row0 and col0?")
 TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one "
@@ -270,10 +270,10 @@ HINTS = {
                          "number, or by another name?",
     "in bounds": OF_BLOCKS,
     "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its "
-                         "number?",
-    "all written: b_tile": "a thread brings four numbers of B: each needs a place of its own, and is read "
+                         "value?",
+    "all written: b_tile": "a thread copies four elements of B: each needs a place of its own, and is read "
                            "from where it was stored, after a barrier",
-    "all written": "another thread stores this number: do all threads meet at a barrier between that and "
+    "all written": "another thread stores this element: do all threads meet at a barrier between that and "
                    "the first read?",
     "no races: was read by": TWO_BARRIERS, "no races: and is read by": TWO_BARRIERS,
     "loads of B: keep that name": "reg_n is filled from b_tile, in shared memory, and grade counts those "
@@ -285,7 +285,7 @@ EXERCISES = (Exercise(
     "07", "my_linearized", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
     goals=(two_barriers(TILES),
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
-                hint="which words do threads 0, 1, 2 … read at the same time? Put those side by side"),
+                hint="which words do threads 0, 1, 2 … read at the same time? Put those next to one another"),
            NO_FLOAT64,
            Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA",
                 counted="code",
@@ -301,7 +301,7 @@ EXERCISES = (Exercise(
                 hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 "
                      "banks"),
            Goal("loads per step", loads_a_step, most=4, unit="instructions, of A and of B", counted="code",
-                hint="a load of 128 bits needs four neighbors, and a compiler that can see that they are: "
+                hint="a 128-bit load needs four neighbors, and a compiler that can see that they are: "
                      "which four columns of a thread stay together? Where a formula hides it, as ^ does, "
                      "call load4"),
            Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",

@@ -1,11 +1,11 @@
 """What `grade("08", my_padded)` expects of a kernel, what it accepts, and what it must catch.
 
-`grade("08", my_padded)` runs the kernel with three sets of sizes: tiles of 64×64×8 with 4×8 results per
+`grade("08", my_padded)` runs the kernel with three sets of sizes: 64×64×8 tiles with 4×8 results per
 thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16×8 in one. The tiles are called
 `a_tile` and `b_tile`. Besides float64, of which there must be none, six goals are counted:
 
 - **barriers per tile**: two, once the tiles are full and once all have read them.
-- **stores of A**: a warp brings 128 numbers of a tile of A, so four wavefronts are enough. Without padding it
+- **stores of A**: a warp stores 128 elements of A's tile, so four wavefronts are enough. Without padding it
   takes eight.
 - **sectors of A**: sixteen per request. There are other ways to copy A without a bank conflict, but some
   cost more in global memory than they save here.
@@ -42,7 +42,7 @@ def changed(*pairs): return replaced(REFERENCE, *pairs)
 SOLUTIONS = {
     "reference": REFERENCE,
     "12 words": changed(("WIDE = BM + 4", "WIDE = BM + 12")),
-    "with the numbers by name": changed((STORE, """        p, q, r, s = x
+    "with the elements by name": changed((STORE, """        p, q, r, s = x
         a_tile[a_col, a_row] = p
         a_tile[a_col + 1, a_row] = q
         a_tile[a_col + 2, a_row] = r
@@ -88,10 +88,10 @@ MUTANTS = (
     Mutant("not written", STORE, "        ...\n", "written"),
     Mutant("not transposed", "a_tile[a_col + q, a_row]", "a_tile[a_row, a_col + q]", "in bounds"),
     Mutant("one place for all four", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row]", "all written"),
-    Mutant("the fourth number left out", STORE, STORE.replace("range(4)", "range(3)"), "all written"),
-    Mutant("stored behind the padding", "a_tile[a_col + q, a_row]", "a_tile[a_col + q, a_row + 4]",
+    Mutant("the fourth element left out", STORE, STORE.replace("range(4)", "range(3)"), "all written"),
+    Mutant("stored past the padding", "a_tile[a_col + q, a_row]", "a_tile[a_col + q, a_row + 4]",
            "all written"),
-    Mutant("read behind the padding", "a_tile[dot, row + i]", "a_tile[dot, row + i + 4]", "all written"),
+    Mutant("read past the padding", "a_tile[dot, row + i]", "a_tile[dot, row + i + 4]", "all written"),
     Mutant("the first row in each step", "a_tile[dot, row + i]", "a_tile[0, row + i]", "correct"),
     Mutant("the first group twice", "col + j // 4 * GAP + j % 4", "col + j % 4", "correct"),
     Mutant("a thread's column of results", "a_tile[dot, row + i]", "a_tile[dot, col + i]", "correct"),
@@ -121,11 +121,11 @@ MUTANTS = (
     Mutant("a thread's columns are neighbors, as in kernel 6", REFERENCE, changed(
         ("thread % (BN // TN) * 4", "thread % (BN // TN) * TN"), ("col + j // 4 * GAP + j % 4", "col + j"),
         (C_PLACE, "(row0 + row + i, col0 + col + j)")), "loads of B"),
-    Mutant("the groups beside each other in the tile", "col + j // 4 * GAP + j % 4", "col + j", "correct"),
-    Mutant("the groups beside each other in C", C_PLACE, "(row0 + row + i, col0 + col + j)", "no races"),
+    Mutant("the groups next to each other in the tile", "col + j // 4 * GAP + j % 4", "col + j", "correct"),
+    Mutant("the groups next to each other in C", C_PLACE, "(row0 + row + i, col0 + col + j)", "no races"),
     Mutant("the threads still eight columns apart", "thread % (BN // TN) * 4", "thread % (BN // TN) * TN",
            "in bounds"),
-    Mutant("the second group a row further down", "b_tile[dot, col + j // 4 * GAP + j % 4]",
+    Mutant("the second group a row farther down", "b_tile[dot, col + j // 4 * GAP + j % 4]",
            "b_tile[dot + j // 4, col + j % 4]", "in bounds"),
     Mutant("groups of two", "col + j // 4 * GAP + j % 4", "col + j // 2 * GAP // 2 + j % 2", "in bounds"),
     Mutant("B padded in place of A", REFERENCE, changed(
@@ -142,13 +142,13 @@ MUTANTS = (
                    acc[i, j], acc[i, j + 1], acc[i, j + 2], acc[i, j + 3])
 """, """        for j in range(TN): c[row0 + row + i, col0 + col + j // 4 * GAP + j % 4] = acc[i, j]
 """, "width"),
-    Mutant("A copied number by number", STORE, STORE.replace("x[q]", "a[row0 + a_row, k0 + a_col + q]"),
+    Mutant("A copied one by one", STORE, STORE.replace("x[q]", "a[row0 + a_row, k0 + a_col + q]"),
            "width"),
     Mutant("a thread's rows spread over the tile", REFERENCE,
            changed(("thread // (BN // TN) * TM,", "thread // (BN // TN),"),
                    ("a_tile[dot, row + i]", "a_tile[dot, row + i * (BM // TM)]"),
                    ("row0 + row + i,", "row0 + row + i * (BM // TM),")), "narrow loads"),
-    Mutant("a warp brings 32 rows", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
+    Mutant("a warp copies 32 rows", "a_col = thread // (BK // 4), thread % (BK // 4) * 4",
            "a_col = thread % BM, thread // BM * 4", "sectors of A"))
 
 
@@ -167,17 +167,17 @@ HINTS = {
         "in step dot? A[r, k] belongs into row k, column r of the tile. And which columns of B are a "
         "thread's second group?"),
     "in bounds: a_tile": (
-        "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM numbers and the padding behind them. "
+        "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM elements and the padding after them. "
         "Use the names, and make WIDE from BM: they differ from launch to launch"),
     "in bounds: b_tile": (
-        "the threads side by side share BN columns: their first groups of four lie one after the other in "
-        "the left half, the second groups GAP further right, in the same row. Use the names: they differ "
+        "the threads across share BN columns: their first groups of four lie one after the other in "
+        "the left half, the second groups GAP farther right, in the same row. Use the names: they differ "
         "from launch to launch"),
     "in bounds": OF_BLOCKS,
     "all written: reg_": (
-        "a step fills all TM elements of reg_m and all TN of reg_n: does each get its number?"),
+        "a step fills all TM elements of reg_m and all TN of reg_n: does each get its value?"),
     "all written": (
-        "each of the four numbers of A that a thread brings goes into a row of the tile of its own, and "
+        "each of the four elements of A that a thread copies goes into its own row of the tile, and "
         "what is stored in column x is read from column x. And all threads meet at a barrier between "
         "filling a tile and reading it"),
     "no races: was read by": TWO_BARRIERS,
@@ -206,11 +206,11 @@ GAP = BN // 2
            Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors per request",
                 hint="two neighboring threads should read eight neighbors of A, which is a whole sector"),
            Goal("loads of B", loads_of("b_tile", 4 * 4 * 8), most=8, unit="wavefronts per step of a warp",
-                hint="eight threads side by side read four neighbors each: do these 32 words lie in 32 "
+                hint="eight adjacent threads read four neighbors each: do these 32 words lie in 32 "
                      "banks?"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop",
                 counted="code",
-                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's numbers be "
+                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's elements be "
                      "neighbors in it. The compiler must see both, and that no index is negative, as int64 "
                      "or a difference may be: else use load4"),
            Goal("width", width, least=128, unit="bits", counted="code",

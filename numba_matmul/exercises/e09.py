@@ -41,9 +41,9 @@ FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
     "registers": (
         (256, 256, 16, 8, 8), (256, 256, 8, 8, 8), (512, 128, 8, 8, 8), (128, 512, 8, 4, 4))}.items()}
 WHY = {"whole passes": (
-           "a pass of 256 threads is 1,024 numbers; is each of the two tiles a whole number of passes?"),
+           "a pass of 256 threads is 1,024 elements; is each of the two tiles a whole number of passes?"),
        "whole rows": (
-           "the next pass starts 1,024 // bk (or bn) rows further down; what if the division leaves a "
+           "the next pass starts 1,024 // bk (or bn) rows farther down; what if the division leaves a "
            "remainder?"),
        "shared memory": "48 KB for both tiles together, in float32; does the padding count?",
        "registers": (
@@ -56,7 +56,7 @@ WHY = {"whole passes": (
 # wavefront. So at 0.25 the two are in balance, and above that the arithmetic has to wait. The default
 # needs 0.35.
 
-MOST, WARPS = 0.22, 16  # wavefronts for each FFMA; warps of a multiprocessor
+MOST, WARPS = 0.22, 16  # wavefronts per FFMA of a warp; warps of a multiprocessor
 
 def wavefronts(tile):
     "Wavefronts of shared memory per multiply-add of a warp."
@@ -128,7 +128,7 @@ def judge_tile(tile):
         f"; {recorded_speed(tile)}" if warps >= WARPS else f", the goal is at least {WARPS}"))
 
 def judge(exercise, rule):
-    "The verdicts on `my_rule`, and on `my_tile`, which stands beside it."
+    "The verdicts on `my_rule`, and on `my_tile`, which is defined next to it."
     yield from judge_rule(rule)
     tile = rule.__globals__.get("my_tile", ...)
     if tile is ...: yield Verdict("my_tile", False, "the rule is complete; now choose my_tile")
@@ -194,7 +194,7 @@ MUTANTS = (
     Mutant("and for or", "one_pass or t.bk", "one_pass and t.bk", "whole passes"),
     Mutant("only: at least one pass", "if t.bm * t.bk % one_pass or t.bk * t.bn % one_pass",
            "if t.bm * t.bk < one_pass or t.bk * t.bn < one_pass", "whole passes"),
-    Mutant("one number for each thread", "one_pass = 4 * 256", "one_pass = 256", "accepts"),
+    Mutant("one element per thread", "one_pass = 4 * 256", "one_pass = 256", "accepts"),
     Mutant("passes of four times the size", "one_pass = 4 * 256", "one_pass = 16 * 256", "accepts"),
     Mutant("A·B, not the tile of A", "t.bm * t.bk % one_pass", "t.bm * t.bn % one_pass", "whole passes"),
     Mutant("the other way round", "if t.bm * t.bk % one_pass or t.bk * t.bn % one_pass",
@@ -212,7 +212,7 @@ MUTANTS = (
            "(t.bk * (t.bm + t.bn) + t.bn * t.pad_a)", "accepts"),
     Mutant("48 KB is too much already", "> 48 * 1024", ">= 48 * 1024", "accepts"),
     Mutant("KB of 1000 bytes", "48 * 1024", "48 * 1000", "accepts"),
-    Mutant("numbers, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
+    Mutant("elements, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
     Mutant("float64", "if 4 * t.bk *", "if 8 * t.bk *", "accepts"),
     Mutant("the limit of a multiprocessor", "48 * 1024", "227 * 1024", "shared memory"),
     Mutant("each of the two tiles for itself", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)",
@@ -279,13 +279,13 @@ EXERCISES = (Exercise(
             "tn, pad_a"),
         "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
         "my_tile": (
-            "try GroupTile(128, 128, 16, 8, 8)._replace(…): which number moves B's columns apart, which one "
+            "try GroupTile(128, 128, 16, 8, 8)._replace(…): which value moves B's columns apart, which one "
             "A's rows?"),
         "my_tile works: expected a": "give it a GroupTile(…)",
         "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
         "wavefronts": (
             "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how many "
-            "words?). And a thread with more results reads fewer numbers for each"),
+            "words?). And a thread with more results reads fewer elements for each"),
         "warps": "with more than 64 results per thread there is room for only one block"},
     preamble="from numba_matmul.gemm.tiles import GroupTile\nTILE = GroupTile(128, 128, 16, 8, 8)\n",
     solutions=SOLUTIONS, mutants=MUTANTS),)

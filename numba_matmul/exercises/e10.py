@@ -3,10 +3,10 @@
 Only the map is missing, and every map that gives each result to exactly one thread computes the right
 product. It is graded with two sets of numbers, which differ wherever the page's layout leaves them free: a
 block of 64×128 sums by four warps with 8×8 results per thread, and six blocks of 16×64 with 2×4. (The copy
-brings as many rows of A as a tile has columns of B, so A gets some more rows than C.) Then come these goals:
+reads as many rows of A as a tile has columns of B, so A gets some more rows than C.) Then come these goals:
 
 - **barriers per tile**: two, before a k tile is read and before the next one is stored.
-- **loads per step**: the wavefronts that a warp's four loads of 128 bits take in one step. Strips, and
+- **loads per step**: the wavefronts that a warp's four 128-bit loads take in one step. Strips, and
   warptiles of 4×8 lanes row by row, take 20: more than the 16 cycles in which a multiprocessor can start the
   step's 64 multiply-adds. Twelve are enough: tiles of 8×4 lanes, or other orders of the lanes.
 - **narrow loads**: none, since the count above is of 128 bits.
@@ -30,7 +30,7 @@ SMALL = dict(BM=64, BN=128, BK=4, TM=8, TN=8, THREADS=128, PADDED=132)
 OTHER = dict(BM=16, BN=64, BK=8, TM=2, TN=4, THREADS=128, PADDED=68)
 
 def case(m, n, k, constants):
-    "A launch (a, b, c). The lesson's copy brings BN rows of A, so A has some more below if a tile has fewer."
+    "A launch (a, b, c). The lesson's copy reads BN rows of A, so A has some more below if a tile has fewer."
     plain = matmul_case(m, n, k, (constants["THREADS"], 1), (n // constants["BN"], m // constants["BM"]),
                         constants)
     def make(random):
@@ -76,13 +76,13 @@ EXERCISES = (Exercise(
                 hint="one barrier before the k tile is read and one before the next is stored: a third "
                      "orders nothing more"),
            Goal("loads per step", loads_per_step, most=12,
-                unit="wavefronts of a warp, in loads of 128 bits",
+                unit="wavefronts of a warp, in 128-bit loads",
                 hint="eight lanes in a row are served together. Lanes in neighboring columns are eight words "
                      "apart in b_tile: how many of them fit into 32 banks? So let the eight share columns"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop",
                 counted="code",
                 hint="a thread's rows and columns are neighbors, and its first row and column multiples of "
-                     "four: then the compiler reads four numbers at once. Where a formula hides it, call "
+                     "four: then the compiler reads four elements at once. Where a formula hides it, call "
                      "load4"),
            NO_FENCES),
     hints={
@@ -174,7 +174,7 @@ def down_across(number, width): return number // width, number % width
                "in bounds"),
         Mutant("lanes one result apart, down", "lane // (WN // TN) * TM", "lane // (WN // TN)", "correct"),
         Mutant("lanes one result apart, across", "lane % (WN // TN) * TN", "lane % (WN // TN)", "aligned"),
-        Mutant("counted in numbers, not in lanes", "lane // (WN // TN) * TM", "lane // WN * TM", "correct"),
+        Mutant("counted in elements, not in lanes", "lane // (WN // TN) * TM", "lane // WN * TM", "correct"),
         Mutant("lanes across counted by rows", "lane % (WN // TN) * TN", "lane % (WM // TM) * TN",
                "in bounds"),
         Mutant("lanes down counted by rows", "lane // (WN // TN) * TM", "lane // (WM // TM) * TM", "correct"),

@@ -33,16 +33,16 @@ RULES = {
 # %% ../../nbs/09_autotuning.ipynb #6f14fd67
 @cache
 def fragment_reader(
-    count,  # numbers of a thread
+    count,  # factors of a thread
     group,  # how many of them are neighbors, a multiple of 4
     step,   # from one group to the next
 ):
     "A device function: read a thread's factors from one row of a tile in shared memory."
     @cuda.jit(device=True)
     def read_fragment(
-        tile,      # rows of numbers, aligned to 16 bytes
+        tile,      # rows of floats, aligned to 16 bytes
         row,       # which of them
-        first,     # column of the thread's first number
+        first,     # column of the thread's first factor
         fragment,  # (count,) local array to fill
     ):
         for i in range(0, count, 4):
