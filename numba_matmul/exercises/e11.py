@@ -37,7 +37,7 @@ def overlap(run):
     return min(found, default=0)
 
 def loads(run):
-    "Loads from global memory for each k tile; one k tile may be loaded twice."
+    "Loads from global memory per k tile; one k tile may be loaded twice."
     return sum(kind == "global load" for kind, _ in run.events) / (run.tiles + 1)
 
 def narrowest(view):
@@ -211,14 +211,14 @@ MUTANTS = (
     Mutant("the block's row left out", LOADS, LOADS.replace("row0 + a_row", "a_row"), "correct"),
     Mutant("A is stored as it lies", "a_tile[now, a_col + q, a_row] = x[q]",
            "a_tile[now, a_row, a_col + q] = x[q]", "in bounds"),
-    Mutant("A's numbers in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]",
+    Mutant("A's elements in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]",
            "a_tile[now, a_col + q, a_row] = x[3 - q]", "correct"),
-    Mutant("three of four numbers are stored", STORES, STORES.replace("range(4)", "range(3)"), "all written"),
+    Mutant("three of four elements stored", STORES, STORES.replace("range(4)", "range(3)"), "all written"),
     Mutant("every other tile", "        k0 += BK\n", "        k0 += 2 * BK\n", "correct"),
     Mutant("the last tile is left out", "while k0 < a.shape[1]:", "while k0 < a.shape[1] - BK:", "correct"),
     Mutant("the sum begins anew", "        now = 1 - now\n",
            "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
-    Mutant("number by number", LOADS,
+    Mutant("element by element", LOADS,
            LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))",
                          "(b[k0 + b_row, col0 + b_col], b[k0 + b_row, col0 + b_col + 1], b[k0 + b_row, col0 "
                          "+ b_col + 2], b[k0 + b_row, col0 + b_col + 3])"), "wide loads"),
@@ -251,18 +251,18 @@ EXERCISES = (Exercise(
     "11", "my_double_buffering",
     cases=(case(16, 32, 40, SMALL), case(16, 64, 8, SMALL), case(16, 64, 16, OTHER)),
     goals=(Goal("wide loads", narrowest, least=16, unit="bytes in the narrowest load",
-                hint="load4 reads four numbers at once"),
+                hint="load4 reads four elements at once"),
            Goal("shared memory", lambda code: code.shared_bytes, most=4 * 2 * 8 * (36 + 32), unit="bytes",
                 counted="code", hint="two tiles of A and two of B are enough"),
            NO_FENCES,
-           Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is on its way",
+           Goal("early loads", overlap, least=0.5, unit="k tiles multiplied while the next one is in flight",
                 counted="events",
-                hint="load the next k tile before you multiply this one, and store it afterwards"),
+                hint="load the next k tile before you multiply this one, and store it after that"),
            Goal("barriers per tile", barriers, most=1, counted="events",
                 hint="with two tiles, no thread stores where others still read: one barrier per k tile, "
                      "after the stores, is enough"),
-           Goal("loads per tile", loads, most=2, unit="of a thread from global memory", counted="events",
-                hint="a thread loads four numbers of A and four of B per k tile, each of them once")),
+           Goal("loads per tile", loads, most=2, unit="per thread, from global memory", counted="events",
+                hint="a thread loads four elements of A and four of B per k tile, each once")),
     hints={
         "in bounds: a: index": (
             "after the last k tile there is no next one to load: test for that. And rows of A begin at "
@@ -276,11 +276,11 @@ EXERCISES = (Exercise(
         "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
         "no races: _tile[": (
             "one place is read while the other is stored: which is which? And do all threads meet at a "
-            "barrier in each turn, between these two lines?"),
+            "barrier in each pass, between these two lines?"),
         "all written: 16×64×8": (
             "here A is a single k tile: nothing more is to be loaded or stored, and the loop ends after it"),
         "all written": (
-            "a k tile is complete once every thread has stored its eight numbers. Is it read from the place "
+            "a k tile is complete once every thread has stored its eight elements. Is it read from the place "
             "where it was stored, is there a barrier between, and is the last k tile stored at all?"),
         "correct: never written": (
             "some places in C belong to no thread: are row0 and col0, row and col still as they were given?"),

@@ -180,8 +180,8 @@ EXERCISES = (Exercise(
             "`free`, after the barrier, and does `now` go through all STAGES?"),
         "all written: 16×64×8": "here A is a single k tile: the loop ends after it",
         "all written": (
-            "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is "
-            "each k tile started, by all threads, into the stage from which it's read later?"),
+            "no thread has started this copy yet: do all threads meet at a barrier before they read? If so, "
+            "is each k tile started, by all threads, into the stage from which it's read later?"),
         "no races: two asynchronous": (
             "the stage is filled twice: is it `free`, does `free` move on with each k tile, and are no more "
             "than STAGES - 1 k tiles started before the loop?"),

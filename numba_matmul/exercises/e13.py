@@ -2,7 +2,7 @@
 
 The loop is graded in the lesson's short kernel, with tiles of 128×64×8 in a ring of four stages and 6 k tiles
 (once around the ring and more), and with tiles of 128×16×8 and 2 k tiles (fewer than the ring has) or a
-single one. Copies land as in exercise 12. A loop that calls the library's is told so. Then come the goals,
+single one. Copies land as in exercise 12. A loop that calls the library's fails. Then come the goals,
 all counted in the first warp of a recorded run:
 
 - **read to use**: how many multiply-adds stand between the read of a step's factors and the first that needs
@@ -94,12 +94,12 @@ def read_to_use(run):
     return min(found, default=0)
 
 def barriers(run):
-    "Barriers for each k tile, from the first step to the last."
+    "Barriers per k tile, from the first step to the last."
     reads = [i for i, (kind, _) in enumerate(run.events) if kind == "shared load"]
     return sum(kind == "barrier" for kind, _ in run.events[reads[0]:reads[-1]]) / run.tiles
 
 def reads(run):
-    "Loads from shared memory for each k tile, with those before the loop."
+    "Loads from shared memory per k tile, with those before the loop."
     return sum(kind == "shared load" for kind, _ in run.events) / run.tiles
 
 def judge(exercise, loop):
@@ -290,15 +290,15 @@ EXERCISES = (Exercise(
             "own groups, counted from the youngest, and then to meet the others at a barrier. A group is "
             "closed in each k tile, after its three pieces, even if it's empty"),
         "all written": (
-            "nobody has started this copy yet: do all threads meet at a barrier before they read? If so, is "
-            "each piece, 0, 1 and 2, started once for each k tile, into `free`?"),
+            "no thread has started this copy yet: do all threads meet at a barrier before they read? If so, "
+            "is each piece, 0, 1 and 2, started once per k tile, into `free`?"),
         "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
         "no races: and is read by": (
             "a thread's wait is for its own copies: between that and the first read of the next k tile all "
             "threads meet at a barrier"),
         "no races: ring[": (
-            "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that nobody "
-            "reads it anymore, and does every thread reach it?"),
+            "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that no "
+            "thread reads it anymore, and does every thread reach it?"),
         "correct": (
             "each product counts once: those of steps 0 to 6, the first quarter of step 7, and the rest, by "
             "the factors of step 7, in the same order. Who does the last k tile's rest?"),

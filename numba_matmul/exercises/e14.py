@@ -1,15 +1,15 @@
 """What `grade("14", my_stream_k)` asks of a kernel, what it accepts, and what it must catch.
 
 What matters here is how parts of sums go from block to block. So the kernel is graded with a main loop that
-reads the matrices without tiles in shared memory: that is quick, and has no barrier that could stand in for a
+reads the matrices without tiles in shared memory: that's quick, and has no barrier that could stand in for a
 forgotten one. With tiles of 32×16×4 there are two tiles on five blocks, so that a tile has up to three parts,
 and one on a single block; with tiles of 8×32×2 there are six tiles on seven blocks.
 
-Each case is launched twice, with different numbers in A and B, and with the flags and the workspace that the
+Each case is launched twice, with different values in A and B, and with the flags and the workspace that the
 first launch has left. The first one is run in six orders: the last block first, the first block first, and
 mixed at fences and atomic operations in four ways. The verdicts:
 
-- **ends**: nobody waits for what never comes.
+- **ends**: no block waits for what never comes.
 - **no races**: between a write and a read by a different block lie the writer's fence, a flag and the
   reader's fence; between threads of a block a barrier.
 - **correct**: the first launch.
@@ -39,7 +39,7 @@ ZEROS, BN = (np.float32(0),) * 8, 16
 
 @cuda.jit(device=True)
 def plain_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
-    "Eight results of a thread, neighbours in a row."
+    "Eight adjacent results of a thread, in one row."
     row, col, acc = row0 + thread // (BN // 8), col0 + thread % (BN // 8) * 8, ZEROS
     while k0 < end:
         acc = add_outer(acc, (a[row, k0],), load4(b, (k0, col)) + load4(b, (k0, col + 4)))
@@ -83,7 +83,7 @@ def play(kernels, cases, orders):
                                               "elements")
                 if passed > part * blocks:
                     return "one store each", (f"{name}: {passed:,} stores to {names[3]}, and {blocks} blocks "
-                                              f"have {part:,} numbers each to pass on")
+                                              f"have {part:,} values each to pass on")
             if raised := np.flatnonzero(flags).tolist():
                 return "flags", f"{name}: flags[{raised[0]}] is {flags[raised[0]]} at the end"
         if blocks > 1 and (found := unequal(kernel, numbers, m, n, k, blocks)):
@@ -141,7 +141,7 @@ def judge(exercise, kernel):
         yield Verdict(verdict, False, text)
     yield Verdict("ends", True)
     yield Verdict("no races", True,
-                  "every read of another block's numbers has a flag and two fences before it")
+                  "every read of another block's values has a flag and two fences before it")
     yield Verdict("correct", True, f"{len(CASES)} cases, the first in {len(ORDERS)} orders of the blocks")
     yield Verdict("equal parts", True, "each block goes through as many k tiles as the others, or one fewer")
     yield Verdict("second launch", True, "with the flags and the workspace of the first")
@@ -161,7 +161,7 @@ REST = OWNER + WAIT + ADD + ON + WRITE + TAIL
 
 SOLUTIONS = {
     "reference": REFERENCE,
-    "the fence of one thread, behind the barrier": HEAD + STORE + SYNC + """            if thread == 0:
+    "the fence of one thread, after the barrier": HEAD + STORE + SYNC + """            if thread == 0:
                 cuda.threadfence()
                 cuda.atomic.exch(flags, block, 1)
 """ + REST,
@@ -215,7 +215,7 @@ def pass_on(workspace, flags, block, thread, acc):
     "raised by adding one": HEAD + STORE + FENCE + SYNC + """
             if thread == 0: cuda.atomic.add(flags, block, 1)
 """ + REST,
-    "number by number": HEAD + """
+    "value by value": HEAD + """
             for i in range(RESULTS): workspace[block * PART + i * THREADS + thread] = acc[i]
 """ + FENCE + SYNC + RAISE + OWNER + WAIT + """                parts = ZEROS
                 for i in range(0, RESULTS, 8):
@@ -268,7 +268,7 @@ MUTANTS = (
     Mutant("no fence of the reader", "                    cuda.threadfence()\n", "", "no races"),
     Mutant("a fence for the block only", FENCE + SYNC, FENCE.replace("fence", "fence_block") + SYNC,
            "no races"),
-    Mutant("the writer's fence behind the flag", HAND, STORE + SYNC + RAISE + FENCE, "no races"),
+    Mutant("the writer's fence after the flag", HAND, STORE + SYNC + RAISE + FENCE, "no races"),
     Mutant("the reader's fence before the flag", WAIT,
            replaced(WAIT, ("                    cuda.threadfence()\n", ""),
                     ("                    while",
@@ -276,8 +276,8 @@ MUTANTS = (
            "no races"),
     Mutant("the flag before the part", HAND, SYNC + RAISE + STORE + FENCE, "no races"),
     Mutant("no barrier before the flag", FENCE + SYNC + RAISE, FENCE + RAISE, "no races"),
-    Mutant("no barrier behind the wait", "                cuda.syncthreads()\n" + ADD, ADD, "no races"),
-    Mutant("a flag that is no atomic", "cuda.atomic.exch(flags, block, 1)", "flags[block] = 1", "no races"),
+    Mutant("no barrier after the wait", "                cuda.syncthreads()\n" + ADD, ADD, "no races"),
+    Mutant("a flag that isn't atomic", "cuda.atomic.exch(flags, block, 1)", "flags[block] = 1", "no races"),
     Mutant("the flag is not lowered", LOOK, "cuda.atomic.add(flags, other, 0) != 1", "second launch"),
     Mutant("the flag is lowered by its own block", LOOK + ": pass",
            "cuda.atomic.add(flags, other, 0) != 1: pass\n"
@@ -306,7 +306,7 @@ MUTANTS = (
     Mutant("k tiles counted from the first tile of C",
            "first_k_tile(other + 1, blocks, work) - tile * k_tiles", "first_k_tile(other + 1, blocks, work)",
            "correct"),
-    Mutant("the blocks before it, not those behind", "            other = block + 1",
+    Mutant("the blocks before it, not those after", "            other = block + 1",
            "            other = block - 1", "in bounds"),
     Mutant("written by whoever has a part", STORE, STORE + WRITE, "no races"),
     Mutant("written before the parts are there", OWNER + WAIT + ADD + ON + WRITE,
@@ -315,7 +315,8 @@ MUTANTS = (
 
 OTHERS = ("does that block have a part of this tile? The parts of a tile are those of the blocks after the "
           "owner")
-NOT_THERE = "a sum that is NaN has added what nobody wrote: the part of block `other` begins at other * PART"
+NOT_THERE = ("a sum that is NaN has added what no thread wrote: the part of block `other` begins at "
+             "other * PART")
 EXERCISES = (Exercise(
     "14", "my_stream_k",
     hints={
@@ -326,34 +327,34 @@ EXERCISES = (Exercise(
             "`other` is 1, a barrier holds the others back until then, and that block's part begins at "
             "other * PART"),
         "no races: and is read by": (
-            "the flag alone orders nothing. The writer's side: numbers, fence, barrier, flag. The reader's "
-            "side: flag, fence, barrier, numbers. The fence is cuda.threadfence(), and the flag is that of "
+            "the flag alone orders nothing. The writer's side: values, fence, barrier, flag. The reader's "
+            "side: flag, fence, barrier, values. The fence is cuda.threadfence(), and the flag is that of "
             "the block whose part is read"),
         "no races: and is written by": (
             "two blocks write one place: a block's part begins at its own number times PART, and a thread's "
-            "next four numbers are STEP further on"),
+            "next four values are STEP farther on"),
         "no races": (
-            "who writes this number, and what tells the reader that it's there? The writer's side: numbers, "
-            "fence, barrier, flag. The reader's side: flag, fence, barrier, numbers"),
+            "who writes this value, and what tells the reader that it's there? The writer's side: values, "
+            "fence, barrier, flag. The reader's side: flag, fence, barrier, values"),
         "ends": (
-            "who raises the flag that somebody waits for, to which number, and who lowers it, one thread "
+            "who raises the flag another block waits for, to which value, and who lowers it, one thread "
             "each? Is it read by an atomic operation, so that it's read anew each time? Does `other` go on "
             "by one, does `stop` move to the end of that block's part, and is each part passed on once?"),
         "in bounds: flags": OTHERS,
         "in bounds: is negative": OTHERS,
         "in bounds: workspace": (
             "a block's part begins at its number times PART, a thread's four at 4 * thread in it, and the "
-            "next four STEP further on"),
+            "next four STEP farther on"),
         "in bounds": (
             "row0 and col0 are those of the block's tile, and its k tiles go from begin to before stop"),
         "correct: NaN, and each": NOT_THERE,
         "correct: = nan": NOT_THERE,
         "correct: never written": (
             "each tile is stored once, by the block that has its beginning: a sum that is NaN has added "
-            "what nobody wrote"),
+            "what no thread wrote"),
         "correct": (
             "which blocks have a part of this tile, where does each of them end, and where in the workspace "
-            "does it lie? Each part is added once, before the tile is stored"),
+            "is it? Each part is added once, before the tile is stored"),
         "one store each": (
             "the owner stores a tile once, after all parts are added; another block passes its part on "
             "once"),

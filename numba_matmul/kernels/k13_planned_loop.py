@@ -45,7 +45,7 @@ def short_place(thread):
 
 @cuda.jit(device=True)
 def short_factors(a_ring, b_ring, stage, number, row, col):
-    "What a thread multiplies in step `number`: eight numbers of A, and eight of B."
+    "What a thread multiplies in step `number`: eight values of A, and eight of B."
     return (load4(a_ring, (stage, number, row)) + load4(a_ring, (stage, number, row + 4)),
             load4(b_ring, (stage, number, col)) + load4(b_ring, (stage, number, col + 4)))
 
@@ -405,7 +405,7 @@ def choose_tile(
 # %% ../../nbs/13_planned_loop.ipynb #13000033
 sgemm_planned_loop = tiled(
     sgemm_planned_loop_kernel, LARGE,
-    "C ← alpha·A·B + beta·C by a loop planned line by line, a block for each tile of C (sm_80 and up).",
+    "C ← alpha·A·B + beta·C by a loop planned line by line, one block per tile of C (sm_80 and up).",
     choose=lambda m, n: choose_tile(m, n, sm_count()),
     needs=((8, 0), "cp.async"))
 
