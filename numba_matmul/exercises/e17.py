@@ -240,8 +240,8 @@ EXERCISES = (Exercise(
              hint="with pending = 1, a call leaves the products of its k tile in flight and has completed "
                   "the previous one's: release that stage, and wait for all only after the loop"),
         Goal("barriers per tile", of_consumers(max, barriers_of), most=0, counted="events",
-             hint="the consumers wait for a k tile at its mbarrier, and for nothing else: each goes on at its "
-                  "own pace"),
+             hint="the consumers wait for a k tile at its mbarrier, and for nothing else: each goes on at "
+                  "its own pace"),
         NO_FENCES),
     hints={
         "ends: 1 of 1 have arrived": BYTES,
@@ -260,8 +260,8 @@ EXERCISES = (Exercise(
         "ends: ends while copies": (
             "no thread waits for a k tile that is copied: do producer and consumers count the same k tiles?"),
         "ends": (
-            "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and which "
-            "thread makes it?"),
+            "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and "
+            "which thread makes it?"),
         "arrivals: its phase has ended": (
             "an mbarrier counts arrivals, not threads: one thread of each consumer warp releases a stage "
             "(`releases`), once per k tile, and the mbarrier is made for all eight warps"),
