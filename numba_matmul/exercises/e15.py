@@ -7,11 +7,11 @@ on its way is caught. If sums are wrong, the judge tries A = 1 and then B = 1 ev
 the two leaves the mistake in. Then come the goals:
 
 - **wavefronts per step**: all loads from shared memory of a warp for one step, which is 16 columns of A's
-  tile and 16 rows of B's. Two `ldmatrix` for A and two for B bring 16 matrices of 8×8, and with the swizzle
+  tile and 16 rows of B's. Two `ldmatrix` for A and two for B load 16 8×8 matrices, and with the swizzle
   each is one wavefront. A kernel that loads a fragment twice, pair by pair, or in a different order of rows
   needs more. **products per load**: in the machine code, two matrix products for each `ldmatrix`.
 - **time for a copy**, **barriers per tile**, **fences**: as in exercise 12. With three stages, two k tiles
-  are multiplied while one is on its way.
+  are multiplied while one is in flight.
 - **local memory**: a thread's sums are a tuple, and stay in registers as long as every index into it is a
   constant.
 - **shared memory**: three stages, and no more.
@@ -290,11 +290,11 @@ EXERCISES = (Exercise(
     cases=(bf16_case(32, 64, 320, (64,), (1, 1)), bf16_case(64, 64, 64, (64,), (1, 2)),
            bf16_case(64, 128, 64, (128,), (2, 1), constants={})),
     goals=(Goal("wavefronts per step", wavefronts_a_step, most=16,
-                hint="16 matrices of 8×8 are enough for a step: two ldmatrix_x4 for A and two for B, each "
+                hint="16 8×8 matrices are enough for a step: two ldmatrix_x4 for A and two for B, each "
                      "matrix from eight neighboring rows"),
            Goal("products per load", lambda code: code.mix.get("HMMA", 0) / max(1, code.mix.get("LDSM", 0)),
                 most=2, counted="code",
-                hint="one mma_m16n8k16 per step takes all of x and y: eight products of 16×8 for four "
+                hint="one mma_m16n8k16 per step takes all of x and y: eight 16×8 products for four "
                      "ldmatrix_x4"),
            Goal("local memory", lambda code: code.stack_bytes, most=0, unit="bytes", counted="code",
                 hint="the sums stay in registers if every index into acc is a constant once the loops are "
@@ -305,25 +305,25 @@ EXERCISES = (Exercise(
     hints={
         "correct: never written": (
             "a lane has four sums of each 16×8 matrix: two neighbors in one row, and two in the row eight "
-            "below. Does each of its 32 sums have a place of its own?"),
+            "below. Does each of its 32 sums have its own place?"),
         "correct: other sums are nowhere": (
             "some rows of A or columns of B were multiplied twice, and others not at all. The second "
             "ldmatrix_x4 of A begins 16 rows below the first, that of B 16 columns to the right; the first "
             "begins in the warp's row and column, and a lane names row lane % 16 of 16. Or the epilogue "
             "stores some of acc twice: number 16 * i + 4 * j and the next three"),
         "correct: in the wrong places": (
-            "all sums are there, and not where they belong. In the epilogue: where does the block's tile "
+            "all sums are there, but not where they belong. In the epilogue: where does the block's tile "
             "begin in C, where the warp's part in it, where the matrix, and where in that a lane's four "
             "sums? If that's right: the upper rows of A and the left columns of B come first in x and y"),
         "correct: and if B is": (
-            "each operand has the right numbers, and they don't meet: both loads need the same k, and each "
+            "each operand has the right values, but they don't meet: both loads need the same k, and each "
             "address goes through place(row, column)"),
         "correct: right if A is": (
             "so B is read correctly, and A isn't: a lane names row lane % 16 of 16 and the left or right 8 "
             "of 16 columns by lane // 16, in the warp's rows, from column k on; the upper 16 rows come "
             "first, and x is passed on as it was loaded"),
         "correct: right if B is": (
-            "so A is read correctly, and B isn't: its rows lie along n, so ldmatrix_x4_trans turns the "
+            "so A is read correctly, and B isn't: its rows run along n, so ldmatrix_x4_trans turns the "
             "matrices. A lane names row k + lane % 16, and the left or right 8 of 16 columns by lane // 16, "
             "from the warp's column on"),
         "correct": (

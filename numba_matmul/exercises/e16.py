@@ -320,10 +320,10 @@ EXERCISES = (Exercise(
                      "one that you multiply, and wait only for that one"),
            Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one",
                 counted="events",
-                hint="one call for the four steps of a k tile, with pending = 1, leaves them at work while "
-                     "you wait for the next one; those of the k tile before are complete"),
+                hint="one call for the four steps of a k tile, with pending = 1, leaves them in flight while "
+                     "you wait for the next one; the previous k tile's are complete"),
            Goal("barriers per tile", barriers_of, most=1, counted="events",
-                hint="one barrier says that both warpgroups are done with the k tile before: its stage is "
+                hint="one barrier says that both warpgroups are done with the previous k tile: its stage is "
                      "the one to fill, and no other barrier is needed")),
     hints={
         "all written": (
@@ -331,20 +331,20 @@ EXERCISES = (Exercise(
             "for that, before the product, at the mbarrier of the stage that it multiplies? Which parity is "
             "that the first time around the ring, and which the second?"),
         "no races: over an mbarrier": (
-            "the stages lie STAGE_BYTES apart, and the mbarriers behind the last one: is a number written "
+            "the stages are STAGE_BYTES apart, and the mbarriers follow the last one: is a number written "
             "where STAGE_BYTES or STAGES belongs? And map_a comes before map_b"),
         "no races: two asynchronous copies": (
             "a stage is filled twice: is each k tile copied once, and does `free` move on?"),
         "no races": (
             "a stage may be filled again once the products of its k tile are complete, in both warpgroups. "
-            "With pending = 1, those of the k tile before are complete when a call returns: does the "
+            "With pending = 1, the previous k tile's are complete when a call returns: does the "
             "barrier come after that call and before the copy, in each k tile, and does the copy go into "
             "`free`?"),
         "barriers: 128 of 256": (
-            "the warpgroups wait for each other, at different places: all threads go through the same "
+            "the warpgroups wait for each other at different places: all threads go through the same "
             "barriers and mbarriers"),
         "barriers: of 256 have arrived": (
-            "one thread arrives in each phase, and this mbarrier was made for more arrivals"),
+            "one thread arrives in each phase, but this mbarrier was made for more arrivals"),
         "barriers: more than": (
             "a phase of this mbarrier ends with one arrival: has one thread been elected to arrive, and "
             "does `free` move on with each k tile, so that no stage is filled twice?"),
@@ -355,28 +355,28 @@ EXERCISES = (Exercise(
             "no copy has been issued for the phase that is waited for: is it the right stage's mbarrier, "
             "with the right parity, and is the k tile STAGES - 1 ahead copied?"),
         "barriers: 0 of 1 have arrived": (
-            "copies are on their way, but nobody has arrived at the mbarrier that they signal: "
+            "copies are in flight, but no thread has arrived at the mbarrier that they signal: "
             "mbarrier_arrive_expect_tx, at the same stage's"),
         "barriers: are expected": (
-            "the bytes announced and the bytes on their way aren't the same: count both tiles of one stage, "
+            "the bytes announced and the bytes in flight aren't the same: count both tiles of one stage, "
             "in bytes. And do the copies signal the mbarrier at which the thread has arrived?"),
         "barriers: mbarrier": (
             "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier "
             "before they use one"),
         "in bounds: c: index": "the tile of C begins at blockIdx.y * BM and blockIdx.x * BN",
         "in bounds": (
-            "wgmma reads past shared memory: are both descriptors in units of 16 bytes, do B's rows lie "
+            "wgmma reads past shared memory: are both descriptors in units of 16 bytes, do B's rows run "
             "along n, and are there four steps?"),
         "fences: in the main loop": (
-            "in the loop threads write nothing that a copy or another thread would have to see"),
+            "in the loop, threads write nothing that a copy or another thread would have to see"),
         "fences": (
             "the thread that issues copies has to fence the mbarriers, which it has made, and both tensor "
             "maps, which it uses"),
         "ends: copies": (
-            "past the last k tile there is nothing to copy, and a k tile that is copied is waited for"),
-        "ends: products": "after the loop one call may still be at work",
+            "past the last k tile, there's nothing to copy; and every k tile copied must be waited for"),
+        "ends: products": "after the loop, one call may still be in flight",
         "correct: NaN, and each": (
-            "the sums began with something nobody set: ZEROS, or scale_d = 0 for the first product"),
+            "the sums began with something that was never set: ZEROS, or scale_d = 0 for the first product"),
         "correct: never written": (
             "where does the block's tile begin in C, and which 16 rows of it does a warp store?"),
         "correct: descriptors": (

@@ -1,6 +1,6 @@
 """What `grade("16b", my_staging)` asks of a kernel, what it accepts, and what it must catch.
 
-Four warps write a tile of 64 rows to shared memory, and the TMA brings it to C. A row of the tile has 128, 64
+Four warps write a tile of 64 rows to shared memory, and the TMA copies it to C. A row of the tile has 128, 64
 or 32 bytes, and the tensor map of C has the swizzle of that name, so each width is a case of its own; two
 boxes of C have to be hit, each by its block. What the TMA stores too early is refused: before a fence of each
 thread that wrote, and a barrier. Then comes one goal:
@@ -68,7 +68,7 @@ def stores(launch, args, call):
     return dict(found)
 
 def record(exercise, kernel):
-    "Wavefronts of a warp's stores, for 16 columns: the most of all cases."
+    "Wavefronts of a warp's stores, for 16 columns: the maximum over all cases."
     def of(case):
         found = in_case(exercise, kernel, case, stores, case.call)
         columns = sum(size * len(lanes) for (*_, size), lanes in found.items()) / (2 * 4 * 16 * 2)
@@ -182,30 +182,30 @@ MUTANTS = (
 EXERCISES = (Exercise(
     "16b", "my_staging", page=page, cases=CASES, record=record,
     goals=(Goal("wavefronts", lambda found: found, most=4, unit="for 16 columns of a warp", counted="events",
-                hint="stmatrix writes a matrix of 8×8 at a time, and the swizzle spreads its eight rows over "
+                hint="stmatrix writes an 8×8 matrix at a time, and the swizzle spreads its eight rows over "
                      "all banks"),),
     hints={
         "correct": (
-            "are all numbers there, in the wrong places? Start with rows of 128 bytes: chunk c of row r lies "
-            "in place c xor r % 8. Then, for the narrower ones: which bits of the address does the swizzle "
+            "is everything there, in the wrong places? Start with rows of 128 bytes: chunk c of row r goes "
+            "to place c xor r % 8. Then, for the narrower ones: which bits of the address does the swizzle "
             "xor with which? And column block * (ROW_BYTES // 2) of C is where a block's box begins"),
         "all written": (
             "some chunk of the tile was never written: of a warp's 16 rows, a lane points at row lane % 16, "
             "and at the left or right chunk of the group by lane // 16"),
         "in bounds": (
-            "a chunk stays in its own line of 128 bytes: a row has ROW_BYTES // 16 chunks, so xor their "
+            "a chunk stays in its own 128-byte line: a row has ROW_BYTES // 16 chunks, so xor their "
             "number with one below that"),
         "no races": (
-            "two lanes write the same bytes: each points at a row and a chunk of its own, rows are ROW_BYTES "
+            "two lanes write the same bytes: each points at its own row and chunk, rows are ROW_BYTES "
             "apart, chunks 16 bytes, and each warp has its own 16 rows"),
         "fences: tensor map": "the thread that sends the box has to fence the tensor map, as thread 0 does",
         "fences": (
             "each thread that wrote fences its own stores, after them: fence_proxy_async(). Then all meet at "
             "the barrier, and then one thread sends the box"),
         "ends": (
-            "the thread that sends closes its group, cp_async_bulk_commit_group(), and waits until the TMA "
-            "has read the tile: cp_async_bulk_wait_group_read(0). A block that ends before that takes its "
-            "shared memory along"),
+            "the thread that sends commits its group, cp_async_bulk_commit_group(), and waits until the TMA "
+            "has read the tile: cp_async_bulk_wait_group_read(0). When a block ends before that, its "
+            "shared memory is gone"),
         "one store each": "one thread of each block sends the box, once"},
     preamble="""from numba import uint16, uint64
 from numba_matmul.ptx.core import global_address, shared_address

@@ -226,9 +226,9 @@ MUTANTS = (
     Mutant("both consumers store the same rows", "(thread - 128) // 32", "thread % 128 // 32", "stages"))
 
 
-BYTES = ("a k tile is on its way, and its stage never gets full: that takes one arrival, the producer's, "
-         "which announces all bytes that the copies bring: STAGE_BYTES, at the same stage's `full`. And do "
-         "both sides walk around a ring of STAGES stages?")
+BYTES = ("a k tile is in flight, and its stage never gets full: that takes one arrival, the producer's, "
+         "which announces all bytes of the copies: STAGE_BYTES, at the same stage's `full`. And do "
+         "both sides go around a ring of STAGES stages?")
 EXERCISES = (Exercise(
     "17", "my_warp_specialized", page=page, judge=judge, constants=names_of(TILE),
     goals=(
@@ -237,36 +237,36 @@ EXERCISES = (Exercise(
              hint="the producer mustn't wait for its own copy: it goes on to the next stage at once"),
         Goal("products at work", of_consumers(min, products_at_work), least=1,
              unit="k tiles at the wait for the next one", counted="events",
-             hint="with pending = 1, a call leaves the products of its k tile at work and has completed "
-                  "those of the one before: release that stage, and wait for all only after the loop"),
+             hint="with pending = 1, a call leaves the products of its k tile in flight and has completed "
+                  "the previous one's: release that stage, and wait for all only after the loop"),
         Goal("barriers per tile", of_consumers(max, barriers_of), most=0, counted="events",
-             hint="the consumers wait for a k tile at its mbarrier, and for nobody else: each goes on at its "
-                  "own pace"),
+             hint="the consumers wait for a k tile at its mbarrier, and for nothing else: each goes on at "
+                  "its own pace"),
         NO_FENCES),
     hints={
         "ends: 1 of 1 have arrived": BYTES,
         "ends: 0 of 1 have arrived": BYTES,
         "ends: 0 of 8 have arrived": (
-            "the producer waits for an empty stage and the consumers for a full one, and nobody goes on. At "
+            "the producer waits for an empty stage and the consumers for a full one, and none goes on. At "
             "first all stages are empty: which parity does the producer wait for then? Is each stage "
-            "released (`previous`, that of the k tile before)? And does everybody walk around the whole "
+            "released (`previous`, the k tile before this one)? And do all go around the whole "
             "ring?"),
         "ends: of 8 have arrived": (
             "some of the consumers' warps have released this stage, and others haven't: one thread of each "
             "warp does (`releases`), in both consumers"),
         "ends: have arrived, 0 bytes are expected": (
-            "somebody waits for a k tile that the producer doesn't copy: both sides go through all k_tiles, "
+            "a thread waits for a k tile that the producer doesn't copy: both sides go through all k_tiles, "
             "and each mbarrier gets as many arrivals as it was made for"),
         "ends: ends while copies": (
-            "nobody waits for a k tile that is copied: do producer and consumers count the same k tiles?"),
+            "no thread waits for a k tile that is copied: do producer and consumers count the same k tiles?"),
         "ends": (
-            "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and who "
-            "makes it?"),
+            "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and "
+            "which thread makes it?"),
         "arrivals: its phase has ended": (
             "an mbarrier counts arrivals, not threads: one thread of each consumer warp releases a stage "
-            "(`releases`), once for each k tile, and the mbarrier is made for all eight warps"),
+            "(`releases`), once per k tile, and the mbarrier is made for all eight warps"),
         "arrivals: more than 1 arrival": (
-            "a k tile is copied into a stage whose copies are still under way: does one thread issue them, "
+            "a k tile is copied into a stage whose copies are still in flight: does one thread issue them, "
             "does it wait until the stage is empty first, and does its phase flip?"),
         "arrivals": (
             "each phase of an mbarrier needs exactly the arrivals it was made for: one from the producer, "
@@ -282,16 +282,16 @@ EXERCISES = (Exercise(
             "first time around"),
         "stages: multiplied": (
             "a copy came into a stage that products were still reading. Is it released too early? When a "
-            "call returns, only the products of the call before are complete (pending = 1): release that "
+            "call returns, only the previous call's products are complete (pending = 1): release that "
             "stage, and none after the first k tile. Or is a stage multiplied that isn't this k tile's, or "
-            "with the phase of the time before?"),
+            "with the phase of the previous trip around the ring?"),
         "stages": (
             "a stage is full once the phase of its `full` mbarrier has ended, and empty when no product "
-            "reads it anymore: when a call returns, the products of the call before are complete"),
-        "results": "the last products are still at work: wgmma_wait_group(acc) before the results are used",
+            "reads it anymore: when a call returns, the previous call's products are complete"),
+        "results": "the last products are still in flight: wgmma_wait_group(acc) before the results are used",
         "correct": (
             "is each k tile copied once, at row, col and its own number? Does each consumer multiply its "
-            "own 64 rows, BOX * warpgroup into the stage, by B, which begins BYTES_A behind A? Four steps, "
+            "own 64 rows, BOX * warpgroup into the stage, by B, which begins BYTES_A after A? Four steps, "
             "and the sums go on"),
         "one store each": "the results are stored once, after the loop over the k tiles",
         "compiles": "the message names what is missing or has the wrong type"},

@@ -33,9 +33,9 @@ from numba import cuda, int64, uint16, uint32, uint64
 @cuda.jit(device=True)
 def ldmatrix_x4(
     tile,   # in shared memory, flat
-    start,  # of the row of eight numbers that this lane points at: a multiple of 8
+    start,  # of the row of eight elements that this lane points at: a multiple of 8
 ) -> tuple: # 4 uint32
-    "Four matrices of 8×8, arranged as `mma` takes 16×16 of A."
+    "Four 8×8 matrices, arranged as `mma` takes 16×16 of A."
     return ldmatrix(tile, shared_address(tile, start), 0, 0, 0, 1, 0)
 
 @cuda.jit(device=True)

@@ -55,7 +55,7 @@ NEXT_A, NEXT_B = 32 >> 4, 16 * ROW >> 4           # from one 16 of k to the next
 
 @cuda.jit(device=True)
 def start_copies(to, full, map_a, map_b, row, col, k_tile):
-    "Issue the copies of a k tile: one box of A, and one for each 64 columns of B."
+    "Issue the copies of a k tile: one box of A, and one per 64 columns of B."
     k = k_tile * BK
     cp_async_bulk_tensor_2d_global_to_shared(to, map_a, full, k, row)
     for box in range(BN // 64):
@@ -165,13 +165,13 @@ def k_tile_loader(
         full = full_barrier(storage, stage)
         k = uint32(k_tile * uint32(BK))  # column of A, row of B
         mbarrier_arrive_expect_tx(full, uint32(stage_bytes))
-        # A: one box of all rows; transposed, a box of 64 columns for each 64 rows of the tile
+        # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile
         if m_major_a:
             for box in range(boxes_a):
                 cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,
                                                          uint32(row + uint32(64 * box)), k)
         else: cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
-        # B: a box for each 64 columns; transposed, one box
+        # B: one box per 64 columns; transposed, one box
         if k_major_b:
             cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
         else:
