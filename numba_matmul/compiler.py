@@ -402,7 +402,7 @@ MULTIPROCESSORS = {"sm_75": Multiprocessor(32, 16, 64 * KB),
 
 @dataclass
 class Occupancy:
-    "How many blocks a multiprocessor holds, and why not more."
+    "How many blocks a multiprocessor holds, and what limits them."
     blocks: int
     warps: int
     percent: float  # of the warps that a multiprocessor can hold

@@ -126,7 +126,7 @@ def wrong_scale(x, hi, names):
         if factor(exchanged(x), hi): return "hi", f"the two numbers of each pair of {names[2]} are exchanged"
         return "hi", f"{told}, and other numbers aren't multiplied by the same factor"
     if not np.isclose(first, second, rtol=0.002):
-        return "scale", (f"the first number of a pair is multiplied by {first:.5g}, the second one by "
+        return "scale", (f"the first element of a pair is multiplied by {first:.5g}, the second one by "
                          f"{second:.5g}")
     exponent = np.log2(first) if first > 0 else np.nan
     if not abs(exponent - np.round(exponent)) < 0.002:
@@ -291,10 +291,10 @@ EXERCISES = (Exercise(
         "scale: too small": (
             "if 2^e ≤ largest < 2^(e + 1), then power_of_two(14 - e) brings it to 2^14 or more"),
         "scale: power of two": (
-            "a factor that isn't a power of two changes the significand of each number, and so rounds it. "
+            "a factor that isn't a power of two changes each element's significand, and so rounds it. "
             "Use exponent_of(largest), not the largest itself"),
-        "scale": "both numbers of a pair are multiplied by the same scale",
-        "hi: are exchanged": "the first number goes into the low half: cvt_rn_f16x2_f32(first, second)",
+        "scale": "both elements of a pair are multiplied by the same scale",
+        "hi: are exchanged": "the first element goes into the low half: cvt_rn_f16x2_f32(first, second)",
         "hi: nearer": "cvt_rn_f16x2_f32 rounds to nearest by itself: give it the scaled numbers as they are",
         "hi": (
             "pair i is x[2 * i] and the number after it, and all numbers share one scale, computed from the "

@@ -218,7 +218,7 @@ EXERCISES = (Exercise(
             "are below TILE. A thread's place in A's tile is ty * TILE + tx, and in B's it's as far after "
             "the end of A's"),
         "all written": (
-            "a thread writes ty * TILE + tx of A's tile and, TILE * TILE further on, of B's: a zero where "
+            "a thread writes ty * TILE + tx of A's tile and, TILE * TILE elements later, of B's: a zero where "
             "the matrix ends. ty and tx both come from threadIdx.x. Then comes a barrier, and only then are "
             "the tiles read"),
         "barriers": (

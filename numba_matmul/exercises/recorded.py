@@ -61,7 +61,7 @@ def time_for_a_copy(run):
 
 BARRIERS = Goal("barriers per tile", barriers, most=1, counted="events",
                 hint="one barrier does both: all threads have waited for their copies, and all are done "
-                     "with the stage before")
+                     "with the previous stage")
 
 def copy_order(tiles):
     "The goals of a ring whose copies are on their way while so many k tiles are multiplied."
