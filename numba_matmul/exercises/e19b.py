@@ -341,7 +341,7 @@ MUTANTS = (
     mutant("the second k tile releases nothing, either", "k_tile > 0", "k_tile > 1", "ends"),
     mutant("every other stage is released", "if k_tile > 0:", "if k_tile % 2:", "ends"),
     mutant("all threads release", "previous, releases", "previous, True", "arrivals"),
-    mutant("a barrier for each k tile", PROMOTE,
+    mutant("one barrier per k tile", PROMOTE,
            PROMOTE + "            bar_sync(uint32(1 + warpgroup), uint32(128))\n", "barriers"),
     mutant("a fence for each k tile", PROMOTE, PROMOTE + "            fence_proxy_async()\n", "fences"),
     # the end
