@@ -50,7 +50,7 @@ def _tool(name):
     raise CompileError(f"{name} was not found: pip install nvidia-cuda-{name}")
 
 def _explain(error):
-    "What Numba says of a kernel that it cannot compile, without colours and paths."
+    "What Numba says of a kernel that it cannot compile, without colors and paths."
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line for line in text.splitlines() if line.strip() and "<source elided>" not in line]
     lines = [re.sub(r'^File ".*", line', "line", line) for line in lines
@@ -238,7 +238,7 @@ def compare(
     *codes,      # `MachineCode`s
     names=None,  # a title for each; kernel and target if None
 ) -> Markdown:
-    "A table with a column for each."
+    "A table with one column per kernel."
     names = names or [f"`{code.name}` {code.target}" for code in codes]
     kinds = sorted({kind for code in codes for kind in code.mix},
                    key=lambda kind: -max(code.mix.get(kind, 0) for code in codes))
@@ -364,7 +364,7 @@ def machine_code(
         kernel, signature, threads = launch.kernel, launch.signature, prod(launch.block)
     else:
         raise TypeError(f"a signature is for a kernel, and {getattr(kernel, '__name__', kernel)!r} "
-                        "is none: leave the signature out, or decorate the function with @cuda.jit")
+                        "isn't one: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
     # A compiler's answer is kept: the lessons and tests ask for the same kernels again and again.
     path = _cache_file(kernel, signature, target)
@@ -402,7 +402,7 @@ MULTIPROCESSORS = {"sm_75": Multiprocessor(32, 16, 64 * KB),
 
 @dataclass
 class Occupancy:
-    "How many blocks a multiprocessor holds, and why not more."
+    "How many blocks a multiprocessor holds, and what limits them."
     blocks: int
     warps: int
     percent: float  # of the warps that a multiprocessor can hold

@@ -354,17 +354,17 @@ def _draw_sectors(site, columns):
             if inside:
                 ax.add_patch(plt.Rectangle((sector, row), box, 1, fill=False, linewidth=1))
     touches = sectors([byte for byte, *_ in site.sample.values()], site.size)
+    def start(first): return f", from {first}" if first else ""
     ax.yaxis.get_major_locator().set_params(integer=True)
     ax.set(xlim=(0, span), ylim=(height, 0),
            title=f"{site.operation} of {site.array}, first request: {touches} sector{'s' * (touches != 1)}",
-           xlabel=f"{along} (from {left // step}); a frame: a sector",
-           ylabel=f"{line} (from {top})")
+           xlabel=f"{along}{start(left // step)} (each box is one 32-byte sector)", ylabel=line + start(top))
     ax.title.set_fontsize(10)
     plt.close(fig)
     return fig
 
 def _names(lanes, of):
-    "Which lanes want a thing, in short."
+    "Which lanes need a thing, in short."
     return str(lanes[0]) if len(lanes) == 1 else "all" if len(lanes) == of else f"{lanes[0]}…"
 
 
@@ -394,7 +394,7 @@ def _draw_banks(site):
         top = bottom
     fig.set_size_inches(9, 0.22 * top + 1.6)
     labels = [f"lanes {min(part)}–{max(part)}" for part in parts]
-    key = {"a word, by the lane that wants it": 1}
+    key = {"a word, labeled with the lane that needs it": 1}
     if top > len(parts): key["waits: its bank is busy"] = LATER
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=color, edgecolor="#666666", alpha=alpha)
                for alpha in key.values()]

@@ -214,7 +214,7 @@ MUTANTS = (
     Mutant("the faster of the two", "max(CYCLES", "min(CYCLES", "a k tile"),
     Mutant("rows of A alone", "(tile.bm + tile.bn)", "tile.bm", "a k tile"),
     Mutant("rows of B alone", "(tile.bm + tile.bn)", "tile.bn", "a k tile"),
-    Mutant("a row for each result", "(tile.bm + tile.bn)", "(tile.bm * tile.bn)", "a k tile"),
+    Mutant("one row per result", "(tile.bm + tile.bn)", "(tile.bm * tile.bn)", "a k tile"),
     Mutant("rows as the largest tile has them", "(tile.bm + tile.bn)", "384", "a k tile"),
     Mutant("adding forgotten", "+ adding", "", "parts"),
     Mutant("adding where there is one part", " if split_k > 1 else 0", "", "parts"),

@@ -4,7 +4,7 @@ It splits numbers four times, on very different scales. Once the largest would r
 if it were scaled to 65,528; once it's a power of two. Pairs are unpacked, so that verdicts name numbers:
 
 - **pairs**: every pair of hi and of lo is written.
-- **scale**: a power of two that brings the largest number to 16,384 or more, and nothing to infinity. hi
+- **scale**: a power of two that takes the largest element to 16,384 or more, and nothing to infinity. hi
   shows which one it is.
 - **hi**: the scaled numbers, rounded to float16.
 - **lo**: 2048 times what hi has lost, rounded to float16, correct to the last bit.
@@ -126,7 +126,7 @@ def wrong_scale(x, hi, names):
         if factor(exchanged(x), hi): return "hi", f"the two numbers of each pair of {names[2]} are exchanged"
         return "hi", f"{told}, and other numbers aren't multiplied by the same factor"
     if not np.isclose(first, second, rtol=0.002):
-        return "scale", (f"the first number of a pair is multiplied by {first:.5g}, the second one by "
+        return "scale", (f"the first element of a pair is multiplied by {first:.5g}, the second one by "
                          f"{second:.5g}")
     exponent = np.log2(first) if first > 0 else np.nan
     if not abs(exponent - np.round(exponent)) < 0.002:
@@ -289,12 +289,12 @@ EXERCISES = (Exercise(
             "float16 ends at 65,504, and rounds to infinity from 65,520 on. With an exponent of 15 the "
             "largest number is below 65,536, which isn't enough; with 14 it's below 32,768"),
         "scale: too small": (
-            "if 2^e ≤ largest < 2^(e + 1), then power_of_two(14 - e) brings it to 2^14 or more"),
+            "if 2^e ≤ largest < 2^(e + 1), then power_of_two(14 - e) scales it to 2^14 or more"),
         "scale: power of two": (
-            "a factor that isn't a power of two changes the significand of each number, and so rounds it. "
+            "a factor that isn't a power of two changes each element's significand, and so rounds it. "
             "Use exponent_of(largest), not the largest itself"),
-        "scale": "both numbers of a pair are multiplied by the same scale",
-        "hi: are exchanged": "the first number goes into the low half: cvt_rn_f16x2_f32(first, second)",
+        "scale": "both elements of a pair are multiplied by the same scale",
+        "hi: are exchanged": "the first element goes into the low half: cvt_rn_f16x2_f32(first, second)",
         "hi: nearer": "cvt_rn_f16x2_f32 rounds to nearest by itself: give it the scaled numbers as they are",
         "hi": (
             "pair i is x[2 * i] and the number after it, and all numbers share one scale, computed from the "

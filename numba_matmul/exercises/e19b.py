@@ -1,7 +1,7 @@
 """What `grade("19b", my_three_products)` asks of a kernel, what it accepts, and what it must catch.
 
-The kernel is graded with one consumer, tiles of 64×64, a ring of two stages and five k tiles, the last of
-which isn't whole; and with two consumers, tiles of 128×64, three stages, four k tiles and two blocks. As in
+The kernel is graded with one consumer, 64×64 tiles, a ring of two stages and five k tiles, the last of
+which isn't whole; and with two consumers, 128×64 tiles, three stages, four k tiles and two blocks. As in
 exercise 17, copies land and products read their factors as late as they may. Since factors come in parts, a
 wrong result can be taken apart: how often does it contain each of the four products? Then come the goals:
 
@@ -341,7 +341,7 @@ MUTANTS = (
     mutant("the second k tile releases nothing, either", "k_tile > 0", "k_tile > 1", "ends"),
     mutant("every other stage is released", "if k_tile > 0:", "if k_tile % 2:", "ends"),
     mutant("all threads release", "previous, releases", "previous, True", "arrivals"),
-    mutant("a barrier for each k tile", PROMOTE,
+    mutant("one barrier per k tile", PROMOTE,
            PROMOTE + "            bar_sync(uint32(1 + warpgroup), uint32(128))\n", "barriers"),
     mutant("a fence for each k tile", PROMOTE, PROMOTE + "            fence_proxy_async()\n", "fences"),
     # the end
@@ -365,13 +365,13 @@ EXERCISES = (Exercise(
                   "tile, start hi·hi at zero (scale_d = 0), and add it to `sums` with add_tuples"),
         Goal("products at work", products_left, least=2, unit="products", counted="events",
              hint="start hi·hi first, then both cross products, none of them with a wait (pending = 3). "
-                  "Then wait for hi·hi alone: 2 later calls may still be running. Nobody waits for cross "
+                  "Then wait for hi·hi alone: 2 later calls may still be running. Don't wait for cross "
                   "products before the loop ends"),
         Goal("barriers", barriers, most=0, unit="in the main loop", counted="events",
              hint="the mbarriers of the ring are enough"),
         Goal("spills", lambda code: code.spills + code.stack_bytes, most=0,
              unit="loads, stores and bytes of stack", counted="code",
-             hint="with a tile of 128×128 a thread has 64 sums each in `main`, `cross` and `sums`: there's "
+             hint="with a 128×128 tile, a thread has 64 sums each in `main`, `cross` and `sums`: there's "
                   "no room for a fourth set, and each is a tuple that is passed on whole"),
         NO_FENCES),
     hints={
@@ -396,7 +396,7 @@ EXERCISES = (Exercise(
             "B's rows lie along n"),
         "stages": (
             "a stage may be released when no product reads it anymore. While you promote hi·hi, this k "
-            "tile's cross products still read this stage, but all products of the k tile before are "
+            "tile's cross products still read this stage, but all products of the previous k tile are "
             "complete. So release `previous`, and nothing in the first k tile"),
         "ends": (
             "the producer waits for an empty stage: is `previous` released in every k tile but the first, "

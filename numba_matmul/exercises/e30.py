@@ -359,7 +359,7 @@ EXERCISES = (Exercise(
     Exercise(
     "30b", "my_epilogue", cases=(epilogue_case(32, 24, False), epilogue_case(32, 24), epilogue_case(16, 8)),
     goals=(Goal("barriers", lambda counts: counts.barriers, most=0, counted="launches",
-                hint="a thread works on elements that no other one touches, so nobody has to wait"),
+                hint="a thread works on elements that no other one touches, so there's nothing to wait for"),
            NO_FENCES),
     hints={
         "in bounds": "the bias belongs to a column, the residual to a row and a column",

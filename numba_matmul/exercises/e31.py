@@ -218,9 +218,9 @@ EXERCISES = (Exercise(
             "are below TILE. A thread's place in A's tile is ty * TILE + tx, and in B's it's as far after "
             "the end of A's"),
         "all written": (
-            "a thread writes ty * TILE + tx of A's tile and, TILE * TILE further on, of B's: a zero where "
-            "the matrix ends. ty and tx both come from threadIdx.x. Then comes a barrier, and only then are "
-            "the tiles read"),
+            "a thread writes ty * TILE + tx of A's tile and, TILE * TILE elements later, of B's: a zero "
+            "where the matrix ends. ty and tx both come from threadIdx.x. Then comes a barrier, and only "
+            "then are the tiles read"),
         "barriers": (
             "no thread may return before it has reached every barrier: guard the loads and the store "
             "instead"),

@@ -61,7 +61,7 @@ def time_for_a_copy(run):
 
 BARRIERS = Goal("barriers per tile", barriers, most=1, counted="events",
                 hint="one barrier does both: all threads have waited for their copies, and all are done "
-                     "with the stage before")
+                     "with the previous stage")
 
 def copy_order(tiles):
     "The goals of a ring whose copies are on their way while so many k tiles are multiplied."
@@ -163,7 +163,7 @@ def products_at_work(events, thread=0):
     return min(found, default=0)
 
 def barriers_of(events, thread=0):
-    "Barriers of a thread for each k tile after the first, from its first product to its last."
+    "Barriers that a thread passes per k tile after the first, from its first product to its last."
     own = [(what, number) for what, who, number in events if who == thread]
     products = [i for i, (what, _) in enumerate(own) if what == "product"]
     tiles = sum(number for what, number in own if what == "product") / K_TILE

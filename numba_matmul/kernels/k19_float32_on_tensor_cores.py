@@ -294,7 +294,7 @@ def product_launches(
     g: Gemm,
     a: Parts, b: Parts,
     declined,  # (1,) int32 device array, see `sgemm_tensor_cores`
-    checked,   # may numbers be out of range?
+    checked,   # may elements be out of range?
     tile, blocks, split_k,
     options,   # of the factory, as the caller gave them
 ) -> tuple:    # of launches and of arrays in the workspace
@@ -371,7 +371,7 @@ def takes(m, n, k) -> bool:
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #52f15912
 def by_stream_k(g: Gemm) -> Plan:
-    "Kernel 14 alone, whatever the numbers are."
+    "Kernel 14 alone, whatever the values are."
     plan = k14_stream_k.plan_stream_k(g)
     return plan._replace(launches=[*nobody_looked(g), *plan.launches])
 
@@ -434,9 +434,9 @@ def sgemm_tensor_cores(
     c=None,         # (m, n) float32 device array, row-major; a new one like `a` if None
     alpha=1.0,      # factor of A·B
     beta=0.0,       # factor of C
-    range="check",  # if parts can't carry the numbers, "check": kernel 14 multiplies; "refuse": `ValueError`;
+    range="check",  # if parts can't carry the values, "check": kernel 14 multiplies; "refuse": `ValueError`;
                     # "trust": no check
-    declined=None,  # (1,) int32 device array like `a`; gets 1 if parts can't carry the numbers, 0 if they can;
+    declined=None,  # (1,) int32 device array like `a`; gets 1 if parts can't carry the values, 0 if they can;
                     # or -1: kernel 14 has multiplied without checking
     tile=None,      # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,    # of the grid; the fewest that are as fast as one per multiprocessor if None
@@ -444,10 +444,10 @@ def sgemm_tensor_cores(
     **options,      # of the factory
 ):                  # `c`
     """C ← alpha·A·B + beta·C on the tensor cores (sm_90), each float32 as two float16 (Ootomo and Yokota, arXiv
-    2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. If numbers differ so much that
+    2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. If values differ so much that
     parts can't promise that, `sgemm_stream_k` multiplies; the GPU decides, without the host. It also multiplies
     on other GPUs, for k < 16, and where it should be faster, unless a tile is given. With range="refuse" the host
-    waits for the decision, C doesn't change if parts can't carry the numbers, and a CUDA graph can't be captured.
+    waits for the decision, C doesn't change if parts can't carry the values, and a CUDA graph can't be captured.
     Raises `TypeError`, `ValueError` or `RuntimeError`."""
     b, others = further_arrays(a, b, range, declined)
     c = run(plan_tensor_cores, a, b, c, alpha, beta, range, tile, blocks, split_k, others=others, **options)
@@ -461,8 +461,8 @@ sgemm_tensor_cores.plan = plan_tensor_cores
 SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2), parts=(2,))
 TURNS = [dict(tile=WgmmaTile(*tile, parts=2)) | variant for tile, variant in (
     ((64, 64, 2, 1), {}), ((64, 128, 3, 2), {}), ((64, 64, 2, 2), dict(blocks=1)), ((128, 64, 2, 1), dict(blocks=2)))]
-LONG_ROWS = dict(SPLIT_THREADS=32, KEPT=1)  # a row of more than 128 numbers doesn't stay in registers
-TINY, SMALL = 2.0**-60, 2.0**-31  # beside 1: too small for parts; too small where two of them meet
+LONG_ROWS = dict(SPLIT_THREADS=32, KEPT=1)  # a row of more than 128 elements doesn't stay in registers
+TINY, SMALL = 2.0**-60, 2.0**-31  # next to 1: too small for parts; too small where two of them meet
 PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(bm=9, bn=20), strips=False) + (
     Path("its own tile", (37, 48, 24), 0.5, -1.5, dict(tile=LARGE)),
     Path("by kernel 14", (37, 48, 24), 0.5, -1.5),

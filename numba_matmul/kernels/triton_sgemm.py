@@ -44,7 +44,7 @@ def sgemm_triton_kernel(
     "The kernel with its search. Raises `ImportError` where Triton is not installed."
     import triton
     import triton.language as tl
-    launch = "num_warps", "num_stages"  # what Triton takes beside the sizes of a tile
+    launch = "num_warps", "num_stages"  # what Triton takes in addition to the tile
     configurations = []
     for values in product(*(values for _, values in space)):
         x = dict(zip((name for name, _ in space), values))
