@@ -1,10 +1,10 @@
-"""A matrix in colours, and text that a page shows as it is.
+"""A matrix in colors, and text that a page shows as it is.
 
 Drawing
 
 The lessons draw the three matrices where a mathematician would: B above C, A to its left, so that each
 element of C stands where its row of A meets its column of B. Give each matrix as whole numbers: 0 for a cell
-that is not touched, 1, 2, … for a colour. The colours are Okabe and Ito's, which colour-blind readers can
+that is not touched, 1, 2, … for a color. The colors are Okabe and Ito's, which color-blind readers can
 tell apart.
 """
 from html import escape
@@ -21,11 +21,11 @@ def number_text(value):
 
 def draw_matrix(
     ax,          # matplotlib axes
-    cells,       # 2-D array of colour numbers
+    cells,       # 2-D array of color numbers
     title,       # text above
     text=None,   # 2-D array of short texts, one a cell
 ):
-    "Draw a matrix of coloured cells. `ValueError` without cells, or for anything but rows and columns."
+    "Draw a matrix of colored cells. `ValueError` without cells, or for anything but rows and columns."
     from matplotlib.colors import ListedColormap
     if np.ndim(cells) != 2 or not np.size(cells):
         raise ValueError(f"the cells have the shape {np.shape(cells)}; expected rows and columns")
@@ -42,14 +42,14 @@ def draw_matrix(
 def color_of(
     name,  # of an array
 ):
-    "The colour of A, B or C for an array that is called after one of them: a, as_, tile_b …"
+    "The color of A, B or C for an array that is called after one of them: a, as_, tile_b …"
     first = [part[0] for part in name.lower().split("_") if part[:1] in ("a", "b", "c") and len(part) < 3]
     return COLORS[1 + "abc".index(first[0])] if first else COLORS[5]
 
 def draw_matmul(
-    a,  # (m, k) colour numbers
-    b,  # (k, n) colour numbers
-    c,  # (m, n) colour numbers
+    a,  # (m, k) color numbers
+    b,  # (k, n) color numbers
+    c,  # (m, n) color numbers
     title="",     # text above it all
     text=(None, None, None),  # texts for the cells of a, b, c
 ):

@@ -18,7 +18,7 @@ PARTS = ("dram", "l2", "l1", "shared", "registers", "schedulers", "fp32", "tenso
 LIT, DARK, LINE = COLORS[7], "#F4F4F4", "#666666"
 
 def machine_facts(card):
-    "What the drawing says of each part, from a result card; `ValueError` if it is none."
+    "What the drawing says of each part, from a result card; `ValueError` if it isn't one."
     check_card(card)
     capability, clock, number = (card[x] for x in ("compute_capability", "clock_mhz", "multiprocessors"))
     shared_tb_s = 128 * clock * number / 1e6  # 128 bytes per cycle, from every multiprocessor

@@ -144,7 +144,7 @@ def time_line(
            xlabel="time, in accesses of shared memory", title=title)
     ax.invert_yaxis()
     ax.spines[["top", "right"]].set_visible(False)
-    names = {"issue": "ask (thin line: on its way)", "wait for loads": "wait for loads", "store": "store",
+    names = {"issue": "load (thin line: in flight)", "wait for loads": "wait for loads", "store": "store",
              "compute": "read shared memory, multiply, add", "barrier": "barrier"}
     fig.legend([plt.Rectangle((0, 0), 1, 1, color=color) for color in TIME_COLORS.values()],
                [names[kind] for kind in TIME_COLORS], loc="outside lower center", ncols=3, fontsize=8,
