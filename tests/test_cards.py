@@ -349,7 +349,7 @@ EDITS = {  # file, text, replacement → is the code different?
     "an option of the compiler": ("kernels/k05_2d_blocktiling.py", "lineinfo=True", "lineinfo=False", True),
     "a property of the tile": ("gemm/tiles.py", "def threads(self): return ",
                                "def threads(self): return 1 * ", True),
-    "a comment": ("kernels/k05_2d_blocktiling.py", "# rows a pass", "# something else", False),
+    "a comment": ("kernels/k05_2d_blocktiling.py", "# rows per pass", "# something else", False),
     "a docstring": ("kernels/k05_2d_blocktiling.py", "Kernel 5 for a tile", "For a tile, kernel 5", False),
     "a message": ("kernels/k05_2d_blocktiling.py", "bm must be a multiple of tm",
                   "bm has to be a multiple of tm", False),

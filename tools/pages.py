@@ -102,7 +102,8 @@ def check_all_from_stdin():
 
 
 def refresh(path):
-    "Give the cells of a page that read the cards the outputs of a run, and the others its figures."
+    """Give the cells of a page that read the cards, or show an experiment that wasn't recorded yet, the outputs
+    of a run, and the others its figures."""
     Keeping.draws = True
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
@@ -110,7 +111,7 @@ def refresh(path):
     for cell in nb.cells:
         if cell.id not in made: continue
         old, new = figures(cell), figures(made[cell.id])
-        if asks_cards(cell):
+        if asks_cards(cell) or any("not recorded yet" in text for text in texts(cell)):
             if cell.get("outputs"): cell.outputs = made[cell.id].outputs
         elif len(old) != len(new) or names_in(cell)[0] & ON_GPU:
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
