@@ -77,6 +77,7 @@ mutants: setup
 # The root is the repository, so that links to scripts work; the address Jupyter prints opens the lesson too.
 # In a container you're often root, which Jupyter must be told is intentional.
 lab: setup
+	@$(PY) -m nbformat.sign nbs/*.ipynb nbs/library/*.ipynb > /dev/null  # JupyterLab shows all outputs of these
 	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb \
 	   $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 

@@ -102,8 +102,8 @@ def check_all_from_stdin():
 
 
 def refresh(path):
-    """Give the cells of a page that read the cards, or show an experiment that wasn't recorded yet, the outputs
-    of a run, and the others its figures."""
+    """Give the cells of a page that read the cards, or show an experiment that wasn't recorded yet, the
+    outputs of a run, and the others its figures."""
     Keeping.draws = True
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
