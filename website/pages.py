@@ -47,10 +47,12 @@ def as_page(app, docname, source):
             cell["source"] = DIRECTIVE.sub("", "".join(cell["source"]))
             if not cell["source"].strip(): continue
             if all(re.match(r"from |import |[ )]|$", line) for line in cell["source"].splitlines()):
-                if cells and "mystnb" in cells[-1]["metadata"]:  # imports just before
+                if cells and "Show the imports" in str(cells[-1]["metadata"]):  # imports just before
                     cells[-1]["source"] += "\n" + cell["source"]
                     continue
                 cell["metadata"] = dict(tags=["hide-input"], mystnb=dict(code_prompt_show="Show the imports"))
+            elif "answer" in cell["metadata"].get("tags", []):
+                cell["metadata"]["mystnb"] = dict(code_prompt_show="Show the answer")
         cells.append(cell)
     source[0] = json.dumps(nb | dict(cells=cells))
 
