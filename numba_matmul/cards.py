@@ -79,12 +79,14 @@ def pick_card(
     if not cards:
         wanted = [*fields, *needs.get("kernels", ())]
         raise LookupError(f"no result card has {', '.join(wanted) or 'a speed'}: run make gpu STAGE=ladder")
-    return next((card for card in cards if card["gpu"] == _here()), cards[0])
+    return _own_first(cards)
+
+def _own_first(cards): return next((card for card in cards if card["gpu"] == _here()), cards[0])
 
 def card_of(experiment):
     "This GPU's card if it has this experiment, else the first that does; `None` if none does."
     cards = [card for card in load_cards("experiments") if experiment in card["experiments"]]
-    return next((card for card in cards if card["gpu"] == _here()), next(iter(cards), None))
+    return _own_first(cards) if cards else None
 
 
 def gpu_name():

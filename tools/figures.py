@@ -67,6 +67,13 @@ def compact(svg):
     svg = re.sub(r"<[^>]+>", tag, svg[svg.index("<svg"):])
     svg = re.sub(r'<path [^>]*style="fill: none"/>', "", svg)
     svg = re.sub(r">\s+<", "><", svg).strip()
+    # neighbors of one style become one path, unless they show through
+    same = r'<path d="[^"]*"((?: (?!d=)[\w-]+="[^"]*")*)/>(?:<path d="[^"]*"\1/>)+'
+    def together(found):
+        whole, style = found[0], found[1]
+        drawn = "".join(re.findall(' d="([^"]*)"', whole))
+        return whole if "opacity" in style else f'<path d="{drawn}"{style}/>'
+    svg = re.sub(same, together, svg)
     while svg != (svg := re.sub(r"<g></g>|<defs></defs>|<defs/>|<g/>", "", svg)): pass
     return svg
 

@@ -26,13 +26,17 @@ from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 NBS = Path(__file__).resolve().parent.parent/"nbs"
 
 
+LARGE = 1_500_000  # pixels of a picture: one with more is stored at half its width
+
 def shrink_pictures(cells):
     "Pictures with few colors: drawings look the same, and take a third of the space in the file."
     for cell in cells:
         for output in cell.get("outputs") or []:
             if (png := output.get("data", {}).get("image/png")) is None: continue
-            picture, small = Image.open(io.BytesIO(base64.b64decode("".join(png)))), io.BytesIO()
-            picture.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+            picture = Image.open(io.BytesIO(base64.b64decode("".join(png)))).convert("RGB")
+            small = io.BytesIO()
+            if picture.width * picture.height > LARGE: picture = picture.reduce(2)
+            picture.quantize(32, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
             output["data"]["image/png"] = base64.b64encode(small.getvalue()).decode()
 
 

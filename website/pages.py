@@ -5,6 +5,7 @@ import re
 
 from docutils import nodes
 
+from tools.figures import SVG
 from tools.fold import is_folded
 
 
@@ -17,9 +18,6 @@ DIRECTIVE = re.compile(r"^#\| *(export|exports|hide|cuda|compiler|default_exp)\b
 
 
 FOLDERS = {"library": "/library.md"}
-
-
-SVG = "application/vnd.numba-matmul.svg+xml"  # tools/figures.py makes it
 
 
 def inline(outputs, heading, prefix):
