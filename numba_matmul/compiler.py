@@ -1,17 +1,18 @@
 """What did the compiler make of a kernel? Registers, spills, and the machine code of its main loop, on a
 machine without a GPU."""
+import ast
 import hashlib
 import json
 import os
 import pickle
 import re
 import subprocess
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.util import MAGIC_NUMBER
 from math import prod
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, NoneType
@@ -23,6 +24,7 @@ from .cards import write_whole
 from .process import ChildError, Pickler, _rebuild, global_names, in_child, kernel_parts, recursion
 from .sim.launch import launch_of
 from .sim.resources import full_capability, library_of, misfit, warps_that_fit
+from .syntax import parsed
 from numba import cuda, types as numba_types
 
 
@@ -274,21 +276,26 @@ def _content(value):
     if isinstance(value, (int, float, str, bytes, NoneType, numba_types.Type)): return repr(value)
     return cloudpickle.dumps(value)
 
-def _cache_file(kernel, *key):
-    "Where the compiler's answer for a kernel is kept."
+@cache
+def _bindings():
+    "The source of all instructions, without comments: a kernel knows functions with two bodies by name."
+    paths = sorted((PACKAGE/"ptx").rglob("*.py"))
+    return [ast.dump(parsed(path.read_text(encoding="utf-8"))) for path in paths]
+
+def cache_key(kernel, *key):
+    "Names what the compiler makes of a kernel: another one if the kernel, Python or the compiler changes."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
                 "nvidia-cuda-cuobjdump")
     def installed(package):
         try: return version(package)
         except PackageNotFoundError: return ""
-    # functions that have two bodies are known by name
-    named = [path.read_text(encoding="utf-8") for path in sorted((PACKAGE/"ptx").rglob("*.py"))]
     settings = tuple(sorted(x for x in os.environ.items()
                             if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
-    versions = sys.version, [installed(package) for package in packages]
-    text = repr((_content(kernel), key, settings, named, versions)).encode()
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
-    return folder/f"{hashlib.sha256(text).hexdigest()[:32]}.json"
+    versions = MAGIC_NUMBER, [installed(package) for package in packages]
+    text = repr((_content(kernel), key, settings, _bindings(), versions)).encode()
+    return hashlib.sha256(text).hexdigest()[:32]
+
+def _cache_folder(): return Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
 
 def _compiled(kernel, signature, target, ptx=False):
     "What `_compile` returns, from a child."
@@ -367,7 +374,7 @@ def machine_code(
                         "isn't one: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
     # A compiler's answer is kept: the lessons and tests ask for the same kernels again and again.
-    path = _cache_file(kernel, signature, target)
+    path = _cache_folder()/f"{cache_key(kernel, signature, target)}.json"
     try: found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # not there, or not whole
         found = _build(kernel, signature, target)

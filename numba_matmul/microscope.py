@@ -130,37 +130,46 @@ class Site:
 def _watch(launch, args, blocks):
     "In a child: run some blocks of a launch. Returns their sites, read counts, and the shapes."
     import linecache
-    seen, turn, reads = defaultdict(list), Counter(), defaultdict(Counter)
+    places, known, seen, turn, reads = {}, {}, defaultdict(list), Counter(), defaultdict(Counter)
+    def place_of(space, operation, array, count, frame):
+        "The number of a place that accesses memory, and where to count what it reads."
+        size = count * array.dtype.itemsize
+        place = frame.f_code, instruction(frame), space, operation, array.name, size, count, _layout(array)
+        number, _ = places.setdefault(place, (len(places), frame.f_lineno))
+        return number, reads[array.name] if (space, operation) == ("global", "load") else None, array
     def record(space, operation, array, index, count, frame, source=None):
-        thread = getcurrent()
-        size, byte = count * array.dtype.itemsize, array.byte(index)
-        at = instruction(frame)
-        place = frame.f_code, at, space, operation, array.name, size, count, _layout(array)
-        n = turn[place, thread]
-        turn[place, thread] += 1
-        request = seen[place, tuple(thread.blockIdx), thread.warp, n]
-        request.append((thread.lane, (byte, index, source), frame.f_lineno))
-        if (space, operation) == ("global", "load"):
+        # it is called for each access of each thread, so what holds for all of a place is looked up
+        at = id(frame.f_code), frame.f_lasti, id(array), space, operation, count
+        found = known.get(at)
+        if not found: found = known[at] = place_of(space, operation, array, count, frame)
+        number, counted, _ = found
+        thread, byte = getcurrent(), array.byte(index)
+        n = turn[number, thread]
+        turn[number, thread] = n + 1
+        seen[number, thread.block, thread.warp, n].append((thread.lane, (byte, index, source)))
+        if counted is not None:
             element = byte // array.dtype.itemsize
-            for i in range(element, element + count): reads[array.name][i] += 1
+            for i in range(element, element + count): counted[i] += 1
     memory.recorder, launch.blocks = record, blocks
     try: launch(*args)
     finally: memory.recorder = None
     # What a warp's lanes did in the same execution of an instruction is one request. A site sums them up.
-    sites = defaultdict(dict)
-    for (place, block, *_), lanes in seen.items():
-        (code, at, space, operation, name, size, count, layout), line = place, lanes[0][2]
-        text = linecache.getline(code.co_filename, line).strip()
-        new = Site(space, operation, name, size, line, at, text, count=count, layout=layout)
-        site = sites[block].setdefault(place, new)
-        sample = {lane: access for lane, access, _ in lanes}
-        starts = {lane: byte for lane, (byte, *_) in sample.items()}
+    sites, described = defaultdict(dict), list(places.items())
+    for (number, block, *_), lanes in seen.items():
+        (code, at, space, operation, name, size, count, layout), (_, line) = described[number]
+        sample = dict(lanes)
+        starts = {lane: byte for lane, (byte, *_) in lanes}
+        site = sites[tuple(block.index)].get(number)
+        if not site:
+            text = linecache.getline(code.co_filename, line).strip()
+            site = Site(space, operation, name, size, line, at, text, sample=sample, count=count,
+                        layout=layout)
+            sites[tuple(block.index)][number] = site
         site.requests += 1
         if space == "global": site.passes += sectors(starts.values(), size)
         elif operation == "copy": site.passes += len(_served(sample, "copy", size))
         else: site.passes += wavefronts(starts, size)
         site.wanted += len(set(starts.values())) * size
-        if not site.sample: site.sample = sample
     # Memory counted elements as stored; a reader knows them by row and column.
     shapes = {array.name: tuple(array.shape) for array in launch.arrays}
     for array in launch.arrays:

@@ -7,7 +7,7 @@ from types import CodeType
 
 import cloudpickle
 import pytest
-from compiled import SHAPES, cases, targets
+from compiled import SHAPES, cases, compiled
 from numba import cuda, float32
 from products import each_kernel
 
@@ -31,14 +31,16 @@ def simple(x, out):
 def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
     """At sizes that fit, at sizes that don't, and with misaligned rows; with each tile; and with C read,
     which needs more registers."""
-    launch = launch_of(fn, shape)
-    multiply = "HGMMA" if kernel.uses_tma else "FFMA" if kernel.dtype == "float32" else "HMMA"
-    # each older GPU once
-    older = [] if fn.keywords else {SHAPES[1]: ["sm_89"], SHAPES[2]: ["sm_80"]}.get(shape, [])
-    for target in targets(kernel, ["sm_90", *older]):
-        code = machine_code(launch.kernel, launch.signature, target)
-        assert code.spills == 0 and code.stack_bytes == 0, code
-        assert any(x.kind == multiply for x in code.instructions), code
+    for said in compiled(kernel, fn, shape).values():
+        assert said["spills"] == said["stack_bytes"] == 0 < said["multiplies"], said
+
+
+def test_what_is_kept_is_what_the_compiler_says(monkeypatch):
+    "And what isn't kept is compiled."
+    case = next(cases())[1:]
+    stored = compiled(*case)
+    monkeypatch.setattr("compiled.kept", dict)
+    assert compiled(*case) == stored
 
 
 @pytest.mark.parametrize("shape", [(256, 256, 64), (260, 264, 36), (259, 261, 37)])

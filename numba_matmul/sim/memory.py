@@ -292,6 +292,9 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
     def byte(self, index):
         "An element's byte offset from the start of the whole array."
         if type(index) is not tuple: return self.base + int(index) * self.strides[0]
+        if len(index) == 2:  # most are
+            (i, j), (down, right) = index, self.strides
+            return self.base + int(i) * down + int(j) * right
         return self.base + sum([int(i) * stride for i, stride in zip(index, self.strides)])
 
     def load(self, index, count, frame):
