@@ -5,8 +5,8 @@ elements. The output starts as NaN, so an element that nobody writes shows up. T
 reference in float64 says what the result must be. The inputs are read-only.
 
 There's one more goal. A single thread could walk through the whole array, and the result would be correct.
-But then the others have nothing to do. So each thread has to store one element: with one instruction, a warp
-stores for all of its threads.
+But then the other threads would have nothing to do. So each thread has to store one element, and a warp
+stores those of all its threads with one instruction.
 """
 import numpy as np
 from ..exercise import Case, Exercise, Goal, Mutant
@@ -34,8 +34,8 @@ def stores(view):
 ONE_EACH = Goal("one each", stores, most=1, least=1, unit="stores per thread",
                 hint="each thread stores only its own element, and stores it once")
 HINTS = {  # of both
-    "compiles: np.": "numpy works on whole arrays on the host; a thread computes with single values",
-    "compiles: setting an array element": "this is a whole array, where one of its elements belongs",
+    "compiles: np.": "numpy works on whole arrays, on the host; a thread computes with single values",
+    "compiles: setting an array element": "this stores a whole array where a single element belongs",
     "compiles: a slice": "a thread computes one element: index the arrays instead of slicing them",
     "in bounds: is negative": (
         "which index does the first thread use? A negative one would count from the array's end"),
@@ -166,8 +166,8 @@ SCALE_ROWS = Exercise(
     goals=(ONE_EACH,),
     hints=HINTS | {
         "in bounds": (
-            "there are more threads than elements, both ways: i counts rows and stays below x.shape[0], j "
-            "below x.shape[1]; factors has one element per row"),
+            "there are more threads than elements in both directions: i counts rows and stays below "
+            "x.shape[0], j below x.shape[1]; factors has one element per row"),
         "no races: with no flag": (
             "two blocks write to one element: each thread has a pair of its own, from cuda.grid(2)"),
         "no races: written by": (

@@ -19,9 +19,9 @@ def one_each(warps):
 HINTS = {  # of this exercise and the next
     "compiles: 'array' and 'array'": (
         "a thread adds up single elements, in a loop of its own: each array needs two indices"),
-    "ends: It's slow": "a thread computes one element of C: does each go through all rows, or all columns?",
+    "ends: It's slow": "a thread computes one element of C: does yours go through all rows, or all columns?",
     "float64": (
-        "for the compiler 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). It also compares "
+        "to the compiler, 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). It also compares "
         "a uint64, such as uint32(i) + uint32(1), with the signed a.shape[1] in float64: start the counter "
         "at 0")}
 
@@ -44,7 +44,7 @@ EXERCISES = (Exercise(
     goals=(one_each(warps=4), NO_FLOAT64,
            Goal("atomics", lambda code: sum(x.opcode.startswith(("RED", "ATOM")) for x in code.instructions),
                 most=0, unit="instructions", counted="code",
-                hint="no other thread has this element: an ordinary store is enough")),
+                hint="no other thread writes this element, so an ordinary store is enough")),
     hints=HINTS | {
         "in bounds": (
             "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index on the "
@@ -53,8 +53,8 @@ EXERCISES = (Exercise(
             "which thread stores this element? A block may have any shape: x goes with blockIdx.x and "
             "blockDim.x, y with blockIdx.y and blockDim.y"),
         "correct": (
-            "C[row, col] is the sum of all A[row, i] · B[i, col]: does i take every value below a.shape[1], "
-            "and does acc keep what it has added up?")},
+            "C[row, col] is the sum of A[row, i] · B[i, col] over all i: does i take every value below "
+            "a.shape[1], and does acc keep what it has added up?")},
     solutions={"reference": """@cuda.jit
 def my_naive(a, b, c):
     row, col = cuda.grid(2)

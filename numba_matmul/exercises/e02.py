@@ -45,13 +45,13 @@ EXERCISES = (Exercise(
             "row stays below c.shape[0], col below c.shape[1], and i below a.shape[1]: is each index on the "
             "axis it belongs to?"),
         "one writer": (
-            "a block's tile has 8 rows and 32 columns: the next block begins where this one ends"),
+            "a block's tile has 8 rows and 32 columns, and the next block's tile begins where this one ends"),
         "correct: never written": (
             "which thread stores this element? A tile has 8 rows and 32 columns: blockIdx.y counts tiles "
             "down, blockIdx.x counts them across. And a block has 256 threads, but not always 8 along x"),
         "correct: in the wrong places": (
             "the sums are right, but they're in the wrong places: do a, b and c use the same row and col?"),
-        "correct": "C[row, col] is still the sum of all A[row, i] · B[i, col]"},
+        "correct": "C[row, col] is still the sum of A[row, i] · B[i, col] over all i"},
     solutions={"reference": REFERENCE, "shifts and masks, and a return": """@cuda.jit
 def my_coalesced(a, b, c):
     t = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x

@@ -46,18 +46,19 @@ EXERCISES = (Exercise(
            Goal("one each", accesses, most=1, unit="global loads or stores per thread",
                 hint="each thread loads one element of x, and stores one of out"),
            Goal("sectors of x", lambda view: view.site("x", "load"), most=4, unit="sectors per request",
-                hint="read x forward, thread t the element at start + t; reverse the order in shared memory"),
+                hint="read x forward: thread t reads the element at start + t. Reverse the order in shared "
+                     "memory"),
            Goal("sectors of out", lambda view: view.site("out", "store"), most=4,
                 unit="sectors per request",
-                hint="store forward, thread t at start + t; reverse the order in shared memory"),
+                hint="store forward: thread t stores at start + t. Reverse the order in shared memory"),
            Goal("wavefronts", shared, most=1, unit="wavefronts per request",
-                hint="32 neighboring words lie in 32 different banks: leave no gaps between them")),
+                hint="32 neighboring words are in 32 different banks: leave no gaps between them")),
     hints={
         "in bounds": (
             "only threads with t < count have an element, and count - 1 - t is the mirror position of t"),
         "all written": (
-            "a thread reads what another one writes: is there a barrier between the two, and does each "
-            "value have its place?"),
+            "a thread reads what another one writes: is there a barrier between the two, and is every "
+            "element that's read also written?"),
         "no races": "a thread reads what another one writes: put a barrier between the two",
         "barriers": (
             "threads without an element must reach the barrier, too: put it between two ifs, not inside one"),

@@ -49,7 +49,7 @@ EXERCISES = (Exercise(
         "all written": (
             "does every element of the tile get its value, and is there a barrier between the two loops?"),
         "no races": (
-            "do any two threads have different elements, and do all threads pass one barrier, between the "
+            "does each thread have elements of its own, and do all threads pass one barrier, between the "
             "loops?"),
         "barriers": "put the barrier between the two loops: inside one, some threads finish early",
         "ends": "i goes up by THREADS in each round",

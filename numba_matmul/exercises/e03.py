@@ -28,7 +28,7 @@ def two_barriers(tiles):
                 hint="two are enough: one when the tiles are full, and one when all threads have read "
                      "them. Is one of them in an inner loop?")
 
-ONE_COPY = (  # of each number, in the first case: 16×16 results, four tiles along k, eight warps
+ONE_COPY = (  # of each element, in the first case: 16×16 results, four tiles along k, eight warps
     two_barriers(4),
     Goal("global reads", global_reads(16 * 16 * 64), most=2 / 16, unit="per multiply-add",
          hint="each thread copies one element of A and one of B per tile; the inner loop reads only the "
@@ -37,7 +37,7 @@ ONE_COPY = (  # of each number, in the first case: 16×16 results, four tiles al
          hint="all threads copy, each one element of A and one of B: a warp then makes one request for each"))
 
 BETWEEN = ("one thread reads a tile while another fills it: in each step, all threads must reach a barrier "
-           "after the copies, and another one after the products")
+           "after the copies, and another barrier after the products")
 
 def costliest(space):
     def measure(view):

@@ -200,11 +200,11 @@ EXERCISES = (Exercise(
             "a row of threads covers TM rows of C: where does the next one begin? And does each thread store "
             "all TM results?"),
         "correct: in the wrong places": (
-            "each of these sums belongs to another element of C: is an i missing in an index, or the "
+            "each of these sums belongs in another element of C: is an i missing from an index, or the "
             "block's row0 or col0?"),
         "correct": (
-            "with TM = 1 this would be lesson 3. Which indices need an i? And acc is set to zero once, then "
-            "added to in each of the BK steps of every tile")},
+            "with TM = 1, this would be lesson 3. Which indices need an i? And acc is set to zero once. Then "
+            "each of the BK steps of every tile adds to it")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     launch=lambda m, n: ((n // 64, m // 64), 512)),)

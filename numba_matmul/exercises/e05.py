@@ -197,8 +197,8 @@ EXERCISES = (Exercise(
             "a square begins at a multiple of TM and a multiple of TN: which thread owns this element, and "
             "does it store its whole square?"),
         "correct: in the wrong places": (
-            "each of these sums belongs to another element of C: is i, j, row0 or col0 missing in an index, "
-            "or are the results spread in one place but not in another?"),
+            "each of these sums belongs in another element of C: is i, j, row0 or col0 missing from an "
+            "index, or are the results spread in one place but not in another?"),
         "correct": (
             "which row of A and which column of B does acc[i, j] belong to? And each of the BK steps of "
             "every tile adds to it")},
