@@ -103,8 +103,7 @@ def test_control_bits_and_loops_are_read():
 
 @pytest.mark.parametrize("number", [3, 6, 13])
 def test_whatever_takes_its_time_is_waited_for(number):
-    """In a k loop every scoreboard that an instruction waits for is set by another one, and what a load brings
-    isn't used before somebody waited."""
+    "In a k loop every scoreboard that an instruction waits for is set by another one, of loads too."
     code = machine_code(KERNELS[number].fn, shape=(256, 256, 256))
     assert all(0 <= x.stall <= 15 for x in code.instructions)
     outer = max((loop for loop in code.loops if loop == code.main or loop.holds(code.main)),

@@ -296,8 +296,8 @@ def _note_launches(fn, shape, dtype, with_args):
         types = ", ".join(_type_text(argument(arg, [])) for arg in args)
         noted.append(NotedLaunch(StrictKernel(launch.fn, launch.options), launch.grid_dim, launch.block_dim,
                                  launch.dynshared_size, f"void({types})", args if with_args else ()))
-    # The host function runs unchanged, except that its launches do nothing, and that memory which nobody looks
-    # at isn't filled: of large matrices that would take seconds.
+    # The host function runs unchanged, except that its launches do nothing, and that memory nobody looks at
+    # isn't filled: for large matrices that would take seconds.
     if not with_args: a, b = FakeCUDAArray(a), FakeCUDAArray(b)
     StrictKernel.__call__ = note
     try:
