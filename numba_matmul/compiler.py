@@ -9,7 +9,7 @@ import re
 import subprocess
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, distribution, version
 from importlib.util import MAGIC_NUMBER
@@ -22,6 +22,8 @@ import numba_matmul  # first: it chooses between the GPU and the simulator
 from .draw import Markdown
 from .cards import write_whole
 from .process import ChildError, Pickler, _rebuild, global_names, in_child, kernel_parts, recursion
+from .sass import (Instruction, collides, instructions_of, loops_of, main_loop_of, register_reads,  # noqa: F401
+                   until_use)
 from .sim.launch import launch_of
 from .sim.resources import full_capability, library_of, misfit, warps_that_fit
 from .syntax import parsed
@@ -86,104 +88,6 @@ def _compile(task, sources, signature, capability, ptx=False):
     return "\n".join(library.get_asm_strs(cc=full)) if ptx else library.get_cubin(cc=full).code
 
 
-INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][A-Z0-9_.]*)([^;]*);")
-
-@dataclass
-class Instruction:
-    "One machine instruction."
-    address: int
-    opcode: str    # with its modifiers: LDG.E.128
-    operands: str
-    line: int      # of the Python source, 0 if unknown
-    label: str     # the label before it, if there is one
-    guard: str = ""  # the condition under which it is carried out: @P0, @!P0
-
-    @property
-    def kind(self):
-        "What it is counted as. All that is nothing else is \"integer\": addresses, counters, moves."
-        name, *modifiers = self.opcode.split(".")
-        if name == "LDS" and self.operands.startswith("RZ"): return "control"  # loads nothing
-        if name in ("LDG", "STG", "LDS", "STS", "LDL", "STL", "LDGSTS", "LD", "ST"):
-            width = next((m for m in modifiers if m in ("U8", "U16", "64", "128")), "32")
-            return f"{name} {width}"
-        if name in ("FFMA", "BAR", "HMMA", "HGMMA", "LDSM", "DFMA"): return name
-        if name in ("FADD", "FMUL", "FSEL", "FSETP", "MUFU"): return "other float32"
-        converts = name in ("F2F", "I2F", "F2I") and "F64" in modifiers
-        if name in ("DADD", "DMUL", "DSETP") or converts: return "float64"
-        if name in ("BRA", "EXIT", "BSYNC", "BSSY", "NOP", "WARPSYNC", "LDGDEPBAR",
-                    "DEPBAR"): return "control"
-        return "integer"
-
-def _instructions(sass):
-    "The instructions of a disassembly."
-    found, line, label = [], 0, ""
-    for text in sass.splitlines():
-        if mark := re.search(r'//## File ".*?", line (\d+)', text): line = int(mark[1])
-        elif mark := re.match(r"\s*(\.L\w+):", text): label = mark[1]
-        elif mark := INSTRUCTION.search(text):
-            address, guard, opcode, operands = mark.groups()
-            found.append(Instruction(int(address, 16), opcode, operands.strip(), line, label,
-                                     guard or ""))
-            label = ""
-    return found
-
-def _main_loop(instructions):
-    "The innermost loop that multiplies most; of equals one that loads. (If none does: the longest.)"
-    labels = {x.label: i for i, x in enumerate(instructions) if x.label}
-    loops = []
-    for end, x in enumerate(instructions):
-        target = re.search(r"`\((\.L\w+)\)", x.operands) if x.opcode.startswith("BRA") else None
-        start = labels.get(target[1], end) if target else end
-        if start < end: loops.append((start, end + 1))
-    def holds(loop, other): return loop != other and loop[0] <= other[0] and other[1] <= loop[1]
-    def products(loop):
-        return sum(x.opcode.startswith(("FFMA", "HMMA", "HGMMA")) for x in instructions[slice(*loop)])
-    loops = [loop for loop in loops if products(loop)] or loops
-    inner = [loop for loop in loops if not any(holds(loop, other) for other in loops)]
-    def weight(loop):
-        body, count = instructions[slice(*loop)], products(loop)
-        loads = any(x.kind.startswith(("LDG ", "LDGSTS ")) for x in body)
-        return count, loads, -len(body) if count else len(body)
-    return instructions[slice(*max(inner, key=weight))] if inner else []
-
-
-def collides(
-    read,  # registers that an instruction reads
-) -> bool:
-    "Are two of them in one bank? The even registers are one, the odd ones the other."
-    return len(read) > len({number % 2 for number in read})
-
-def register_reads(
-    instructions,  # a list of `Instruction`s
-) -> list:
-    "For each FFMA the registers that it reads, without those that the one before kept (.reuse)."
-    kept, found = (None, None, None), []  # kept: by place of the operand
-    for x in instructions:
-        if x.kind != "FFMA": continue
-        operands = re.findall(r"\bR(Z|\d+)(\.reuse)?", x.operands)[1:]
-        new = [number for (number, _), old in zip(operands, kept) if number not in (old, "Z")]
-        found.append({int(number) for number in new})
-        kept = [number if reuse else None for number, reuse in operands]
-    return found
-
-def until_use(
-    instructions,  # a list of `Instruction`s: a loop, which begins again at its end
-) -> list:
-    """For each load from shared memory: its place in the loop, and how many FFMA follow before the first
-    that needs what it loads."""
-    def reads(x): return {int(number) for number in re.findall(r"\bR(\d+)", x.operands)[1:]}
-    found = []
-    for place, load in enumerate(instructions):
-        if not load.kind.startswith("LDS"): continue
-        first = int(re.search(r"\bR(\d+)", load.operands)[1])
-        loaded = {*range(first, first + int(load.kind.split()[-1]) // 32)}
-        after = [x for x in instructions[place + 1:] + instructions[:place] if x.kind == "FFMA"]
-        uses = (count for count, x in enumerate(after) if reads(x) & loaded)
-        if (count := next(uses, None)) is not None: found.append((place, count))
-    return found
-
-
-
 @dataclass
 class MachineCode:
     "What the compiler made of a kernel."
@@ -193,7 +97,8 @@ class MachineCode:
     shared_bytes: int  # per block, static
     stack_bytes: int   # per thread; with spills and local arrays this is not 0
     instructions: list
-    main_loop: list    # part of `instructions`
+    loops: list        # of `Loop`s, outer ones first
+    main: object       # the `Loop` that multiplies most, or `None`
     make_ptx: object   # function that returns the PTX
     most_threads: int = 1024  # of a block, for which the registers suffice
 
@@ -202,6 +107,10 @@ class MachineCode:
         "The kernel in PTX, the language from which the machine code is made."
         return self.make_ptx()
 
+    @property
+    def main_loop(self):
+        "The instructions of the innermost loop that multiplies most."
+        return self.instructions[self.main.start:self.main.end] if self.main else []
     @property
     def mix(self):
         "How many instructions of each kind are in the main loop."
@@ -282,8 +191,15 @@ def _bindings():
     paths = sorted((PACKAGE/"ptx").rglob("*.py"))
     return [ast.dump(parsed(path.read_text(encoding="utf-8"))) for path in paths]
 
-def cache_key(kernel, *key):
-    "Names what the compiler makes of a kernel: another one if the kernel, Python or the compiler changes."
+def cache_folder():
+    "Where answers about kernels are kept from one process to the next."
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
+
+def cache_file(
+    kernel,  # a kernel or device function
+    *key,    # what else the answer depends on
+) -> Path:
+    "Where an answer about a kernel is kept: another file if the kernel, Python or the compiler changes."
     packages = ("numba", "numba-cuda", "nvidia-nvvm", "nvidia-nvjitlink", "nvidia-cuda-nvdisasm",
                 "nvidia-cuda-cuobjdump")
     def installed(package):
@@ -293,9 +209,19 @@ def cache_key(kernel, *key):
                             if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
     versions = MAGIC_NUMBER, [installed(package) for package in packages]
     text = repr((_content(kernel), key, settings, _bindings(), versions)).encode()
-    return hashlib.sha256(text).hexdigest()[:32]
+    return cache_folder()/f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 
-def _cache_folder(): return Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"numba_matmul"
+def kept(
+    path,  # of `cache_file`
+    make,  # function that returns the answer, if it isn't there: a dict for JSON
+) -> dict:
+    "An answer about a kernel, from an earlier time if there was one."
+    try: return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError): found = make()  # not there, or not whole
+    with suppress(OSError):  # where nothing can be kept, it is made each time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(found))  # another process may be reading
+    return found
 
 def _compiled(kernel, signature, target, ptx=False):
     "What `_compile` returns, from a child."
@@ -305,7 +231,7 @@ def _compiled(kernel, signature, target, ptx=False):
         raise CompileError(str(e).removeprefix("CompileError: ")) from None
 
 def _disassembled(cubin):
-    "A dict of what `MachineCode` is made from."
+    "What `MachineCode` is made from, as a dict for JSON."
     import tempfile
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)/"kernel.cubin"
@@ -313,21 +239,23 @@ def _disassembled(cubin):
         def run(*command):
             done = subprocess.run([*command, path], capture_output=True, text=True, check=True)
             return done.stdout
-        return dict(sass=run(_tool("nvdisasm"), "-g", "-c", "-ndf"),
-                    usage=run(_tool("cuobjdump"), "-res-usage"))
+        sass = run(_tool("nvdisasm"), "-g", "-c", "-ndf", "-hex")
+        usage = dict(re.findall(r"(REG|STACK|SHARED):(\d+)", run(_tool("cuobjdump"), "-res-usage")))
+    return dict(usage={name: int(value) for name, value in usage.items()},
+                instructions=[astuple(x) for x in instructions_of(sass)])
 
 
 def _build(kernel, signature, target): return _disassembled(_compiled(kernel, signature, target))
 
 def _read(found, name, target, make_ptx):
     "`MachineCode` from what `_disassembled` returns."
-    fields = re.findall(r"(REG|STACK|SHARED):(\d+)", found["usage"])
-    usage = {field: int(value) for field, value in fields}
+    usage = found["usage"]
     shared = usage["SHARED"]
     if shared and TARGETS[target] >= (9, 0): shared -= 1024  # the system's own, see below
-    instructions = _instructions(found["sass"])
-    return MachineCode(name, target, usage["REG"], shared, usage["STACK"],
-                       instructions, _main_loop(instructions), make_ptx)
+    instructions = [Instruction(*row) for row in found["instructions"]]
+    loops = loops_of(instructions)
+    return MachineCode(name, target, usage["REG"], shared, usage["STACK"], instructions, loops,
+                       main_loop_of(instructions, loops), make_ptx)
 
 def code_of_cubin(
     cubin,           # bytes, with one kernel, whichever compiler made it
@@ -374,13 +302,8 @@ def machine_code(
                         "isn't one: leave the signature out, or decorate the function with @cuda.jit")
     if found := recursion(kernel.py_func): raise CompileError(found)
     # A compiler's answer is kept: the lessons and tests ask for the same kernels again and again.
-    path = _cache_folder()/f"{cache_key(kernel, signature, target)}.json"
-    try: found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not there, or not whole
-        found = _build(kernel, signature, target)
-        with suppress(OSError):  # where nothing can be kept, it is compiled each time
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(path, json.dumps(found))  # another process may be reading
+    found = kept(cache_file(kernel, signature, target, "instructions"),
+                 partial(_build, kernel, signature, target))
     # A launch fails where the threads of a block need more registers than there are.
     make_ptx = partial(_compiled, kernel, signature, target, ptx=True)
     code = _read(found, kernel.py_func.__name__, target, make_ptx)

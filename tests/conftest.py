@@ -8,6 +8,7 @@ import tempfile
 from importlib.util import find_spec
 
 import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
+import answers
 import pytest
 from numba_matmul import process
 
@@ -52,6 +53,7 @@ collect_ignore = [] if find_spec("numba_cuda") else NEED_COMPILER
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "first(rank): takes long, so it starts before the others")
+    if not hasattr(config, "workerinput"): answers.unpack()
 
 
 def pytest_collection_modifyitems(items):

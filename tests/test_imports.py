@@ -11,9 +11,10 @@ from numba_matmul import registry
 PACKAGE = ROOT/"numba_matmul"
 # from the ground up
 ROOMS = ("arrays", "draw", "syntax", "fingerprint", "cards", "process", "static", "sim", "ptx", "gemm",
-         "compiler", "microscope", "timeline", "ncu", "machine", "bench", "kernels", "registry", "source",
-         "judge", "exercise", "exercises", "report", "ladder", "torch_copy", "torch_layer", "torch_ops",
-         "util")
+         "sass", "compiler", "microscope", "timeline", "ncu", "cycles", "workload", "gpus", "predicted",
+         "predict", "machine", "bench", "kernels",
+         "registry", "source", "judge", "exercise", "exercises", "report", "ladder",
+         "torch_copy", "torch_layer", "torch_ops", "util")
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}
 
@@ -29,6 +30,8 @@ def imported(name, tree):
         else: continue
         yield from (module for module in found if module in MODULES or module == "numba_matmul.kernels")
 
+
+INSTRUMENTS = "sass", "compiler", "microscope", "timeline", "ncu", "cycles", "workload", "gpus", "predict"
 
 def room(module): return module.split(".")[1]
 
@@ -59,7 +62,7 @@ def test_there_is_no_circle():
 def test_no_instrument_knows_a_kernel_and_nobody_leans_on_the_facade():
     for name in MODULES:
         others = used_by(name)
-        if room(name) in ("compiler", "microscope", "timeline", "ncu"):
+        if room(name) in INSTRUMENTS:
             assert not {room(other) for other in others} & {"kernels", "registry", "ladder"}
         assert "numba_matmul.util" not in others
 

@@ -7,16 +7,17 @@ from types import CodeType
 
 import cloudpickle
 import pytest
-from compiled import SHAPES, cases, compiled
+from compiled import SHAPES, cases, targets
 from numba import cuda, float32
 from products import each_kernel
 
-from numba_matmul import compiler
+from numba_matmul import compiler, sass
 from numba_matmul.compiler import TARGETS, CompileError, compare, machine_code, occupancy
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking_kernel
 from numba_matmul.kernels.k14_stream_k import sgemm_stream_k
 from numba_matmul.process import Pickler
 from numba_matmul.registry import KERNELS
+from numba_matmul.sass import instructions_of, loops_of, main_loop_of
 from numba_matmul.sim.launch import launch_of
 
 
@@ -31,16 +32,14 @@ def simple(x, out):
 def test_no_kernel_of_the_ladder_spills(label, kernel, fn, shape):
     """At sizes that fit, at sizes that don't, and with misaligned rows; with each tile; and with C read,
     which needs more registers."""
-    for said in compiled(kernel, fn, shape).values():
-        assert said["spills"] == said["stack_bytes"] == 0 < said["multiplies"], said
-
-
-def test_what_is_kept_is_what_the_compiler_says(monkeypatch):
-    "And what isn't kept is compiled."
-    case = next(cases())[1:]
-    stored = compiled(*case)
-    monkeypatch.setattr("compiled.kept", dict)
-    assert compiled(*case) == stored
+    launch = launch_of(fn, shape)
+    multiply = "HGMMA" if kernel.uses_tma else "FFMA" if kernel.dtype == "float32" else "HMMA"
+    # each older GPU once
+    older = [] if fn.keywords else {SHAPES[1]: ["sm_89"], SHAPES[2]: ["sm_80"]}.get(shape, [])
+    for target in targets(kernel, ["sm_90", *older]):
+        code = machine_code(launch.kernel, launch.signature, target)
+        assert code.spills == 0 and code.stack_bytes == 0, code
+        assert any(x.kind == multiply for x in code.instructions), code
 
 
 @pytest.mark.parametrize("shape", [(256, 256, 64), (260, 264, 36), (259, 261, 37)])
@@ -70,22 +69,68 @@ def test_stream_k_has_its_results_in_the_other_bank(options):
     if options.get("width") != 1: assert len(code.main_loop) + code.port_conflicts < 1250
 
 
+SASS = """
+.text.kernel:
+        /*0000*/                   S2R R0, SR_TID.X ;                              /* 0x0000000000007919 */
+                                                                                   /* 0x000e220000002100 */
+.L_x_0:
+	//## File "a.py", line 7
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64+0x10] ;           /* 0x0000000402047981 */
+                                                                                   /* 0x001ea8000c1e1d00 */
+.L_x_1:
+        /*0020*/                   FFMA R8, R4.reuse, R5, R8 ;                     /* 0x0000000504087223 */
+                                                                                   /* 0x004fe20000000008 */
+        /*0030*/               @P1 BRA `(.L_x_1) ;                                 /* 0xfffffffc00f01947 */
+                                                                                   /* 0x000fea000383ffff */
+        /*0040*/               @P0 BRA `(.L_x_0) ;                                 /* 0xfffffffc00d00947 */
+                                                                                   /* 0x000fea000383ffff */
+        /*0050*/                   EXIT ;                                          /* 0x000000000000794d */
+                                                                                   /* 0x000fea0003800000 */
+"""
+
+def test_control_bits_and_loops_are_read():
+    "The scoreboards that a load sets are the ones that its users wait for."
+    s2r, load, ffma, inner, outer, last = instructions_of(SASS)
+    assert (load.guard, load.name, load.width, load.line, load.label) == ("@!P0", "LDG", 16, 7, ".L_x_0")
+    assert s2r.result == 0 and load.waits == (0,) and load.result == 2 and ffma.waits == (2,)
+    assert (s2r.stall, load.stall, ffma.stall, last.stall) == (1, 4, 1, 5)
+    assert ffma.result is ffma.source is None and inner.target == ".L_x_1" and last.target is None
+    around, inside = loops_of([s2r, load, ffma, inner, outer, last])
+    assert (around.start, around.end, inside.start, inside.end) == (1, 5, 2, 4)
+    assert around.inside == [inside] and around.holds(inside) and not inside.holds(around)
+    assert main_loop_of([s2r, load, ffma, inner, outer, last], [around, inside]) is inside
+
+
+@pytest.mark.parametrize("number", [3, 6, 13])
+def test_whatever_takes_its_time_is_waited_for(number):
+    "In a k loop every scoreboard that an instruction waits for is set by another one, of loads too."
+    code = machine_code(KERNELS[number].fn, shape=(256, 256, 256))
+    assert all(0 <= x.stall <= 15 for x in code.instructions)
+    outer = max((loop for loop in code.loops if loop == code.main or loop.holds(code.main)),
+                key=lambda loop: loop.end - loop.start)
+    body = code.instructions[outer.start:outer.end]
+    awaited = {board for x in body for board in x.waits}
+    held = {board for x in code.instructions for board in (x.result, x.source)}
+    assert awaited and awaited <= held
+    assert any(x.result is not None for x in body if x.name in ("LDG", "LDS", "LDGSTS"))
+
+
 def test_conflicts_of_register_ports_are_counted():
-    def ffma(operands): return compiler.Instruction(0, "FFMA", operands, 0, "")
-    reads = compiler.register_reads([
+    def ffma(operands): return sass.Instruction(0, "FFMA", operands, 0, "")
+    reads = sass.register_reads([
         ffma("R0, R4.reuse, R8, R0"), ffma("R1, R4, R9, R1"),
-        compiler.Instruction(0, "IADD3", "R2, R4, R6, RZ", 0, ""),
+        sass.Instruction(0, "IADD3", "R2, R4, R6, RZ", 0, ""),
         ffma("R2, R4, R9.reuse, R2"), ffma("R3, R9, R9, R3"), ffma("R3, RZ, R6, R3")])
     assert reads == [{0, 4, 8}, {1, 9}, {2, 4, 9}, {3, 9}, {3, 6}]
 
 
 def test_multiply_adds_between_a_load_and_its_use_are_counted_around_the_loop():
-    def instruction(opcode, operands): return compiler.Instruction(0, opcode, operands, 0, "")
+    def instruction(opcode, operands): return sass.Instruction(0, opcode, operands, 0, "")
     unused = instruction("LDS.128", "R20, [R2]")
     loop = [instruction("FFMA", "R0, R4, R8, R0"), instruction("LDS.128", "R8, [R2+0x10]"), unused,
             instruction("FFMA", "R1, R5, R6, R1"), instruction("FFMA", "R1, R5, R11.reuse, R1"),
             instruction("LDS", "R4, [R3]")]
-    assert compiler.until_use(loop) == [(1, 1), (5, 0)]
+    assert sass.until_use(loop) == [(1, 1), (5, 0)]
 
 
 def test_every_target_compiles():
@@ -126,7 +171,8 @@ def test_a_kernel_made_twice_is_one_in_the_cache(number):
 def test_without_a_folder_to_keep_it_in_a_kernel_is_compiled_all_the_same(tmp_path, monkeypatch):
     (tmp_path/"file").write_text("where a folder should be")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"file"))
-    monkeypatch.setattr(compiler, "_build", lambda *args: dict(sass="", usage="REG:7 STACK:8 SHARED:1024"))
+    answer = dict(usage=dict(REG=7, STACK=8, SHARED=1024), instructions=[])
+    monkeypatch.setattr(compiler, "_build", lambda *args: answer)
     assert machine_code(simple, "void(float32[::1], float32[::1])").registers == 7
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections import namedtuple
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import reduce
+from functools import partial, reduce
 from numbers import Integral
 
 import numpy as np
@@ -24,6 +24,16 @@ from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 # A new device array holds whatever was there before. Here every byte is 0xFF, which is NaN in a float, so
 # that forgotten elements show.
+
+_bytes = partial(np.full, fill_value=0xFF, dtype=np.uint8)
+
+@contextmanager
+def unfilled():
+    "New arrays hold zeros, which costs no time however large they are: for launches that nobody runs."
+    global _bytes
+    before, _bytes = _bytes, partial(np.zeros, dtype=np.uint8)
+    try: yield
+    finally: _bytes = before
 
 class HostArray(np.ndarray):
     "A host array that kernels work on in place: `cuda.mapped_array` and `cuda.managed_array`."
@@ -39,7 +49,7 @@ def pinned_array(shape, dtype=np.float64, strides=None, order="C"):
     # with explicit strides an array may span more than its elements
     if strides is None: strides = np.empty(shape, dtype, order).strides
     ends = sum((n - 1) * step for n, step in zip(shape, strides)) + dtype.itemsize if 0 not in shape else 0
-    return np.ndarray(shape, dtype, np.full(ends, 0xFF, np.uint8), 0, strides)
+    return np.ndarray(shape, dtype, _bytes(ends), 0, strides)
 
 def device_array(shape, dtype=np.float64, strides=None, order="C", stream=0):
     "A new device array, every byte 0xFF."

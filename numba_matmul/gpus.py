@@ -1,0 +1,65 @@
+"""The GPUs that predictions are made for: what their makers publish, and the constants of the model."""
+from dataclasses import dataclass
+
+from .cards import load_cards
+
+
+@dataclass(frozen=True)
+class Machine:
+    "A GPU as the model of a multiprocessor sees it. The last ten figures are its constants, see `FITTED`."
+    name: str
+    target: str       # a key of `compiler.TARGETS`
+    sms: int          # multiprocessors
+    clock_mhz: float  # under load
+    dram_gb_s: float  # of a large copy; published, if `checked` is false
+    l2_mb: float
+    l2_gb_s: float    # that it delivers; `None` if nobody says
+    pipes: int        # of a scheduler that multiply and add in float32, with 16 lanes each
+    wavefronts: float  # that the memory unit serves per cycle, of 128 bytes
+    source: str       # of these figures
+    checked: bool     # has the model been compared with measurements on this GPU?
+    shared_latency: float   # cycles from service to data: of shared memory …
+    l1_latency: float       # … of the L1 cache …
+    l2_latency: float       # … of the L2 cache …
+    dram_latency: float     # … of memory
+    load_cycles: float      # of the memory unit for a load from global memory, at least
+    lines_per_cycle: float  # of 128 bytes, that the L1 cache looks up
+    bank_cycles: float      # of a scheduler for an FFMA that reads two registers of one bank
+    barrier_cycles: float   # from the last arrival to the next instruction
+    block_cycles: float     # of a block outside its loop over k
+    launch_us: float        # start and end of a kernel
+
+# Fitted to times of the variants and short kernels that lessons 1 to 12 compare at 4096, on the cards of an
+# H200 and an H100 together; never to the kernels of the ladder, by which they are judged.
+FITTED = dict(shared_latency=23, l1_latency=33, l2_latency=275, dram_latency=900, load_cycles=1.25,
+              lines_per_cycle=3.4, bank_cycles=0.75, barrier_cycles=30, block_cycles=1000, launch_us=1.8)
+
+# GPUs without a result card: nobody has compared. The constants in cycles are those of an H200.
+_ROWS = (  # name, target, multiprocessors, boost clock, GB/s, L2 in MB, its GB/s, pipes, wavefronts, source
+    ("Tesla T4", "sm_75", 40, 1590, 320, 4, None, 1, 0.5, "NVIDIA's T4 datasheet and Turing whitepaper"),
+    ("NVIDIA A100", "sm_80", 108, 1410, 1555, 40, None, 1, 1, "NVIDIA's A100 whitepaper, for 40 GB"),
+    ("NVIDIA GeForce RTX 3090", "sm_86", 82, 1695, 936, 6, None, 2, 1, "NVIDIA's GA102 whitepaper"),
+    ("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 1008, 72, None, 2, 1, "NVIDIA's Ada whitepaper"),
+    ("NVIDIA L4", "sm_89", 58, 2040, 300, 48, None, 2, 1, "NVIDIA's L4 datasheet"))
+UNCHECKED = {row[0]: Machine(*row, False, **FITTED) for row in _ROWS}
+
+L2_GB_S = 5500  # of an H100, as others have measured
+
+def _of_card(card):
+    clock = card["clocks"]["after"]["sm_mhz"]
+    return Machine(card["gpu"], "sm_90", card["multiprocessors"], clock, card["copy_gb_s"], card["l2_mb"],
+                   L2_GB_S, 2, 1, f"its result card, {card['date']}", True, **FITTED)
+
+def machines():
+    "All GPUs that can be predicted, by name: those with a card of compute capability 9.0 first."
+    cards = [card for card in load_cards() if card["compute_capability"] == "9.0" and "l2_mb" in card]
+    return {card["gpu"]: _of_card(card) for card in cards} | UNCHECKED
+
+def machine_called(
+    name,  # or a part of it: "H200", "T4"
+) -> Machine:
+    "A GPU by its name. `ValueError` that lists them if there is none."
+    known = machines()
+    found = [gpu for full, gpu in known.items() if name.lower() in full.lower()]
+    if not found: raise ValueError(f"no GPU is called {name!r}; there are {', '.join(known)}")
+    return found[0]

@@ -1,0 +1,276 @@
+"""How fast would a kernel be? A prediction for a GPU that isn't here, with its reasons.
+
+The compiler wrote down what each instruction has to wait for, the microscope counts what each access costs,
+and `cycles.replay` walks the loop over k with these. The rest is arithmetic: how many blocks a multiprocessor
+gets, and whether L2 cache and memory can keep up.
+"""
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import mean, median
+
+import numpy as np
+from .arrays import cdiv
+from .cards import load_cards
+from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, SHARING, STS, TURN, replay
+from .draw import COLORS
+from .gpus import Machine, machine_called
+from .predicted import PREDICTED
+from .process import kernel_parts
+from .workload import KLoop, NoPrediction, Workload, as_host_function, workload
+
+QUEUE = 10       # memory instructions of a scheduler that can wait for service
+PASSES, WARM = 40, 8  # of a loop that are replayed, and those of them that don't count yet
+SUSTAINED = 0.9  # of a large copy's speed, for a kernel that also computes
+
+
+# One multiprocessor
+
+def table_for(
+    loop: KLoop,
+    gpu: Machine,
+) -> np.ndarray:
+    "A loop as `cycles.replay` takes it: passes become cycles of this GPU."
+    table, lines = np.array(loop.table, float), np.array(loop.lines)
+    kinds, service = table[:, KIND], table[:, SERVICE]
+    multiplies = kinds == FMA
+    accesses = (kinds >= LDS) & (kinds <= LDGSTS)
+    service[accesses] /= gpu.wavefronts
+    fetches = (kinds == LDG) | (kinds == LDGSTS)
+    least = np.maximum(gpu.load_cycles / gpu.wavefronts, lines / gpu.lines_per_cycle)
+    service[fetches] = np.maximum(service, least)[fetches]
+    # whole cycles, so many that their mean is right
+    lost = np.floor(np.cumsum(service * multiplies) * gpu.bank_cycles + 1e-9)
+    service[multiplies] = np.diff(lost, prepend=0)[multiplies]
+    return table
+
+@dataclass
+class Pace:
+    "How fast a multiprocessor goes through a loop."
+    cycles: float  # of a pass of all its warps
+    memory: float  # busy share of the memory unit
+    issue: float   # … and of the schedulers
+    waited: np.ndarray  # cycles that warps waited: instructions × `cycles.CAUSES`
+
+_LOOPS = {}  # key → `KLoop`
+
+@lru_cache(512)
+def _pace(key, gpu, warps, blocks, latency):
+    loop = _LOOPS[key]
+    waited = np.zeros((len(loop.table), len(CAUSES)))
+    found = replay(table_for(loop, gpu), warps, blocks, PASSES, WARM, 4 * loop.step, gpu.shared_latency,
+                   gpu.l1_latency, latency, gpu.barrier_cycles, gpu.pipes, QUEUE, waited)
+    return Pace(*found, waited)
+
+def pace(
+    loop: KLoop,
+    gpu: Machine,
+    warps: int,      # of a block
+    blocks: int,     # on the multiprocessor
+    latency: float,  # of what the L1 cache doesn't have
+) -> Pace:
+    "How fast a multiprocessor goes through a loop; computed once."
+    _LOOPS[loop.key] = loop
+    same = replace(gpu, name="", clock_mhz=0, dram_gb_s=0, l2_mb=0, source="")  # what doesn't matter here
+    return _pace(loop.key, same, warps, blocks, latency)
+
+
+# The whole launch
+
+@dataclass
+class Estimate:
+    "What the model says of a launch."
+    ms: float
+    busy: dict    # resource → share of the time that it is busy
+    filled: float  # share of the places for blocks that are filled: the last round may leave some empty
+    pace: Pace
+
+def estimate(
+    work: Workload,
+    gpu: Machine,
+) -> Estimate:
+    "The time of a launch, and what it goes into."
+    (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
+    per_sm = cdiv(work.blocks, gpu.sms)
+    resident = min(work.resident, per_sm)
+    # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory.
+    fits = 4 * (m * k + k * n) < gpu.l2_mb * 2**20
+    latency = gpu.l2_latency if fits else gpu.dram_latency
+    at = pace(loop, gpu, warps, resident, latency)
+    full, rest = divmod(per_sm, resident)
+    cycles = full * at.cycles * work.passes + per_sm * work.tiles * loop.stored
+    if rest: cycles += pace(loop, gpu, warps, rest, latency).cycles * work.passes
+    # Blocks start and end: the first ones together, later ones while their neighbors multiply.
+    cycles += (gpu.block_cycles + latency) * (1 + (per_sm - resident) / resident**2)
+    sm_ms = cycles / gpu.clock_mhz / 1e3
+    # Can the L2 cache and memory keep up? Memory has to bring each matrix once.
+    sectors = loop.brought * loop.step * work.passes * work.blocks
+    l2_ms = 32 * sectors / gpu.l2_gb_s / 1e6 if gpu.l2_gb_s else 0
+    dram_ms = 4 * (m * k + k * n + m * n) / (gpu.dram_gb_s * SUSTAINED) / 1e6
+    ms = max(sm_ms, l2_ms, dram_ms) + gpu.launch_us / 1e3
+    multiplies = loop.results * loop.step * warps * resident / at.cycles / 4 / min(1, gpu.pipes / 2)
+    table = table_for(loop, gpu)
+    kinds, service = table[:, KIND], table[:, SERVICE]
+    shared = service[(kinds == LDS) | (kinds == STS)].sum()
+    all_of_it = service[(kinds >= LDS) & (kinds <= LDGSTS)].sum() or 1
+    busy = {"issue slots": at.issue, "FMA pipe": multiplies,
+            "shared memory": at.memory * shared / all_of_it,
+            "L1 cache": at.memory * (1 - shared / all_of_it),
+            "L2 cache": l2_ms / ms, "memory": dram_ms / ms}
+    return Estimate(ms, busy, work.blocks / (per_sm * gpu.sms), at)
+
+WAITS = {"barrier": "each other at barriers", "fixed latency": "results of their own",
+         "arithmetic pipe": "an arithmetic pipe", "memory queue": "a place in the queue to memory",
+         "register bank": "register banks"}
+
+def limit_of(
+    found: Estimate,
+    work: Workload,
+    sms: int,  # multiprocessors
+) -> str:
+    "What limits a launch, in words."
+    busy = dict(found.busy)
+    unit = busy["shared memory"] + busy["L1 cache"]  # one unit serves both
+    top = max(busy, key=busy.get)
+    if unit > busy[top]: top = max("shared memory", "L1 cache", key=busy.get)
+    if found.filled < 0.7: return "waves: the last round of blocks leaves multiprocessors empty"
+    if max(busy[top], unit) > 0.8: return top
+    waits = dict(zip(CAUSES, found.pace.waited.sum(0)))
+    del waits[CAUSES[TURN]]
+    warps = min(work.resident, cdiv(work.blocks, sms)) * cdiv(work.threads, 32)
+    top = max(waits, key=waits.get)
+    return f"latency: {warps} warps on a multiprocessor are too few; they wait for {WAITS.get(top, top)}"
+
+
+# A prediction
+
+@dataclass
+class Prediction:
+    "What a launch would take on a GPU. `ms` is `None` where the model doesn't know; `why` is the cause."
+    name: str
+    shape: tuple
+    gpu: Machine
+    ms: float = None
+    limit: str = ""      # what limits it
+    busy: dict = None    # resource → share of the time that it's busy
+    cublas_ms: float = None  # recorded on this GPU at this shape
+    errors: tuple = ()   # of kernels like it, as parts: predicted over measured, less 1
+    why: str = ""        # there is no prediction
+    loop: KLoop = None
+    waited: np.ndarray = None  # cycles that warps waited: instructions × `cycles.CAUSES`
+
+    @property
+    def gflops(self):
+        "Billions of additions and multiplications per second."
+        return self.ms and 2 * np.prod(self.shape, dtype=float) / self.ms / 1e6
+    @property
+    def percent(self):
+        "Speed in % of cuBLAS, as recorded on this GPU."
+        return self.ms and self.cublas_ms and 100 * self.cublas_ms / self.ms
+    @property
+    def sure(self):
+        "How far it may be off: the mean error of kernels like it, as a part; `None` if nobody has compared."
+        return mean(map(abs, self.errors)) if self.errors else None
+
+    def __repr__(self):
+        size = "×".join(map(str, self.shape))
+        if self.ms is None: return f"No prediction for {self.name} at {size}: {self.why}."
+        text = f"{self.name} at {size} on one {self.gpu.name}: "
+        text += f"about {self.ms:.3g} ms, {self.gflops:,.0f} GFLOP/s"
+        if self.percent: text += f", {self.percent:.0f} % of cuBLAS"
+        text += f"; limited by {self.limit}."
+        if self.sure is None: return f"{text} Predictions for this GPU were never compared with measurements."
+        worst = max(map(abs, self.errors))
+        return (f"{text} {len(self.errors)} predictions for kernels like it were {100 * self.sure:.0f} % off "
+                f"on average, {100 * worst:.0f} % at most.")
+
+    def draw(self):
+        "How busy each resource is, and what each instruction of the loop waits for. Returns the figure."
+        if self.ms is None: raise ValueError(repr(self))
+        return _draw(self)
+
+def _errors(gpu, shape, limit):
+    "Errors of our own kernels on this GPU: those with the same limit, at squares or else at thin shapes."
+    square, found = len(set(shape)) == 1, {}
+    rows = {(row["name"], row["m"], row["n"], row["k"]): row["ms"]
+            for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]}
+    for (name, *at), (ms, why) in PREDICTED.get(gpu.name, {}).items():
+        measured = rows.get((name, *at))
+        if measured and (len(set(at)) == 1) == square: found[name, *at] = why, ms / measured - 1
+    same = [error for why, error in found.values() if why.split(":")[0] == limit.split(":")[0]]
+    return tuple(same if len(same) > 2 else (error for _, error in found.values()))
+
+def _cublas(gpu, shape):
+    times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]
+             if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith("sgemm_")]
+    return median(times) if times else None
+
+LEAST = 512  # m, n or k, of which smaller ones were never compared
+
+def predict(
+    what,        # host function, or a kernel with its launch configuration
+    *args,       # m, n, k for a host function; the arguments of a launch for a kernel
+    gpu="H200",  # the GPU's name, or a part of it: see `gpus.machines`
+) -> Prediction:
+    "How fast would it be? Needs no GPU. Where the model doesn't know, it gives no time, and says why."
+    machine = machine_called(gpu)
+    parts = kernel_parts(what)
+    name = parts[0].__name__ if parts else getattr(what, "func", what).__name__
+    try:
+        if parts: what, args = as_host_function(what, args)
+        if len(args) != 3:
+            raise TypeError("pass a host function and m, n and k, predict(sgemm_naive, 4096, 4096, 4096), "
+                            "or a kernel and its arguments, predict(kernel[grid, block], a, b, c)")
+        if np.prod(args, dtype=float) < LEAST**2 * 64:
+            raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
+        work = workload(what, tuple(args), machine.target)
+    except NoPrediction as e: return Prediction(name, tuple(args), machine, why=str(e))
+    found = estimate(work, machine)
+    limit = limit_of(found, work, machine.sms)
+    return Prediction(name, work.shape, machine, found.ms, limit, found.busy, _cublas(machine, work.shape),
+                      _errors(machine, work.shape, limit) if machine.checked else (), "", work.loop,
+                      found.pace.waited)
+
+
+# Its picture
+
+KINDS = {"FFMA": COLORS[8], "shared memory": COLORS[7], "global memory": COLORS[4], "barrier": COLORS[6],
+         "everything else": "#DDDDDD"}
+
+def _kind(text):
+    name = text.split()[-1].split(".")[0]
+    if name == "FFMA": return "FFMA"
+    if name in ("LDS", "STS"): return "shared memory"
+    if name.startswith("LDG"): return "global memory"
+    return "barrier" if name in ("BAR", "DEPBAR") else "everything else"
+
+def _draw(prediction):
+    import matplotlib.pyplot as plt
+    fig, (bars, strip) = plt.subplots(2, 1, figsize=(8, 4.6), height_ratios=(1, 1.3), layout="constrained")
+    busy = dict(reversed(prediction.busy.items()))
+    drawn = bars.barh(list(busy), [100 * share for share in busy.values()], color=COLORS[8])
+    bars.bar_label(drawn, [f"{100 * share:.0f} %" for share in busy.values()], fontsize=9, padding=2)
+    bars.set(xlim=(0, 112), xlabel="busy, % of the time",
+             title=f"{prediction.name}, limited by {prediction.limit}")
+    # The loop: what instructions are, and above it what warps waited for before each.
+    waited, kinds = prediction.waited, [_kind(text) for text in prediction.loop.text]
+    waited = 100 * waited / waited.sum()
+    edges = np.linspace(0, len(kinds), min(len(kinds), 120) + 1).astype(int)  # neighbors share a column
+    places, widths, low = edges[:-1], np.diff(edges), 0
+    colors = ("#DDDDDD", "#BBBBBB", COLORS[7], COLORS[4], COLORS[6], COLORS[8], COLORS[5], "#555555")
+    for cause, name in enumerate(CAUSES):
+        heights = np.add.reduceat(waited[:, cause], places)
+        if heights.sum() >= 1:
+            strip.bar(places, heights, widths, low, align="edge", color=colors[cause],
+                      label=f"{name}, {heights.sum():.0f} %")
+            low = low + heights
+    top = np.max(low)
+    for kind, color in KINDS.items():
+        at = [i for i, one in enumerate(kinds) if one == kind]
+        if at: strip.bar(at, -0.12 * top, 1, -0.02 * top, align="edge", color=color)
+    strip.set(xlim=(0, len(kinds)), ylim=(-0.15 * top, 1.05 * top), ylabel="% of all waiting",
+              xlabel="instructions of a pass of the loop over k")
+    strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)
+    for ax in (bars, strip): ax.spines[["top", "right"]].set_visible(False)
+    for ax in (bars, strip): ax.title.set_fontsize(10)
+    plt.close(fig)
+    return fig

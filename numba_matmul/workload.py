@@ -1,0 +1,310 @@
+"""What the model of a multiprocessor has to know about a kernel: its loop over k, instruction by instruction,
+with what each access costs; found from the machine code and the microscope."""
+import hashlib
+import re
+from collections import Counter, defaultdict
+from dataclasses import asdict, dataclass
+from math import log2, prod
+from pathlib import Path
+
+import numpy as np
+from .arrays import cdiv
+from .compiler import cache_file, kept, machine_code, occupancy
+from .cycles import ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, WAIT_GROUP
+from .microscope import microscope, wavefronts
+from .process import _rebuild, kernel_parts
+from .sass import collides, register_reads
+from .sim.launch import launch_of
+from numba import cuda
+
+_SOURCE = Path(__file__).read_text(encoding="utf-8")  # what this module found before it changed is forgotten
+
+
+class NoPrediction(Exception):
+    "The model doesn't cover this kernel: why."
+
+
+# The k loop in the machine code
+
+UNKNOWN = {  # what the model can't follow inside the loop → why
+    "HMMA HGMMA WARPGROUP": "it multiplies on the tensor cores, and the model only knows the FMA units",
+    "DFMA DADD DMUL DSETP": "it computes in float64",
+    "LDL STL": "its registers spill to local memory",
+    "ATOM ATOMG ATOMS RED": "its loop has atomic operations",
+    "UTMALDG SYNCS": "its tiles are copied by the TMA",
+    "CALL": "its loop calls a function",
+    "SHFL": "its loop exchanges values between lanes"}
+
+def k_loop(code):
+    "The innermost loop around the main loop that loads from global memory; `NoPrediction` if none does."
+    ins = code.instructions
+    names = {x.name for x in (code.main_loop if code.main else ins)}
+    for unknown, why in UNKNOWN.items():
+        if names & set(unknown.split()): raise NoPrediction(why)
+    if not code.main or "FFMA" not in names:
+        raise NoPrediction("no loop of its machine code multiplies in float32")
+    around = [loop for loop in code.loops if loop == code.main or loop.holds(code.main)]
+    around = [loop for loop in around
+              if any(x.name in ("LDG", "LDGSTS") for x in ins[loop.start:loop.end])]
+    if not around: raise NoPrediction("no loop both multiplies and loads from global memory")
+    found = min(around, key=lambda loop: loop.end - loop.start)
+    for unknown, why in UNKNOWN.items():
+        if {x.name for x in ins[found.start:found.end]} & set(unknown.split()): raise NoPrediction(why)
+    return found
+
+def _walk(ins, outer, main, turns):
+    "The numbers of the instructions of a pass through `outer`, with `turns` of the loop inside it."
+    labels = {x.label: i for i, x in enumerate(ins) if x.label}
+    i, path = outer.start, []
+    while i < outer.end:
+        if outer != main and i == main.start:
+            path += [*range(main.start, main.end)] * turns
+            i = main.end
+            continue
+        path.append(i)
+        to = labels.get(ins[i].target, 0)
+        i = to if not ins[i].guard and i < to < outer.end else i + 1  # branches under a condition: not taken
+    return path
+
+
+# What an access costs
+
+def _joined(site, width):
+    "The first request of a site, lane → byte, if the compiler joins neighbors into `width` bytes."
+    starts = {lane: byte for lane, (byte, *_) in site.sample.items()}
+    if width <= site.size: return starts, site.size
+    return {lane: byte // width * width for lane, byte in starts.items()}, width
+
+def _cost(x, sites, operation, array=None):
+    """Passes and lines of an access, from the sites of its array or its source line, else of its kind:
+    wavefronts of shared memory, or passes through the L1 cache's banks and the lines looked up there."""
+    space = "shared" if x.name in ("LDS", "STS") or operation == "copy" else "global"
+    same = [site for site in sites if (site.space, site.operation) == (space, operation)]
+    near = [site for site in same if site.array == array]
+    near = near or [site for site in same if site.line == x.line] or same
+    if not near: return max(1, x.width // 4), 1
+    found = []
+    for site in near:
+        starts, size = _joined(site, x.width)
+        if size == site.size and space == "shared": passes = site.cost
+        else: passes = wavefronts(starts, min(size, 16))
+        lines = len({(byte + end) // 128 for byte in starts.values() for end in (0, size - 1)})
+        found.append((passes, lines, site.requests * site.size / size))
+    weights = [weight for *_, weight in found]
+    return tuple(float(np.average(values, weights=weights)) for values in list(zip(*found))[:2])
+
+
+@dataclass
+class KLoop:
+    "A kernel's loop over k: the same for all shapes with which a launch takes the same code."
+    name: str         # of the kernel
+    registers: int    # of a thread
+    shared_bytes: int  # of a block, static
+    results: int      # of a thread
+    step: int         # elements of k that a pass of the loop takes
+    stored: float     # sectors of C in a block's tile
+    brought: float    # sectors of A and B that it loads for each element of k
+    table: list       # see `cycles.COLUMNS`; under "service" passes, see `lines`
+    lines: list       # lines of 128 bytes that each access to global memory looks up
+    text: list        # the instructions
+
+    @property
+    def key(self):
+        "The same for equal loops."
+        return hashlib.sha256(repr((self.table, self.lines, self.step)).encode()).hexdigest()
+
+
+def _sharing(ins, path, view, k):
+    """For loads that feed the products directly: does an earlier pass or another warp bring their sector?
+    Returns instruction number → array, bits, offset along the row in bytes."""
+    loads = [i for i in dict.fromkeys(path) if ins[i].name == "LDG"]
+    if any(ins[i].name in ("STS", "LDGSTS") for i in path): return {}
+    def address(i):
+        found = re.search(r"\[(R\d+)(?:\.64|\.U32)?(?:\+UR\d+)?\+?(-?0x[0-9a-f]+)?\]", ins[i].operands)
+        return (found[1], int(found[2] or "0", 16)) if found else (None, 0)
+    offsets = defaultdict(set)
+    for base, offset in map(address, loads): offsets[base].add(offset)
+    rows = {base for base, found in offsets.items() if base and len(found) > 1}  # neighbors in a row
+    low = min((address(i)[1] for i in loads if address(i)[0] in rows), default=0)
+    # Which array is walked along its rows? How many warps of a block touch each sector?
+    touched, sites = Counter(), [*view.sites.values()][0]
+    for site in sites:
+        if (site.space, site.operation) == ("global", "load"): touched[site.array] += site.passes
+    names = sorted(touched, key=lambda name: view.shapes[name][-1:] != (k,))
+    if not names: return {}
+    def several(name, along): return touched[name] / _sectors(view.reads[name]) > (12 if along else 1.5)
+    found = {}
+    for i in loads:
+        base, offset = address(i)
+        along = base in rows
+        name = names[0] if along else names[-1]
+        bits = ALONG * along + OTHERS * several(name, along)
+        found[i] = name, bits, offset - low if along else 0
+    return found
+
+def _sectors(read): return len({element // 8 for element in read})
+
+
+def _table(code, path, view, k):
+    "The loop as the table that `cycles.replay` takes; service counted in passes, and lines apart."
+    ins, sites = code.instructions, [*view.sites.values()][0]
+    reads = iter(register_reads([ins[i] for i in path]))
+    sharing = _sharing(ins, path, view, k)
+    table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
+    for row, i in enumerate(path):
+        x = ins[i]
+        kind = KIND_OF.get(x.name, OTHER)
+        if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
+        if x.name == "LDS" and x.kind == "control": kind = OTHER
+        passes, number, bits, place, offset = 0, 0, 0, 0, 0
+        if x.name == "FFMA": passes = collides(next(reads))
+        elif kind in (LDS, STS): passes, _ = _cost(x, sites, "load" if kind == LDS else "store")
+        elif kind == LDG:
+            array, bits, offset = sharing.get(i, (None, 0, 0))
+            passes, number = _cost(x, sites, "load", array)
+            loads, place = loads + 1, loads
+        elif kind == LDGSTS:
+            passes, number = _cost(x, sites, "load")
+            passes = max(passes, _cost(x, sites, "copy")[0])
+        elif kind == WAIT_GROUP:
+            found = re.search(r"SB\d, (0x[0-9a-f]+)", x.operands)
+            if found: place = int(found[1], 16)
+            else: kind = OTHER
+        result, source = (-1 if board is None else board for board in (x.result, x.source))
+        waits = sum(1 << board for board in x.waits)
+        table[row] = kind, x.stall, waits, result, source, passes, bits, place, offset
+        lines[row] = number
+    return table, lines
+
+
+# From a launch to a workload
+
+def _proxy(shape):
+    "A smaller shape with the same remainders, so that it gets the same kernel and the same banks."
+    m, n, k = shape
+    return m % 128 + 256, n % 128 + 256, k % 32 + 32
+
+def _one_tile(code, stored):
+    """Results of a thread in one tile, of a block that stays for several: as many as the main loop has
+    registers for. stored: those in all tiles."""
+    written = {re.search(r"R\d+", x.operands)[0] for x in code.main_loop if x.name == "FFMA"}
+    products = sum(x.name == "FFMA" for x in code.main_loop)
+    found = (stored // tiles for tiles in range(1, stored + 1) if stored % tiles == 0)
+    return next((one for one in found if one <= len(written) and products % one == 0), 0)
+
+def _global(sites, operation):
+    return [site for site in sites if (site.space, site.operation) == ("global", operation)]
+
+def _read(code, view, k, threads, stays):
+    "The k loop, from the machine code and one block under the microscope."
+    ins, main, outer = code.instructions, code.main, k_loop(code)
+    sites = [*view.sites.values()][0]
+    stores = _global(sites, "store")
+    stored = round(sum(site.wanted / site.size * site.count for site in stores) / threads)
+    results = _one_tile(code, stored) if stays else stored
+    if not results: raise NoPrediction("its first block stores nothing")
+    # Trip counts: a thread does results × k multiply-adds, and loads so many elements for each of k.
+    def products(loop): return sum(x.name == "FFMA" for x in ins[loop.start:loop.end])
+    if outer == main: step, turns = products(main) / results, 1
+    else:
+        per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k
+        loads = sum(x.width / 4 for x in ins[outer.start:outer.end] if x.name in ("LDG", "LDGSTS"))
+        step = 2 ** round(log2(loads / per_k))
+        turns = (results * step - products(outer) + products(main)) / products(main)
+    if step < 1 or step % 1 or turns < 1 or turns % 1:
+        raise NoPrediction(f"the trip counts of its loops aren't clear: {step:.2f} steps of k a pass, "
+                           f"{turns:.2f} turns of the loop inside")
+    path = _walk(ins, outer, main, int(turns))
+    table, lines = _table(code, path, view, k)
+    # Sectors of a tile: a tile in shared memory is loaded once, and the L1 cache keeps what others load.
+    if any(ins[i].name in ("STS", "LDGSTS") for i in path):
+        brought = sum(site.passes for site in _global(sites, "load"))
+    else: brought = sum(_sectors(read) for read in view.reads.values())
+    tiles = stored / results
+    return KLoop(code.name, code.registers, code.shared_bytes, results, int(step),
+                 sum(site.passes for site in stores) / tiles, brought / k / tiles, table.tolist(),
+                 lines.tolist(), [f"{ins[i].guard} {ins[i].opcode}".strip() for i in path])
+
+def _arguments(fn, launch, shape):
+    "Arguments for a smaller launch of this very kernel, and its grid."
+    small = launch_of(fn, shape, with_args=True)
+    if small.signature != launch.signature:
+        raise NoPrediction("its kernel takes other arguments for matrices that are small enough to simulate")
+    return small.args, small.grid
+
+@dataclass
+class Workload:
+    "A launch, as the model sees it."
+    shape: tuple     # m, n, k
+    blocks: int
+    threads: int     # of a block
+    resident: int    # blocks that fit on a multiprocessor
+    limiter: str     # what limits them
+    stays: bool      # do blocks stay, and share out the tiles evenly?
+    loop: KLoop
+
+    @property
+    def tiles(self):
+        "Tiles of C that a block computes; where blocks stay, a part of one counts as a part."
+        if not self.stays: return 1
+        return self.shape[0] * self.shape[1] / (self.loop.results * self.threads * self.blocks)
+    @property
+    def passes(self):
+        "Passes of the loop that a block makes."
+        return self.tiles * cdiv(self.shape[2], self.loop.step)
+
+def as_host_function(
+    configured,  # kernel[grid, block]
+    args,        # its arguments: three matrices, or arrays and numbers called m, n and k
+) -> tuple:      # function (a, b), and m, n, k
+    "A launch as a host function, which makes it for any size. `NoPrediction` if its shape isn't clear."
+    fn, options, (grid, block, _, dynamic) = kernel_parts(configured)
+    names = fn.__code__.co_varnames[:fn.__code__.co_argcount]
+    given = dict(zip(names, args))
+    matrices = [name for name, arg in given.items() if len(getattr(arg, "shape", ())) == 2]
+    flat = [name for name, arg in given.items() if len(getattr(arg, "shape", ())) == 1]
+    if len(matrices) == 3:
+        (m, k), (rows, n), (height, width) = (given[name].shape for name in matrices)
+        if (k, m, n) != (rows, height, width): raise NoPrediction("its matrices don't fit together")
+    elif len(flat) == 3 and given.keys() >= {"m", "n", "k"}: m, n, k = (int(given[name]) for name in "mnk")
+    else: raise NoPrediction("m, n and k aren't clear from its arguments: pass three matrices a, b and c")
+    options = {name: value for name, value in options.items() if name != "signature"} | {"lineinfo": True}
+    kernel = _rebuild(fn, options, (grid, block, 0, dynamic))
+    def host(a, b):
+        (m, k), n = a.shape, b.shape[1]
+        own = dict(zip(matrices or flat, (a, b, cuda.device_array((m, n), np.float32))))
+        if flat: own = {name: array.reshape(array.size) for name, array in own.items()}
+        own |= {name: type(given[name])(size) for name, size in zip("mnk", (m, n, k)) if name in given}
+        kernel(*(given | own).values())
+    host.__name__ = fn.__name__
+    return host, (m, n, k)
+
+def workload(
+    fn,     # host function
+    shape,  # m, n, k
+    target="sm_90",  # a key of `compiler.TARGETS`
+) -> Workload:
+    "What the model needs to know about a call. `NoPrediction` where it can't follow the kernel."
+    launch = launch_of(fn, shape)
+    threads, blocks, small = prod(launch.block), prod(launch.grid), _proxy(shape)
+    path = cache_file(launch.kernel, launch.signature, target, launch.block, small, _stays(launch), _SOURCE)
+    def made():
+        code = machine_code(launch.kernel, launch.signature, target)
+        k_loop(code)  # refuses what the model doesn't know
+        stays = _stays(launch)
+        args, grid = _arguments(fn, launch, small)
+        configured = launch.kernel[(1, 1, 1) if stays else grid, launch.block, 0, launch.dynamic_bytes]
+        view = microscope(configured, *args, blocks=[(0, 0, 0)])
+        return dict(stays=stays, loop=asdict(_read(code, view, small[2], threads, stays)))
+    found = kept(path, made)
+    loop = KLoop(**found["loop"])
+    fits = occupancy(threads, loop.registers, loop.shared_bytes + launch.dynamic_bytes, target)
+    if not fits.blocks: raise NoPrediction(f"no block fits on a multiprocessor: {fits.limiter}")
+    return Workload(tuple(shape), blocks, threads, fits.blocks, fits.limiter, found["stays"], loop)
+
+FEW = 1024  # blocks; more of them don't stay
+
+def _stays(launch):
+    "Do the blocks of a launch stay for several tiles each, and share them out evenly?"
+    uses_grid = {"gridDim", "gridsize"} & set(launch.kernel.py_func.__code__.co_names)
+    return bool(uses_grid) and prod(launch.grid[1:]) == 1 and prod(launch.grid) < FEW

@@ -1,0 +1,163 @@
+"Predictions: what is recorded on the cards holds the model to its errors, and toy loops to its rules."
+import gzip
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from numba import cuda, float32, float64
+
+from numba_matmul.cards import load_cards
+from numba_matmul.cycles import ALONG, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS
+from numba_matmul.gpus import machine_called, machines
+from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
+from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
+from numba_matmul.predict import estimate, pace, predict
+from numba_matmul.predicted import PREDICTED
+from numba_matmul.workload import KLoop, Workload
+
+H200 = replace(machine_called("H200"), shared_latency=20, l1_latency=30, load_cycles=1, barrier_cycles=10,
+               bank_cycles=1)
+
+
+def row(kind, stall=1, waits=(), result=-1, service=0.0, sharing=0, place=0, offset=0):
+    return [kind, stall, sum(1 << board for board in waits), result, -1, service, sharing, place, offset]
+
+def cycles_of(rows, warps, blocks=1, latency=500, step=8):
+    "Cycles of a pass of a toy loop."
+    assert len(COLUMNS) == len(rows[0])
+    loop = KLoop("toy", 32, 0, 1, step, 0, 0, rows, [0] * len(rows), ["toy"] * len(rows))
+    return pace(loop, H200, warps, blocks, latency)
+
+
+@pytest.mark.parametrize("rows,warps,cycles", [
+    ([row(FMA)] * 100, 8, 200),              # the schedulers issue one instruction per cycle each
+    ([row(FMA, stall=4)] * 100, 4, 400),     # one warp each: nobody hides the latency
+    ([row(FMA, stall=4)] * 100, 16, 400),    # four warps each hide it
+    ([row(FMA, service=1)] * 100, 8, 400),   # each reads two registers of one bank
+    ([row(LDS, service=2)] * 50, 8, 800),    # one memory unit for all
+    ([row(OTHER, stall=15)] * 10, 1, 150)])
+def test_a_toy_loop_takes_as_long_as_its_busiest_part(rows, warps, cycles):
+    assert cycles_of(rows, warps).cycles == pytest.approx(cycles, rel=0.03)
+
+
+def test_what_is_loaded_is_waited_for():
+    shared = [row(LDS, service=1, result=0), row(FMA, waits=(0,))]
+    assert cycles_of(shared, 1).cycles == pytest.approx(2 + 1 + 20 + 1, abs=1)
+    far = [row(LDG, service=1, result=3), row(FMA, waits=(3,))]
+    assert cycles_of(far, 1).cycles == pytest.approx(2 + 1 + 500 + 1, rel=0.1)
+    waited = cycles_of(far, 1).waited
+    assert waited[1].argmax() == 3 and waited[1].max() > 0.9 * waited.sum()  # global memory
+
+
+def test_neighbors_in_a_row_and_other_warps_bring_what_is_needed():
+    "A load that moves 8 bytes a pass misses in one pass of four; of warps that share a sector one misses."
+    def loads(sharing): return [row(LDG, service=1, result=3, sharing=sharing), row(FMA, waits=(3,))]
+    alone, along = cycles_of(loads(0), 1, step=2).cycles, cycles_of(loads(ALONG), 1, step=2).cycles
+    assert along == pytest.approx((alone + 3 * 34) / 4, rel=0.15)
+    assert cycles_of(loads(OTHERS), 8).cycles == pytest.approx(alone, rel=0.2)
+
+
+def test_a_barrier_makes_warps_wait_for_the_last_one():
+    rows = [row(OTHER, stall=2), row(BARRIER, stall=2)]
+    assert cycles_of(rows, 8).cycles > cycles_of([row(OTHER, stall=2)] * 2, 8).cycles + 8
+
+
+# What is recorded
+
+def recorded():
+    "The calls whose loops are kept: GPU, kernel, `Workload`, measured ms."
+    kept = json.loads(gzip.decompress((ROOT/"tests"/"loops.json.gz").read_bytes()))
+    loops = {key: KLoop(**loop) for key, loop in kept["loops"].items()}
+    ms = {(card["gpu"], speed["name"], speed["m"], speed["n"], speed["k"]): speed["ms"]
+          for card in load_cards() for speed in card["speed"]}
+    for call in kept["calls"]:
+        gpu, name, loop = (call.pop(key) for key in ("gpu", "kernel", "loop"))
+        call["shape"] = tuple(call["shape"])
+        if (gpu, name, *call["shape"]) in ms:
+            yield gpu, name, Workload(loop=loops[loop], **call), ms[gpu, name, *call["shape"]]
+
+def parts(keep):
+    return np.array([PREDICTED[gpu][name, *work.shape][0] / ms - 1 for gpu, name, work, ms in recorded()
+                     if keep(gpu, *work.shape)])
+
+
+@pytest.mark.parametrize("gpu", [gpu.name for gpu in machines().values() if gpu.checked])
+def test_predictions_are_as_good_as_they_were(gpu):
+    "Kernels 1 to 14, on the card's GPU: a change to the model may not make it worse."
+    def square(name, m, n, k): return name == gpu and m == n == k and m in (1024, 2048, 4092, 4096, 8192)
+    def thin(name, m, n, k): return name == gpu and not m == n == k
+    squares, others = abs(parts(square)), abs(parts(thin))
+    assert len(squares) == 5 * 14 and len(others) > 40
+    assert squares.mean() < 0.04 and squares.max() < 0.12, (squares.mean(), squares.max())
+    assert others.mean() < 0.06 and others.max() < 0.25, (others.mean(), others.max())
+
+
+def test_the_faster_kernel_is_predicted_to_be_faster():
+    "Of two kernels at one square that differ by more than 10 %."
+    right = wrong = 0
+    calls = [(gpu, work.shape, ms, PREDICTED[gpu][name, *work.shape][0]) for gpu, name, work, ms in recorded()]
+    for gpu, shape, ms, said in calls:
+        for other in [call for call in calls if call[:2] == (gpu, shape) and len(set(shape)) == 1]:
+            if other[2] > 1.1 * ms:
+                right, wrong = right + (other[3] > said), wrong + (other[3] <= said)
+    assert right > 500 and wrong <= 0.01 * right, (right, wrong)
+
+
+def test_what_is_kept_is_what_the_model_says():
+    "Every kernel at 4096 on one card; after a change to the model: python tools/predictions.py."
+    for gpu, name, work, _ in recorded():
+        if "H200" in gpu and work.shape == (4096,) * 3:
+            assert estimate(work, machine_called(gpu)).ms == pytest.approx(PREDICTED[gpu][name, 4096, 4096, 4096][0],
+                                                                           rel=2e-3), name
+
+
+# The instrument
+
+def test_a_host_function_and_a_launch_are_predicted():
+    found = predict(sgemm_smem_blocking, 4096, 4096, 4096)
+    kept = next(work for gpu, name, work, _ in recorded()
+                if "H200" in gpu and name == "sgemm_smem_blocking" and work.shape == (4096,) * 3)
+    assert found.loop == kept.loop, "python tools/predictions.py"
+    assert found.limit == "shared memory" and 10 < found.percent < 30 and 0 < found.sure < 0.1
+    assert found.draw().axes and "GFLOP/s" in repr(found)
+    c = np.zeros((2048, 2048), np.float32)
+    launch = predict(short_smem[(64, 64), (32, 32)], c, c, c, gpu="H100")
+    assert launch.shape == (2048,) * 3 and 0.8 < launch.ms / 2.1 < 1.25 and launch.gpu.dram_gb_s < 3000
+
+
+def test_an_unmeasured_gpu_says_so():
+    found = predict(sgemm_smem_blocking, 2048, 2048, 2048, gpu="T4")
+    assert found.ms > predict(sgemm_smem_blocking, 2048, 2048, 2048).ms * 4
+    assert found.sure is found.percent is None and "never compared" in repr(found)
+    with pytest.raises(ValueError, match="there are NVIDIA H"): predict(sgemm_smem_blocking, 2048, 2048, 2048, gpu="B300")
+
+
+@cuda.jit
+def in_float64(a, b, c):
+    i, j = cuda.grid(2)
+    total = float64(0)
+    for q in range(a.shape[1]): total += float64(a[i, q]) * float64(b[q, j])
+    c[i, j] = float32(total)
+
+@cuda.jit
+def no_product(a, b, c):
+    i, j = cuda.grid(2)
+    c[i, j] = a[i, j] + b[i, j]
+
+
+C = np.zeros((1024, 1024), np.float32)
+
+@pytest.mark.parametrize("what,args,said", [
+    (bf16_gemm_tensor_cores, (1024, 1024, 1024), "tensor cores"),
+    (sgemm_smem_blocking, (32, 32, 32), "so small"),
+    (in_float64[(64, 64), (16, 16)], (C, C, C), "float64"),
+    (no_product[(64, 64), (16, 16)], (C, C, C), "no loop"),
+    (no_product[(64, 64), (16, 16)], (C, C, C[:512]), "don't fit"),
+    (no_product[(64, 64), (16, 16)], (C, C[0], C), "aren't clear")], ids=str)
+def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
+    found = predict(what, *args)
+    assert found.ms is found.gflops is found.percent is None and said in found.why
+    assert repr(found).startswith("No prediction") and said in repr(found)
+    with pytest.raises(ValueError, match="No prediction"): found.draw()
