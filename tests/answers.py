@@ -1,10 +1,10 @@
-"""What the compiler says of the course's own kernels, kept, so that tests needn't compile what hasn't changed.
+"""What the compiler says of the course's own kernels, kept, so tests needn't compile what hasn't changed.
 
-`machine_code` keeps each answer in the user's cache, under a name made of the kernel's code, Python's bytecode
-and the versions of the compiler. `unpack` puts the kept answers there before the first test. A kernel that has
-changed has another name, so it is compiled: the answers are never wrong, only of no use. When many are, tests
-take several minutes longer, and `python tests/answers.py` makes all of them anew, by running every test with an
-empty cache."""
+`machine_code` keeps each answer in the user's cache, under a name made of the kernel's code, Python's
+bytecode and the versions of the compiler. `unpack` puts the kept answers there before the first test. A
+kernel that has changed has another name, so it is compiled: the answers are never wrong, only of no use. When
+many are, tests take several minutes longer, and `python tests/answers.py` makes all of them anew, by running
+every test with an empty cache."""
 import json
 import lzma
 import os
