@@ -15,7 +15,7 @@ would on a GPU. A correct kernel can still miss the point. Six counts show wheth
 - **float64**: no such instructions in the main loop.
 
 The shape of A's tile says that it's transposed. That isn't counted: with tiles this small the compiler finds
-128-bit loads either way. With the lesson's tile it doesn't.
+128-bit loads either way. With the lesson's tile it finds them only if A is transposed.
 
 Fill a tile in one pass or in a loop, and compute the indices as you like.
 """
@@ -156,8 +156,8 @@ MUTANTS = (
     Mutant("B stored one column to the right", "(b_row, b_col), *", "(b_row, b_col + 1), *", "aligned"),
     Mutant("rows of B's tile padded by one", "array((BK, BN)", "array((BK, 33)", "aligned"),
     Mutant("C stored from its next column", "col0 + col + j),", "col0 + col + j + 1),", "aligned"),
-    Mutant("threads in a row of A as in one of floats", A_ROW, "a_row, a_col = thread // BK", "all written"),
-    Mutant("threads in a row of B as in one of floats", B_ROW, "b_row, b_col = thread // BN", "all written"),
+    Mutant("a row of A divided among BK threads", A_ROW, "a_row, a_col = thread // BK", "all written"),
+    Mutant("a row of B divided among BN threads", B_ROW, "b_row, b_col = thread // BN", "all written"),
     Mutant("A's tile not transposed", "a_tile[a_col + q, a_row]", "a_tile[a_row, a_col + q]", "in bounds"),
     Mutant("all four of A in one place", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row]", "all written"),
     Mutant("four of A in one row of its tile", "a_tile[a_col + q, a_row]", "a_tile[a_col, a_row + q]",
@@ -331,11 +331,11 @@ VECTORIZED = Exercise(
         "no races: was read by": BETWEEN,
         "no races: is read by": BETWEEN,
         "no races: written by": (
-            "two threads fill the same place in a tile: the four of A go to four rows of one column of "
-            "a_tile"),
+            "two threads fill the same place in a tile: the four elements of A go to four rows of one column "
+            "of a_tile"),
         "correct: in the wrong places": (
-            "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
-            "copy?"),
+            "each of these sums is right, but for a different element of C: is the block's row0 or col0 "
+            "missing in a copy?"),
         "correct": (
             "follow one element of A and one of B in the second tile: where is it in the matrix, and where "
             "in the tile?")},
@@ -362,8 +362,8 @@ EXERCISES = (VECTORIZED, replace(
             "a pass copies four elements per thread: how many rows farther on is the next one, and how many "
             "passes fill the tile? And put a barrier between filling a tile and reading it"),
         "correct: in the wrong places": (
-            "each of these sums belongs to another element of C: is the block's row0 or col0 missing in a "
-            "copy, or the row where the pass begins?"),
+            "each of these sums is right, but for a different element of C: is the block's row0 or col0, or "
+            "the row where the pass begins, missing in a copy?"),
         "correct": (
             "follow one element of each pass in the second tile: where is it in the matrix, and where in the "
             "tile?")}))

@@ -3,10 +3,10 @@
 `grade("07", my_linearized)` runs the kernel with three sets of sizes, small enough for the simulator: tiles
 of 64×64×4 with 8×8 results per thread in one block, 64×64×8 with 4×8 in two blocks side by side, and
 128×128×4 with 16×8 in two blocks one below the other. So a number where a name belongs doesn't
-pass. The order in shared memory is free, as long as the array is called `b_tile`. Besides float64, of which
-there must be none, three goals are counted:
+pass. The order in shared memory is free, as long as the array is called `b_tile`. No float64 is
+allowed, and three goals are counted:
 
-- **barriers per tile**: two, once the tiles are full and once all have read them.
+- **barriers per tile**: two, once the tiles are full and once all threads have read them.
 - **loads of B**: the wavefronts that a warp needs for its elements of B in one step, whatever the loads'
   width. A warp needs 64 different words, in two 128-bit loads or eight 32-bit ones, and either way eight
   wavefronts are enough. Kernel 6's order needs 16.
@@ -95,7 +95,7 @@ SOLUTIONS = {
             column = b_col + q
             b_tile[b_row * BN + column % TN * ACROSS + column // TN] = x[q]
 """, "            for j in range(TN): reg_n[j] = b_tile[dot * BN + j * ACROSS + thread % ACROSS]\n"),
-    "the same number of all rows, then the next": with_order(
+    "element 0 of all rows, then element 1": with_order(
         "cuda.shared.array((TN, BK, ACROSS), float32)",
         FILL.replace("b_row, (b_col + q) % TN, ", "(b_col + q) % TN, b_row, "),
         READ.replace("dot, j, ", "j, dot, ")),
@@ -156,8 +156,10 @@ MUTANTS = (
     Mutant("the thread's number by TN", "j, col // TN]", "j, thread % TN]", "correct"),
     Mutant("A's tile not aligned", "cuda.shared.array((BK, BM), float32, alignment=16)",
            "cuda.shared.array((BK, BM), float32)", "aligned", of="wide loads of A"),
-    Mutant("one number for all columns", "b_tile[dot, j, col // TN]", "b_tile[dot, 0, col // TN]", "correct"),
-    Mutant("each thread reads number 0's place", "b_tile[dot, j, col // TN]", "b_tile[dot, j, 0]", "correct"),
+    Mutant("the same element for all columns", "b_tile[dot, j, col // TN]", "b_tile[dot, 0, col // TN]",
+           "correct"),
+    Mutant("every thread reads thread 0's elements", "b_tile[dot, j, col // TN]", "b_tile[dot, j, 0]",
+           "correct"),
     Mutant("a tile with too few rows", "(BK, TN, ACROSS)", "(4, TN, ACROSS)", "in bounds"),
     Mutant("a barrier for those with few rows", "        cuda.syncthreads()\n        dot",
            "        if row < BM // 2: cuda.syncthreads()\n        dot", "all written"),
@@ -173,7 +175,7 @@ MUTANTS = (
     other_order("transposed", "cuda.shared.array((BN, BK), float32)",
                 "        for q in range(4): b_tile[b_col + q, b_row] = x[q]\n",
                 "            for j in range(TN): reg_n[j] = b_tile[col + j, dot]\n", "loads of B"),
-    other_order("a thread's numbers in a row", "cuda.shared.array((BK, ACROSS, TN), float32)",
+    other_order("a thread's elements side by side", "cuda.shared.array((BK, ACROSS, TN), float32)",
                 "        for q in range(4): b_tile[b_row, (b_col + q) // TN, (b_col + q) % TN] = x[q]\n",
                 "            for j in range(TN): reg_n[j] = b_tile[dot, col // TN, j]\n", "loads of B"),
     other_order("another order of reading in each thread", *PLAIN, """            for j in range(TN):
@@ -252,21 +254,21 @@ SIZES = ("the launch before was right. This one has other sizes, or more blocks:
          "a name belongs, or a name that had the same value there? And does each place count from the "
          "block's corner, row0 and col0?")
 TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one "
-                "once all have read them")
+                "once all threads have read them")
 OF_BLOCKS = ("the rows of a block begin at row0, from blockIdx.y, its columns at col0, from blockIdx.x, and "
              "a k tile at k0: is each of them where it belongs?")
 HINTS = {
     f"correct: {CASES[1].name}": SIZES, f"correct: {CASES[2].name}": SIZES,
-    "correct: in the wrong places": "the sums are right, but belong to other columns or rows. Follow one "
-                                    "column of B: to which place of b_tile does it go, which thread reads "
-                                    "that place, and as which of its columns?",
+    "correct: in the wrong places": "the sums are right, but belong in other columns or rows. Follow one "
+                                    "column of B: where in b_tile does it go, which thread reads it there, "
+                                    "and as which of its own columns?",
     "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, all its BK "
                "steps, and is row dot read in step dot? Then follow B[k, x]: where does it go, and which "
                "thread reads it?",
     "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have "
-                         "as many, in the same order? With names, not numbers: BK, TN and ACROSS differ "
-                         "from launch to launch",
-    "in bounds: a_tile": "the lines for A are right as the page gives them: was BK, BM or TM replaced by a "
+                         "the same dimensions in the same order? Use names, not numbers: BK, TN and "
+                         "ACROSS differ from launch to launch",
+    "in bounds: a_tile": "the page's lines for A are right as they are: did you replace BK, BM or TM by a "
                          "number, or by another name?",
     "in bounds": OF_BLOCKS,
     "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its "
@@ -287,9 +289,9 @@ EXERCISES = (Exercise(
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
                 hint="which words do threads 0, 1, 2 … read at the same time? Put those next to one another"),
            NO_FLOAT64,
-           Goal("instructions", instructions, most=1.55, unit="in the main loop for each FFMA",
+           Goal("instructions", instructions, most=1.55, unit="in the main loop per FFMA",
                 counted="code",
-                hint="reg_n lies in registers only if the compiler knows every index into it. And is "
+                hint="reg_n stays in registers only if the compiler knows every index into it. And is "
                      "anything else in the loop that it doesn't need, such as a second load from global "
                      "memory?")),
     solutions=SOLUTIONS, mutants=MUTANTS,
@@ -298,14 +300,14 @@ EXERCISES = (Exercise(
     "07b", "my_wide", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,
     goals=(two_barriers(TILES),
            Goal("loads of B", loads_of("b_tile"), most=8, unit="wavefronts per step of a warp",
-                hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must lie in 32 "
+                hint="a quarter of a warp, 8 threads, is served at a time: its 32 words must be in 32 "
                      "banks"),
            Goal("loads per step", loads_a_step, most=4, unit="instructions, of A and of B", counted="code",
-                hint="a 128-bit load needs four neighbors, and a compiler that can see that they are: "
+                hint="a 128-bit load needs four neighbors, and the compiler must see that they're neighbors: "
                      "which four columns of a thread stay together? Where a formula hides it, as ^ does, "
                      "call load4"),
            Goal("stores of B", stores_of("b_tile"), most=4, unit="wavefronts per warp and tile",
                 hint="eight neighboring threads store 32 neighbors of B: where does every second group of "
-                     "four go, and what would move that place by 16 banks? One store4 for all four, too")),
+                     "four go, and what would move it by 16 banks? And store all four with one store4")),
     solutions=WIDE_SOLUTIONS, mutants=WIDE_MUTANTS,
     launch=lambda m, n: ((n // 128, m // 128), 256)))

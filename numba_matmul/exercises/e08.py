@@ -2,9 +2,9 @@
 
 `grade("08", my_padded)` runs the kernel with three sets of sizes: 64×64×8 tiles with 4×8 results per
 thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16×8 in one. The tiles are called
-`a_tile` and `b_tile`. Besides float64, of which there must be none, six goals are counted:
+`a_tile` and `b_tile`. No float64 is allowed, and six goals are counted:
 
-- **barriers per tile**: two, once the tiles are full and once all have read them.
+- **barriers per tile**: two, once the tiles are full and once all threads have read them.
 - **stores of A**: a warp stores 128 elements of A's tile, so four wavefronts are enough. Without padding it
   takes eight.
 - **sectors of A**: sixteen per request. There are other ways to copy A without a bank conflict, but some
@@ -12,7 +12,7 @@ thread in one block, 32×32×4 with 4×8 in six blocks, and 128×128×4 with 16�
 - **loads of B**: eight wavefronts for the eight columns of each thread of a warp, where kernel 6 needs
   sixteen.
 - **narrow loads**: from shared memory, in the machine code. There are none if the rows of both tiles begin at
-  multiples of 16 bytes: then the compiler reads four neighbors at once.
+  multiples of 16 bytes, since the compiler then reads four neighbors at once.
 - **width**: of the narrowest access to global memory, in the machine code. Four neighbors of A or B are
   loaded at once, and four of C are stored at once.
 """
@@ -156,7 +156,7 @@ HINTS = {
     "correct: 64×96×8": SIZES,
     "correct: 128×128×4": SIZES,
     "correct: in the wrong places": (
-        "the sums are right, but belong to other columns or rows: are the columns that a thread reads from "
+        "the sums are right, but belong in other columns or rows: are the columns that a thread reads from "
         "b_tile those that it stores to c, four from col on and four from col + GAP on? And the rows of "
         "a_tile?"),
     "correct: never written": (
@@ -164,15 +164,15 @@ HINTS = {
         "on"),
     "correct": (
         "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read "
-        "in step dot? A[r, k] belongs into row k, column r of the tile. And which columns of B are a "
+        "in step dot? A[r, k] belongs in row k, column r of the tile. And which columns of B are a "
         "thread's second group?"),
     "in bounds: a_tile": (
         "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM elements and the padding after them. "
         "Use the names, and make WIDE from BM: they differ from launch to launch"),
     "in bounds: b_tile": (
-        "the threads across share BN columns: their first groups of four lie one after the other in "
-        "the left half, the second groups GAP farther right, in the same row. Use the names: they differ "
-        "from launch to launch"),
+        "the threads across share BN columns: their first groups of four are side by side in "
+        "the left half, and the second groups are GAP farther right, in the same row. Use the names: "
+        "they differ from launch to launch"),
     "in bounds": OF_BLOCKS,
     "all written: reg_": (
         "a step fills all TM elements of reg_m and all TN of reg_n: does each get its value?"),
@@ -206,13 +206,13 @@ GAP = BN // 2
            Goal("sectors of A", lambda view: view.site("a", "load"), most=16, unit="sectors per request",
                 hint="two neighboring threads should read eight neighbors of A, which is a whole sector"),
            Goal("loads of B", loads_of("b_tile", 4 * 4 * 8), most=8, unit="wavefronts per step of a warp",
-                hint="eight adjacent threads read four neighbors each: do these 32 words lie in 32 "
+                hint="eight adjacent threads read four neighbors each: are these 32 words in 32 "
                      "banks?"),
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop",
                 counted="code",
-                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's elements be "
-                     "neighbors in it. The compiler must see both, and that no index is negative, as int64 "
-                     "or a difference may be: else use load4"),
+                hint="a row of a tile must begin at a multiple of 16 bytes, and a thread's elements must be "
+                     "neighbors in it. The compiler must see both, and that no index can be negative, as an "
+                     "int64 or a difference can. Where it doesn't, use load4"),
            Goal("width", width, least=128, unit="bits", counted="code",
                 hint="the compiler never widens accesses to global memory: load A and B by load4, and store "
                      "C by store4, in groups of four neighbors"),

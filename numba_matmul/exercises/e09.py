@@ -41,7 +41,7 @@ FAIL = {name: [GroupTile(*sizes) for sizes in tiles] for name, tiles in {
     "registers": (
         (256, 256, 16, 8, 8), (256, 256, 8, 8, 8), (512, 128, 8, 8, 8), (128, 512, 8, 4, 4))}.items()}
 WHY = {"whole passes": (
-           "a pass of 256 threads is 1,024 elements; is each of the two tiles a whole number of passes?"),
+           "a pass of 256 threads copies 1,024 elements; is each of the two tiles a whole number of passes?"),
        "whole rows": (
            "the next pass starts 1,024 // bk (or bn) rows farther down; what if the division leaves a "
            "remainder?"),
@@ -65,14 +65,14 @@ def wavefronts(tile):
     return passes * 32 / (tile.bm * tile.bn * tile.bk)
 
 def recorded_speed(tile):
-    "What the recorded searches say of a tile, in a sentence."
+    "What the recorded searches say about a tile, in a sentence."
     for card in load_cards():
         kept = card.get("tuned", {}).get("sgemm_autotuned", dict(names=[], rows=[]))
         for row in kept["rows"]:
             values = dict(zip(kept["names"], row))
             gflops = values.pop("gflops")
             if GroupTile(**values) == tile: return f"{gflops:,} GFLOP/s in the search on one {card['gpu']}"
-    return "not among those that a recorded search has timed"
+    return "no recorded search has timed it"
 
 
 def borrowed_from(fn, *args):
@@ -206,16 +206,16 @@ MUTANTS = (
     Mutant("powers of two only", "if one_pass % t.bk or one_pass % t.bn",
            "if any(x & (x - 1) for x in (t.bm, t.bn, t.bk))", "accepts"),
     Mutant("padding forgotten", "t.bm + t.pad_a + t.bn", "t.bm + t.bn", "shared memory"),
-    Mutant("padding counted once, not for each row", "t.bk * (t.bm + t.pad_a + t.bn)",
+    Mutant("padding counted once, not once per row", "t.bk * (t.bm + t.pad_a + t.bn)",
            "(t.bk * (t.bm + t.bn) + t.pad_a)", "shared memory"),
     Mutant("padding after each column of B", "t.bk * (t.bm + t.pad_a + t.bn)",
            "(t.bk * (t.bm + t.bn) + t.bn * t.pad_a)", "accepts"),
-    Mutant("48 KB is too much already", "> 48 * 1024", ">= 48 * 1024", "accepts"),
+    Mutant("exactly 48 KB is refused", "> 48 * 1024", ">= 48 * 1024", "accepts"),
     Mutant("KB of 1000 bytes", "48 * 1024", "48 * 1000", "accepts"),
     Mutant("elements, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
     Mutant("float64", "if 4 * t.bk *", "if 8 * t.bk *", "accepts"),
     Mutant("the limit of a multiprocessor", "48 * 1024", "227 * 1024", "shared memory"),
-    Mutant("each of the two tiles for itself", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)",
+    Mutant("each of the two tiles checked alone", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)",
            "shared memory"),
     Mutant("shared memory forgotten", "if 4 * t.bk * (t.bm + t.pad_a + t.bn) > 48 * 1024:", "if False:",
            "shared memory"),
@@ -226,7 +226,7 @@ MUTANTS = (
     Mutant("every register a result", "(t.bn // 16) > 128", "(t.bn // 16) > 256", "registers"),
     Mutant("64 results, for two blocks", "(t.bn // 16) > 128", "(t.bn // 16) > 64", "accepts"),
     Mutant("rows and columns added", "t.bm // 16 * (t.bn // 16)", "t.bm // 16 + t.bn // 16", "registers"),
-    Mutant("True and False for a reason", "def my_rule(t):",
+    Mutant("True or False, not a reason", "def my_rule(t):",
            "def my_rule(t): return not broken(t)\n\ndef broken(t):", "runs"),
     Mutant("raises, and returns nothing", 'return "more than 48 KB of shared memory"',
            'raise ValueError("more than 48 KB of shared memory")', "runs"),
@@ -256,7 +256,7 @@ def my_rule(t):
     except Exception as e: return str(e)
 """, "your own"),
     Mutant("a tile that is not chosen", TILE_TEXT, "...", "my_tile"),
-    Mutant("a tuple, no tile", TILE_TEXT, "128, 128, 16, 4, 4, 4", "my_tile works"),
+    Mutant("a tuple, not a tile", TILE_TEXT, "128, 128, 16, 4, 4, 4", "my_tile works"),
     Mutant("half a pass", TILE_TEXT, "GroupTile(64, 128, 8, 4, 4, pad_a=4)", "my_tile works"),
     Mutant("groups that don't fit", TILE_TEXT, "GroupTile(128, 64, 16, 4, 8, pad_a=4)", "my_tile works"),
     Mutant("padding that breaks rows of 16 bytes", TILE_TEXT, "GroupTile(128, 128, 16, 4, 4, pad_a=2)",
@@ -285,7 +285,7 @@ EXERCISES = (Exercise(
         "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
         "wavefronts": (
             "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how many "
-            "words?). And a thread with more results reads fewer elements for each"),
+            "words?). And a thread with more results reads fewer elements for each of them"),
         "warps": "with more than 64 results per thread there is room for only one block"},
     preamble="from numba_matmul.gemm.tiles import GroupTile\nTILE = GroupTile(128, 128, 16, 8, 8)\n",
     solutions=SOLUTIONS, mutants=MUTANTS),)

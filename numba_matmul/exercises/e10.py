@@ -97,17 +97,17 @@ EXERCISES = (Exercise(
             "each place in C gets a sum, so look at what is multiplied: a thread reads a_tile at its rows "
             "and b_tile at its columns, the same ones that it stores to, in each step of each k tile"),
         "no races: _tile[": (
-            "a k tile is read only when all threads have stored it, and stored over only when all have read "
-            "it: does every thread reach both barriers, in each k tile?"),
+            "a k tile may be read only after all threads have stored it, and overwritten only after all have "
+            "read it: does every thread reach both barriers, in each k tile?"),
         "no races: race: c[": (
-            "two threads write the same element of C: do two lanes, or two warps, share a place? Are row0 "
-            "and col0 added?"),
+            "two threads write the same element of C: do two lanes, or two warps, share a place? Did you add "
+            "row0 and col0?"),
         "aligned": (
             "a thread stores four neighbors at once, so its first column must be a multiple of four: from "
-            "lane to lane it is TN columns. And is it the row that counts down, and the column that counts "
+            "lane to lane it is TN columns. And does the row count downward, and the column "
             "across?"),
         "in bounds: a: index": (
-            "A is read at rows of the block's tile, from row0 on, and row0 comes from blockIdx.y"),
+            "A's rows are read from row0 on, and row0 comes from blockIdx.y"),
         "in bounds": (
             "row and col count from the block's corner: row must stay below BM and col below BN, even for "
             "the last thread. How many lanes does a warp have side by side, and how many warps does a block "
@@ -213,9 +213,9 @@ def down_across(number, width): return number // width, number % width
     row = warp // (BN // WN) * WM + lane // (WN // TN)
     col = warp % (BN // WN) * WN + lane % (WN // TN) * TN
 """).replace("row + i]", "row + i * 8]").replace("row0 + row + i,", "row0 + row + i * 8,"), "narrow loads"),
-        Mutant("a number for a warp's tile, right in the first launch", LANES, "WM, WN = 64, 32\n\n",
+        Mutant("numbers for WM and WN, right in the first launch", LANES, "WM, WN = 64, 32\n\n",
                "all written"),
-        Mutant("the page's numbers for the names", PLACE, """    warp, lane = thread // 32, thread % 32
+        Mutant("the page's numbers in place of names", PLACE, """    warp, lane = thread // 32, thread % 32
     row = warp // 4 * 64 + lane // 4 * 8
     col = warp % 4 * 32 + lane % 4 * 8
 """, "in bounds"),

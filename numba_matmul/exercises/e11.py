@@ -3,7 +3,7 @@
 The kernel is graded with tiles of 16×32×8, so that a run takes a fraction of a second: five k tiles, and a
 single one in two blocks; then with tiles of 8×64×4, four k tiles in two blocks. A missing barrier shows up as
 a race, or as a read of what nobody has written. After that come the goals. Global memory is read 16 bytes at
-a time, shared memory holds two tiles, not three, and there are no fences. Two more ask *when* something
+a time, shared memory holds two tiles, not three, and there are no fences. Two more are about *when* something
 happens, so they look at the first warp of a recorded run: its loads, stores and barriers, in order.
 
 - **early loads**: between loading a tile and storing it, how much of a tile is multiplied? All of it, in the
@@ -69,7 +69,7 @@ SOLUTIONS = {
             for q in range(4): a_tile[1 - now, a_col + q, a_row] = x[q]
         now = 1 - now
         k0 += BK
-""" + TAIL, "the next k tile asked for by its own test": HEAD + FIRST + """    cuda.syncthreads()
+""" + TAIL, "a separate test for the next k tile": HEAD + FIRST + """    cuda.syncthreads()
     k0, now = 0, 0
     while k0 < a.shape[1]:
         more = k0 + BK < a.shape[1]
@@ -189,8 +189,8 @@ MUTANTS = (
            "barriers"),
     Mutant("a barrier for half of the threads", "        cuda.syncthreads()\n" + TAIL,
            "        if thread < THREADS // 2: cuda.syncthreads()\n" + TAIL, "no races"),
-    Mutant("the tiles stay where they are", "now = 1 - now", "now = now", "no races"),
-    Mutant("they change places after the stores", BETWEEN + STORES,
+    Mutant("now never changes", "now = 1 - now", "now = now", "no races"),
+    Mutant("now changes after the stores", BETWEEN + STORES,
            MULTIPLY + "        if k0 < a.shape[1]:\n" + STORES + "        now = 1 - now\n", "no races"),
     Mutant("A is always read from the first tile", "a_tile[now, dot, row + i]", "a_tile[0, dot, row + i]",
            "no races"),
@@ -205,18 +205,18 @@ MUTANTS = (
     Mutant("only A early", LOADS + BETWEEN + STORES,
            LOADS.splitlines(True)[0] + BETWEEN + STORES.splitlines(True)[0] + LOADS.splitlines(True)[1]
            + STORES.splitlines(True)[1], "early loads"),
-    Mutant("A of the tile that is there already", LOADS, LOADS.replace("k0 + a_col", "k0 - BK + a_col"),
+    Mutant("A of the current tile loaded again", LOADS, LOADS.replace("k0 + a_col", "k0 - BK + a_col"),
            "correct"),
     Mutant("B is fetched once", LOADS, LOADS.splitlines(True)[0], "correct"),
     Mutant("the block's row left out", LOADS, LOADS.replace("row0 + a_row", "a_row"), "correct"),
-    Mutant("A is stored as it lies", "a_tile[now, a_col + q, a_row] = x[q]",
+    Mutant("A is stored without transposing", "a_tile[now, a_col + q, a_row] = x[q]",
            "a_tile[now, a_row, a_col + q] = x[q]", "in bounds"),
     Mutant("A's elements in the wrong order", "a_tile[now, a_col + q, a_row] = x[q]",
            "a_tile[now, a_col + q, a_row] = x[3 - q]", "correct"),
     Mutant("three of four elements stored", STORES, STORES.replace("range(4)", "range(3)"), "all written"),
     Mutant("every other tile", "        k0 += BK\n", "        k0 += 2 * BK\n", "correct"),
     Mutant("the last tile is left out", "while k0 < a.shape[1]:", "while k0 < a.shape[1] - BK:", "correct"),
-    Mutant("the sum begins anew", "        now = 1 - now\n",
+    Mutant("a sum is set to zero in each k tile", "        now = 1 - now\n",
            "        now = 1 - now\n        acc[0, 0] = float32(0)\n", "correct"),
     Mutant("element by element", LOADS,
            LOADS.replace("load4(b, (k0 + b_row, col0 + b_col))",
@@ -226,7 +226,7 @@ MUTANTS = (
            "b_tile = cuda.shared.array((2, BK, BN), float32)", "aligned"),
     Mutant("a third tile", "a_tile = cuda.shared.array((2,", "a_tile = cuda.shared.array((3,",
            "shared memory"),
-    Mutant("a barrier in every other k tile too many", "        cuda.syncthreads()\n" + TAIL,
+    Mutant("an extra barrier in every other k tile", "        cuda.syncthreads()\n" + TAIL,
            "        if k0 // BK % 2 == 0: cuda.syncthreads()\n        cuda.syncthreads()\n" + TAIL,
            "barriers per tile"),
     Mutant("a barrier in the first k tile only", "        cuda.syncthreads()\n" + TAIL,
@@ -278,15 +278,15 @@ EXERCISES = (Exercise(
             "one place is read while the other is stored: which is which? And do all threads meet at a "
             "barrier in each pass, between these two lines?"),
         "all written: 16×64×8": (
-            "here A is a single k tile: nothing more is to be loaded or stored, and the loop ends after it"),
+            "here A is a single k tile: there's nothing more to load or store, and the loop ends after it"),
         "all written": (
             "a k tile is complete once every thread has stored its eight elements. Is it read from the place "
-            "where it was stored, is there a barrier between, and is the last k tile stored at all?"),
+            "where it was stored, is there a barrier in between, and is the last k tile stored at all?"),
         "correct: never written": (
             "some places in C belong to no thread: are row0 and col0, row and col still as they were given?"),
         "correct: 16×64×16": (
             "the launches before were right. This one has smaller tiles, BK = 4, and two blocks one below "
-            "the other: does a number stand where a name belongs, and do A's rows begin at row0?"),
+            "the other: is there a number where a name belongs, and do A's rows begin at row0?"),
         "correct": (
             "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two "
             "places do they end up, and is each k tile multiplied exactly once?")},

@@ -3,7 +3,7 @@
 The kernel is graded with tiles of 16×32×8 in a ring of four stages, and with 9 k tiles (twice around the ring
 and one more), 3 (fewer than the ring has) and a single one; then with tiles of 32×32×4 and 5 k tiles. A copy
 lands at the wait for it and not a moment before, so reading too early is caught every time, as is a copy into
-a stage that somebody still reads. Then come the goals:
+a stage that some thread still reads. Then come the goals:
 
 - **time for a copy**: how many k tiles are multiplied between the start of a copy and the wait for it? With
   four stages it can be three. Every copy that is started in the loop must have that, as long as there are
@@ -48,7 +48,7 @@ SOLUTIONS = {
         else: cp_async_wait_group(0)
         cuda.syncthreads()
 """ + AHEAD.replace(COMMIT, "    " + COMMIT) + MULTIPLY + ON + TAIL,
-    "now and free each come round": HEAD + FIRST + BEGIN + WAIT + AHEAD + MULTIPLY + """
+    "now and free each wrap around": HEAD + FIRST + BEGIN + WAIT + AHEAD + MULTIPLY + """
         now = (now + 1) % STAGES
         free = (free + 1) % STAGES
         k0 += BK
@@ -117,7 +117,7 @@ MUTANTS = (
     loop("into the stage of the next tile", LOOP.replace("b_ring, free,", "b_ring, (now + 1) % STAGES,"),
          "no races"),
     loop("the free stage stays where it was", LOOP.replace("free, now = now,", "now ="), "no races"),
-    loop("the ring does not come round", LOOP.replace("(now + 1) % STAGES", "now + 1"), "in bounds"),
+    loop("the stage doesn't wrap around", LOOP.replace("(now + 1) % STAGES", "now + 1"), "in bounds"),
     loop("a ring of three", LOOP.replace("(now + 1) % STAGES", "(now + 1) % 3"), "all written"),
     loop("no test for the last tiles", LOOP.replace("if ahead < a.shape[1]:", "if True:"), "in bounds"),
     loop("<= in the test for the last tiles", LOOP.replace("ahead <", "ahead <="), "in bounds"),
@@ -133,7 +133,7 @@ MUTANTS = (
          LOOP.replace(WAIT, WAIT + "        if k0 // BK % 2: cp_async_wait_group(0)\n"), "time for a copy"),
     loop("waits for all at the end of a k tile", LOOP.replace(ON, "        cp_async_wait_group(0)\n" + ON),
          "time for a copy"),
-    loop("a barrier in every other k tile too many",
+    loop("an extra barrier in every other k tile",
          LOOP.replace(ON, "        if k0 // BK % 2: cuda.syncthreads()\n" + ON), "barriers per tile"),
     loop("a barrier in each step", LOOP.replace("dot += 1\n", "dot += 1\n            cuda.syncthreads()\n"),
          "barriers per tile"),
@@ -175,7 +175,7 @@ EXERCISES = (Exercise(
     hints={
         "all written: asynchronous copy": (
             "either this k tile hasn't landed: each thread waits for its own groups, counted from the "
-            "youngest, and then meets the others at a barrier. Close a group per k tile, even an empty one, "
+            "newest, and then meets the others at a barrier. Close a group per k tile, even an empty one, "
             "or the count is off. Or the copy of a later k tile into this stage has begun: does it go into "
             "`free`, after the barrier, and does `now` go through all STAGES?"),
         "all written: 16×64×8": "here A is a single k tile: the loop ends after it",
@@ -195,8 +195,8 @@ EXERCISES = (Exercise(
             "blockIdx.x"),
         "in bounds": "stages are counted from 0 to STAGES - 1, and then from 0 again",
         "correct: 32×64×20": (
-            "the launches before were right. This one has other tiles, BK = 4, in two blocks side by side: "
-            "does a number stand where a name belongs, and do B's columns begin at col0?"),
+            "the launches before were right. This one has different tiles, BK = 4, in two blocks side by "
+            "side: is there a number where a name belongs, and do B's columns begin at col0?"),
         "correct": (
             "which k tile goes into which stage, from which stage is it read, and is each one multiplied "
             "exactly once?")},
