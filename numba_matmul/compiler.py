@@ -31,7 +31,7 @@ from numba import cuda, types as numba_types
 
 
 class CompileError(RuntimeError):
-    "A kernel that the compiler refuses, or a compiler that is not there."
+    "A kernel that the compiler refuses, or a missing compiler."
 
 PACKAGE = Path(numba_matmul.__file__).parent
 
@@ -54,7 +54,7 @@ def _tool(name):
     raise CompileError(f"{name} was not found: pip install nvidia-cuda-{name}")
 
 def _explain(error):
-    "What Numba says of a kernel that it cannot compile, without colors and paths."
+    "What Numba says about a kernel it can't compile, without colors and paths."
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line for line in text.splitlines() if line.strip() and "<source elided>" not in line]
     lines = [re.sub(r'^File ".*", line', "line", line) for line in lines
@@ -117,7 +117,7 @@ class MachineCode:
         return dict(Counter(x.kind for x in self.main_loop).most_common())
     @property
     def spills(self):
-        "Loads from and stores to local memory: spilled registers, or an array that is not in any."
+        "Loads from and stores to local memory: spilled registers, or an array that isn't in registers."
         return sum(x.opcode.split(".")[0] in ("LDL", "STL") for x in self.instructions)
     @property
     def ffma_share(self):
@@ -284,8 +284,8 @@ def machine_code(
     shape=(256, 256, 256),  # m, n, k for which a host function chooses its kernel
 ) -> MachineCode:
     """Compile a kernel as a launch would, without a GPU.
-    Raises `CompileError`, also where a block that is known has more registers than there are;
-    `TypeError` or `ValueError` for what it can't take."""
+    Raises `CompileError` if that fails, or if a block whose size is known needs more registers than
+    there are; `TypeError` or `ValueError` for what it can't take."""
     if target not in TARGETS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(TARGETS)}")
     # What is compiled, for which types, and in blocks of how many threads, where that is known.
@@ -348,7 +348,7 @@ def occupancy(
     shared_bytes=0,  # per block, static and dynamic
     target="sm_90",  # a key of `TARGETS`
 ) -> Occupancy:
-    """How many blocks of a kernel a multiprocessor holds at once, 0 if one does not fit. `ValueError` for
+    """How many blocks of a kernel a multiprocessor holds at once, 0 if none fits. `ValueError` for
     numbers that no block has, or an unknown target."""
     if target not in MULTIPROCESSORS:
         raise ValueError(f"unknown target {target!r}: there are {', '.join(MULTIPROCESSORS)}")

@@ -373,7 +373,7 @@ def _draw_sectors(site, columns):
     return fig
 
 def _names(lanes, of):
-    "Which lanes need a thing, in short."
+    "The lanes that need one thing, abbreviated."
     return str(lanes[0]) if len(lanes) == 1 else "all" if len(lanes) == of else f"{lanes[0]}…"
 
 

@@ -37,7 +37,7 @@ class Instruction:
 
     @property
     def kind(self):
-        "What it is counted as. All that is nothing else is \"integer\": addresses, counters, moves."
+        "What it is counted as. Whatever is nothing else is \"integer\": addresses, counters, moves."
         name, *modifiers = self.opcode.split(".")
         if name == "LDS" and self.operands.startswith("RZ"): return "control"  # loads nothing
         if name in MEMORY:
@@ -130,7 +130,7 @@ def main_loop_of(
 def collides(
     read,  # registers that an instruction reads
 ) -> bool:
-    "Are two of them in one bank? The even registers are one, the odd ones the other."
+    "Are two of them in the same bank? Even registers are in one, odd ones in the other."
     return len(read) > len({number % 2 for number in read})
 
 def register_reads(

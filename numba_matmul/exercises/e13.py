@@ -281,7 +281,7 @@ EXERCISES = (Exercise(
                      "last step's products for the beginning of the next pass, before step 0's. The first "
                      "quarter stays: it makes the compiler read the last step's factors early"),
            replace(BARRIERS, measure=barriers),
-           Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied meanwhile",
+           Goal("time for a copy", time_for_a_copy, least=1.5, unit="k tiles multiplied in the meantime",
                 counted="events",
                 hint="leave the copies, their group and the wait as they are")),
     hints={
@@ -294,14 +294,14 @@ EXERCISES = (Exercise(
             "is each piece, 0, 1 and 2, started once per k tile, into `free`?"),
         "no races: two asynchronous copies": "is each piece, 0, 1 and 2, started once?",
         "no races: and is read by": (
-            "a thread's wait is for its own copies: between that and the first read of the next k tile all "
-            "threads meet at a barrier"),
+            "a thread waits only for its own copies. Between that wait and the first read of the next k "
+            "tile, all threads meet at a barrier"),
         "no races: ring[": (
             "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that no "
             "thread reads it anymore, and does every thread reach it?"),
         "correct": (
             "each product counts once: those of steps 0 to 6, the first quarter of step 7, and the rest, by "
-            "the factors of step 7, in the same order. Who does the last k tile's rest?"),
+            "the factors of step 7, in the same order. Where is the last k tile's rest added?"),
         "barriers": "all threads of the block must reach the same barrier"},
     constants=fixed(SMALL),
     preamble="from numba_matmul.kernels.k13_planned_loop import LEFT, NO_X, NO_Y, RESULTS, ZEROS\n"

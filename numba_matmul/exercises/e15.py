@@ -3,8 +3,8 @@
 The kernel is graded with blocks of two warps, which compute 32×64 sums, and with 5 k tiles (two more than the
 ring has stages) or a single one; then with the page's own blocks of four warps. A and B are random numbers in
 bfloat16, C is float32 and may be off by no more than float32 sums are. So a sum that is rounded to bfloat16
-on its way is caught. If sums are wrong, the judge tries A = 1 and then B = 1 everywhere, and says which of
-the two leaves the mistake in. Then come the goals:
+along the way is caught. If sums are wrong, the judge tries A = 1 and then B = 1 everywhere, and says which
+of the two leaves the mistake in. Then come the goals:
 
 - **wavefronts per step**: all loads from shared memory of a warp for one step, which is 16 columns of A's
   tile and 16 rows of B's. Two `ldmatrix` for A and two for B load 16 8×8 matrices, and with the swizzle
@@ -57,9 +57,9 @@ def with_ones(launch, args, operand):
     return np.allclose(c, exact, atol=1e-3), np.allclose(found, expected, atol=1e-3)
 
 def looked_into(exercise, kernel, case, mistake):
-    "Wrong sums, in a sentence that goes on: where does the mistake lie?"
+    "Where the mistake in wrong sums is: the rest of a sentence."
     def tried(operand): return in_case(exercise, kernel, case, with_ones, operand)
-    if mistake == "elsewhere": return "" if tried(None)[1] else "; other sums are nowhere"
+    if mistake == "elsewhere": return "" if tried(None)[1] else "; some of the right sums are missing"
     a, b = (tried(operand)[0] for operand in (0, 1))
     if a and b: return "; all is right if A is 1 everywhere, and if B is"
     if a or b: return f"; all is right if {'A' if a else 'B'} is 1 everywhere"
@@ -305,46 +305,46 @@ EXERCISES = (Exercise(
     hints={
         "correct: never written": (
             "a lane has four sums of each 16×8 matrix: two neighbors in one row, and two in the row eight "
-            "below. Does each of its 32 sums have its own place?"),
-        "correct: other sums are nowhere": (
+            "rows down. Does each of its 32 sums have its own place?"),
+        "correct: right sums are missing": (
             "some rows of A or columns of B were multiplied twice, and others not at all. The second "
             "ldmatrix_x4 of A begins 16 rows below the first, that of B 16 columns to the right; the first "
-            "begins in the warp's row and column, and a lane names row lane % 16 of 16. Or the epilogue "
+            "begins in the warp's row and column, and a lane points at row lane % 16 of 16. Or the epilogue "
             "stores some of acc twice: number 16 * i + 4 * j and the next three"),
         "correct: in the wrong places": (
             "all sums are there, but not where they belong. In the epilogue: where does the block's tile "
             "begin in C, where the warp's part in it, where the matrix, and where in that a lane's four "
-            "sums? If that's right: the upper rows of A and the left columns of B come first in x and y"),
+            "sums? If that's right, look at x and y: A's upper rows and B's left columns come first"),
         "correct: and if B is": (
             "each operand has the right values, but they don't meet: both loads need the same k, and each "
             "address goes through place(row, column)"),
         "correct: right if A is": (
-            "so B is read correctly, and A isn't: a lane names row lane % 16 of 16 and the left or right 8 "
-            "of 16 columns by lane // 16, in the warp's rows, from column k on; the upper 16 rows come "
-            "first, and x is passed on as it was loaded"),
+            "so B is read correctly, and A isn't: a lane points at row lane % 16 of 16, and at the left or "
+            "right 8 of 16 columns by lane // 16, in the warp's rows, from column k on; the upper 16 rows "
+            "come first, and x is passed on as it was loaded"),
         "correct: right if B is": (
-            "so A is read correctly, and B isn't: its rows run along n, so ldmatrix_x4_trans turns the "
-            "matrices. A lane names row k + lane % 16, and the left or right 8 of 16 columns by lane // 16, "
-            "from the warp's column on"),
+            "so A is read correctly, and B isn't: its rows run along n, so ldmatrix_x4_trans "
+            "transposes the matrices. A lane points at row k + lane % 16, and at the left or right 8 of 16 "
+            "columns by lane // 16, from the warp's column on"),
         "correct": (
-            "either both operands are read wrongly: does a lane name row lane % 16 of 16, and the left or "
-            "right 8 columns by lane // 16? Or they are added up wrongly: A comes first, acc goes on as it "
-            "is through all k tiles, and k through all of BK in steps of 16"),
+            "either both operands are read wrongly: does a lane point at row lane % 16 of 16, and at the "
+            "left or right 8 columns by lane // 16? Or they are added up wrongly: A comes first, acc is "
+            "kept through all k tiles, and k goes through all of BK in steps of 16"),
         "all written: asynchronous copy": (
             "if the wait and the barrier are as they were given, look at the address: it's in the stage "
             "`now`, now * A_TILE or now * B_TILE, `free` is another stage, and the warp's rows end before "
             "BM, its columns before BN"),
         "all written": (
-            "nobody has copied this: the address is now * A_TILE or now * B_TILE, plus place(row, column) "
+            "no thread has copied this: the address is now * A_TILE or now * B_TILE, plus place(row, column) "
             "within the tile, row and column below its size"),
         "no races: two asynchronous copies": (
             "a stage is filled twice: do `free` and `now` move on with each k tile?"),
         "no races: and is read by": (
-            "a thread's wait is for its own copies: after it, in each k tile, all threads meet at the "
-            "barrier before anybody reads"),
+            "a thread waits only for its own copies: after that, in each k tile, all threads meet at the "
+            "barrier before any of them reads"),
         "no races: race: c[": (
             "two lanes write one element of C: which rows and columns does a lane have in each 16×8 matrix, "
-            "and where does the matrix begin: in the block's tile, and in C?"),
+            "and where does the matrix begin, in the block's tile and in C?"),
         "no races: ring[": (
             "a stage may be filled again once no warp reads it anymore: which barrier tells you, and does "
             "every thread reach it in each k tile?"),

@@ -3,8 +3,8 @@
 The kernel is graded with blocks of 128×64 (two warpgroups) and a ring of three stages: seven k tiles, which
 is twice around the ring and one more, and a single one; then with blocks of 128×128 and three k tiles. The
 factors are small whole numbers. So their sums are exact, and results must agree to the last bit. In the
-simulator a copy lands when nobody can go on without it, and a product reads its factors at the wait for it,
-so what is used too early, or overwritten too early, is caught every time. Two of its verdicts differ from
+simulator a copy lands when no thread can go on without it, and a product reads its factors at its wait,
+so what is used or overwritten too early is caught every time. Two of its verdicts differ from
 what a GPU does: where too few bytes are announced, the simulator's phase never ends, and a GPU's may end too
 early; and a descriptor with any other swizzle is refused, where a GPU computes something else.
 
@@ -341,7 +341,7 @@ EXERCISES = (Exercise(
             "barrier come after that call and before the copy, in each k tile, and does the copy go into "
             "`free`?"),
         "barriers: 128 of 256": (
-            "the warpgroups wait for each other at different places: all threads go through the same "
+            "the warpgroups wait for each other at different places. All threads must go through the same "
             "barriers and mbarriers"),
         "barriers: of 256 have arrived": (
             "one thread arrives in each phase, but this mbarrier was made for more arrivals"),
@@ -352,8 +352,8 @@ EXERCISES = (Exercise(
             "there are STAGES mbarriers, 8 bytes each, from `full` on: is one made for each stage, and does "
             "`stage` begin again at 0?"),
         "barriers: 0 of 1 have arrived, 0 bytes are expected, and 0": (
-            "no copy has been issued for the phase that is waited for: is it the right stage's mbarrier, "
-            "with the right parity, and is the k tile STAGES - 1 ahead copied?"),
+            "no copy has been issued for the phase that a thread waits for: is it the right stage's "
+            "mbarrier, with the right parity, and is the k tile STAGES - 1 ahead copied?"),
         "barriers: 0 of 1 have arrived": (
             "copies are in flight, but no thread has arrived at the mbarrier that they signal: "
             "mbarrier_arrive_expect_tx, at the same stage's"),
@@ -361,7 +361,7 @@ EXERCISES = (Exercise(
             "the bytes announced and the bytes in flight aren't the same: count both tiles of one stage, "
             "in bytes. And do the copies signal the mbarrier at which the thread has arrived?"),
         "barriers: mbarrier": (
-            "one thread makes each mbarrier once, for one arrival, and all others meet it at a barrier "
+            "one thread initializes each mbarrier once, for one arrival. The others wait for it at a barrier "
             "before they use one"),
         "in bounds: c: index": "the tile of C begins at blockIdx.y * BM and blockIdx.x * BN",
         "in bounds": (
@@ -381,12 +381,12 @@ EXERCISES = (Exercise(
             "where does the block's tile begin in C, and which 16 rows of it does a warp store?"),
         "correct: descriptors": (
             "both descriptors keep the page's OF_A and OF_B and get an address in units of 16 bytes; all "
-            "threads of a warpgroup give the same one"),
+            "threads of a warpgroup pass the same one"),
         "correct: swizzle": "both descriptors keep the page's OF_A and OF_B: add only the address",
         "correct": (
             "if only the lower 64 rows of each tile are wrong, it's the second warpgroup's part of A: BOX * "
             "warpgroup into the tile. If only blocks other than the first are: is row, col the tile's? If "
-            "nearly all is wrong: where does B's tile begin (BYTES_A behind A's), how far is it to the next "
+            "nearly all is wrong: where does B's tile begin (BYTES_A after A's), how far is it to the next "
             "16 of k in A and in B, are there four steps, do the sums go on (scale_d), and which k tile goes "
             "into which stage?")},
     constants=SMALL,

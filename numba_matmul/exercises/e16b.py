@@ -186,9 +186,9 @@ EXERCISES = (Exercise(
                      "all banks"),),
     hints={
         "correct": (
-            "is everything there, in the wrong places? Start with rows of 128 bytes: chunk c of row r goes "
-            "to place c xor r % 8. Then, for the narrower ones: which bits of the address does the swizzle "
-            "xor with which? And column block * (ROW_BYTES // 2) of C is where a block's box begins"),
+            "is everything there, but in the wrong places? Start with rows of 128 bytes: chunk c of row r "
+            "goes to place c xor r % 8. Then, for the narrower ones: which bits of the address does the "
+            "swizzle xor with which? And column block * (ROW_BYTES // 2) of C is where a block's box begins"),
         "all written": (
             "some chunk of the tile was never written: of a warp's 16 rows, a lane points at row lane % 16, "
             "and at the left or right chunk of the group by lane // 16"),

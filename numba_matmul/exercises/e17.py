@@ -247,7 +247,7 @@ EXERCISES = (Exercise(
         "ends: 1 of 1 have arrived": BYTES,
         "ends: 0 of 1 have arrived": BYTES,
         "ends: 0 of 8 have arrived": (
-            "the producer waits for an empty stage and the consumers for a full one, and none goes on. At "
+            "the producer waits for an empty stage and the consumers for a full one, so none can go on. At "
             "first all stages are empty: which parity does the producer wait for then? Is each stage "
             "released (`previous`, the k tile before this one)? And do all go around the whole "
             "ring?"),

@@ -100,7 +100,7 @@ def wrong_parts(x, largest, hi, lo, names):
     # rounded, and what that lost
     if len(wrong := np.flatnonzero(hi != as_float16(scaled))):
         at = wrong[0]
-        return "hi", f"{told(at)}; nearer is {as_float16(scaled)[at]:.8g}"
+        return "hi", f"{told(at)}; the nearest float16 is {as_float16(scaled)[at]:.8g}"
     if len(wrong := np.flatnonzero(lo != as_float16(rest))):
         at = wrong[0]
         cut_off = (scaled.astype(np.float32).view(np.uint32) & 0xFFFFE000).view(np.float32)
@@ -281,7 +281,7 @@ EXERCISES = (Exercise(
     hints={
         "in bounds": (
             "there are more threads than pairs, and hi.size is the number of pairs"),
-        "pairs: was changed": "write only hi and lo",
+        "pairs: was changed": "only hi and lo should be written",
         "pairs": "pair i goes to hi[i] and lo[i]: which thread writes this one?",
         "one store each": "store each pair of hi once, and each pair of lo once",
         "one writer": "a thread without a pair should do nothing",

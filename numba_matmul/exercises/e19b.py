@@ -358,7 +358,7 @@ EXERCISES = (Exercise(
     "19b", "my_three_products", page=page, judge=judge, constants=names_of(page.LARGE),
     goals=(
         Goal("products", partial(products, 5), most=3, unit="per k tile", counted="events",
-             hint="lo·lo is 2⁻²² of hi·hi at most: leave it out"),
+             hint="lo·lo is at most 2⁻²² of hi·hi: leave it out"),
         Goal("promoted", partial(unpromoted, ONE), most=1, unit="k tiles of hi·hi in one sum",
              counted="events",
              hint="the tensor cores' adder cuts off what it can't hold, so a long sum drifts: in each k "

@@ -221,8 +221,8 @@ MUTANTS = (
            "matmul(dc.float().contiguous(), b.float().t().contiguous())", "types"))
 
 
-# The epilogue is a kernel. Its sums lie as a warp holds them after an `mma` or a `wgmma`: each lane has
-# four per eight columns, two neighbors in one row and two eight rows below. In the first case bias
+# The epilogue is a kernel. Its sums are arranged as a warp holds them after `mma` or `wgmma`: each lane
+# has four per eight columns, two neighbors in one row and two eight rows below. In the first case bias
 # and residual are 0 and all sums are positive, so only the place of a sum can be wrong. The other cases
 # have the whole formula.
 
@@ -322,8 +322,8 @@ WRONG_EPILOGUES = (
     Mutant("more than there are", "range(sums.shape[1])", "range(2 * sums.shape[1])", "in bounds"))
 
 
-PLACE = ("bias and residual are 0 here, only the place of a sum counts. A warp's sums begin at sums[32 * "
-         "warp]; of a lane's four for eight columns, 0 and 1 are neighbors in a row, and 2 and 3 lie eight "
+PLACE = ("bias and residual are 0 here, so only the place of a sum counts. A warp's sums begin at sums[32 * "
+         "warp]; of a lane's four for eight columns, 0 and 1 are neighbors in a row, and 2 and 3 are eight "
          "rows below")
 EXERCISES = (Exercise(
     "30", "my_backward", judge=judge,

@@ -235,8 +235,9 @@ EXERCISES = (Exercise(
             "a block is one row of threads, and covers TILE rows and TILE columns of C: blockIdx.x counts "
             "its rows, and blockDim isn't TILE"),
         "correct: are wrong": (
-            "each place has a sum, but the wrong one: are all tiles added, up to the last, partial one? "
-            "Does acc go on from tile to tile? Does step i take column i of A's tile and row i of B's?"),
+            "each place has a sum, but the wrong one: are all tiles added, even the last one, which "
+            "may be partial? Does acc go on from tile to tile? Does step i take column i of A's tile and row "
+            "i of B's?"),
         "correct": (
             "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here?"),
         "compiles: an index is a float": "C++ divides integers by /, Python by //",

@@ -66,7 +66,7 @@ BARRIERS = Goal("barriers per tile", barriers, most=1, counted="events",
 def copy_order(tiles):
     "The goals of a ring whose copies are in flight while this many k tiles are multiplied."
     return (
-        Goal("time for a copy", time_for_a_copy, least=tiles, unit="k tiles multiplied meanwhile",
+        Goal("time for a copy", time_for_a_copy, least=tiles, unit="k tiles multiplied in the meantime",
              counted="events",
              hint="start the copy before you multiply, and wait only for the group that you need: how many "
                   "newer groups may still be in flight?"),

@@ -198,7 +198,7 @@ def drain_nothing(pending, storage, store, warpgroup): pass
 
 @cuda.jit(device=True)
 def drain_box(storage, warpgroup):
-    "Where a consumer stages its last tile: in its own 64 rows of A's tiles, which nobody else reads."
+    "Where a consumer stages its last tile: in its own 64 rows of A's tiles, which no other warpgroup reads."
     return uint32(storage.ab_tiles + warpgroup * uint32(BOX))
 
 @cache

@@ -11,7 +11,7 @@ than k·2^-24 of x, float32's own bound for sums of k products, as long as x is 
 The product lo·lo, which is never computed, is just as small if one of the two numbers is at least 2^-14
 (`SMALL`), so that its hi has all bits. Two small numbers must not meet: a row of B with such a number
 indicates that by the sign of its factor, which A meets in that column. A row with a number out of range gets
-NaN as its factor. From B's rows, NaN spreads to all of A's by itself.
+NaN as its factor. From B's rows, NaN spreads to all of A's rows.
 """
 from collections.abc import Callable
 from dataclasses import dataclass

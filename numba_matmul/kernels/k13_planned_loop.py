@@ -162,7 +162,7 @@ def tile_copier(
     predicated,  # may m, n or k not be multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
     part=0,      # which part of a thread's copies …
-    parts=1,     # … of so many
+    parts=1,     # … of this many
 ):
     "A device function: start a thread's copies of a k tile, or a part of them."
     bn = tile.bn
@@ -211,7 +211,7 @@ def scheduled_steps(
     end = barrier + len(copies)
     commit = barrier + schedule.copy_steps - 1
     serpentine = schedule.serpentine
-    open_groups = tile.stages - 3  # of copies that may be under way: the next k tile has to be there
+    open_groups = tile.stages - 3  # of copies that may be in flight: the next k tile has to be there
     rows, cols = tile.shape
     stride_m_bytes, stride_n_bytes = (4 * step for step in tile.step)  # from one group of four to the next
     bk, results = tile.bk, tile.results
@@ -258,7 +258,7 @@ def planned_main_loop(
     zeros = (np.float32(0),) * results
     no_x, no_y = zeros[:rows], zeros[:cols]
     tiles_ahead = stages - 1
-    open_groups = stages - 2  # of copies that may be under way before the loop
+    open_groups = stages - 2  # of copies that may be in flight before the loop
     stage_bytes = tile.shared_bytes // stages
     ring_bytes = stages * stage_bytes
     row_stride_bytes = TileAddresses(4 * (tile.bm + tile.pad_a), 4 * tile.bn)

@@ -173,7 +173,7 @@ def mma_steps(
     tile,          # an `MmaTile`
     copy_a,        # see `bf16_copier`
     copy_b,
-    copies_first,  # False: the copies stand behind the loads of the first step
+    copies_first,  # False: the copies come after the loads of the first step
 ):
     "A device function: the first `count` steps of a tile, and between them the copies."
     rows, cols = tile.shape
@@ -254,13 +254,13 @@ def bf16_gemm_tensor_cores_kernel(
     bm, bn, bk, wm, wn, stages, pad, swizzle, group_m = tile
     rows, cols = tile.shape
     threads = tile.threads
-    # the ring, in numbers: a stage is a tile of A, and one of B behind it
+    # the ring, in numbers: a stage is a tile of A, and one of B after it
     pitch_a, pitch_b = tile.pitch
     start_b = bm * pitch_a
     stage_size = tile.stage_size
     ring_size = stages * stage_size
     tiles_ahead = stages - 1
-    pending = stages - 2  # groups of copies that may be under way when a tile is needed
+    pending = stages - 2  # groups of copies that may be in flight when a tile is needed
     copy_a = bf16_copier(bm, bk, pitch_a, tile.threads, predicated, width)
     copy_b = bf16_copier(bk, bn, pitch_b, tile.threads, predicated, width)
     # products
@@ -366,7 +366,7 @@ def bf16_gemm_tensor_cores_kernel(
         row, col = row0 + warp_row, col0 + warp_col
         to = Target(c, m, n, alpha, beta)
         if staged:
-            cuda.syncthreads()  # nobody needs the ring any more
+            cuda.syncthreads()  # no thread needs the ring anymore
             here = Target(ring, threads // 32 * wm, c_pitch, alpha, beta)
             write(here, uint32(warp * wm + lane // 4), uint32(lane % 4 * 2), acc)
             cuda.syncwarp()

@@ -36,7 +36,7 @@ from numba import cuda, float32, int64, uint16, uint32, uint64
 
 # %% ../../nbs/16_tma_wgmma.ipynb #113534a9
 def descriptor(
-    leading,  # bytes from one box to the next, where columns go on there; otherwise ignored
+    leading,  # bytes from one box to the next, if columns continue there; otherwise ignored
     stride,   # bytes from eight rows to the next eight
 ) -> int:     # uint64
     "What wgmma has to know about a tile with the 128-byte swizzle. The address is added later."

@@ -143,14 +143,14 @@ def stagger_distance(stages):
 
 @cache
 def order_barrier(
-    distance,  # see `stagger_distance`; 0: nobody waits
+    distance,  # see `stagger_distance`; 0: no consumer waits
 ):
     """Device functions that stagger two consumers on a block's final tile of C, so that the first one stores
     its results while the second multiplies: where it waits, the wait, and the first one's arrival."""
     @cuda.jit(device=True)
     def pause_at(k_tiles, is_last_tile, warpgroup):
         """The k tile before which a consumer waits; `k_tiles` if it doesn't. Only the main loop waits: where
-        sums are so short that this k tile is one of the prologue's, nobody does."""
+        sums are so short that this k tile is one of the prologue's, no consumer waits."""
         waits = is_last_tile and warpgroup == 1 and k_tiles > uint32(distance)
         return uint32(k_tiles - uint32(distance)) if waits else k_tiles
 
@@ -222,7 +222,7 @@ def producer_loop(
         grid,        # `WorkGrid`
         work, step,  # the block's first work tile, and how far it is to the next
     ):
-        state = PipelineState(uint32(0), uint32(1))  # phase 1: the first time round nobody waits
+        state = PipelineState(uint32(0), uint32(1))  # phase 1: no wait the first time around
         while work < grid.work:
             number, part, k_tile, k_end = work_tile(work, grid)
             row, col = tile_origin(number, grid)
@@ -239,7 +239,7 @@ def producer_loop(
 def consumer_loop(
     tile, is_split,
     epilogue,  # an `Epilogue`
-    distance,  # see `stagger_distance`; 0: nobody waits
+    distance,  # see `stagger_distance`; 0: no consumer waits
     mainloop,  # `Mainloop`
 ):
     "A device function, for a warpgroup: multiply 64 rows of a block's work tiles, and store the results."
@@ -270,7 +270,7 @@ def consumer_loop(
             number, part, k_begin, k_end = work_tile(work, grid)
             k_tiles = uint32(k_end - k_begin)
             is_last_tile = uint32(work + step) >= grid.work
-            # the first k tiles; boxes of pending results leave meanwhile
+            # the first k tiles; boxes of pending results are stored in between
             acc, state, previous = mma_prologue(zeros, storage, state, previous, k_tiles, warpgroup, pending,
                                                 store)
             # here, not earlier: the wgmmas in flight hide its integer divisions
