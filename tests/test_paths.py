@@ -117,8 +117,8 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def observe(numbers):
-    """In a child: take the paths of kernels. Returns (path, factory options, launches, accesses) for each;
-    also the conditions, and those that were seen."""
+    """In a child: take the paths of kernels. Returns (path, factory options, launches, numbers moved) for each,
+    the conditions, and those that were seen. Moved: the most numbers in one copy or, without any, load."""
     watching, found = Watching(), {}
     sys.meta_path.insert(0, watching)
     # the test module has loaded them
@@ -135,23 +135,30 @@ def observe(numbers):
     tiled.launch_options = noted  # before a kernel imports it
     from numba_matmul.bench.verify import check_path
     from numba_matmul.registry import KERNELS
-    from numba_matmul.sim import memory
+    from numba_matmul.sim import async_copy, memory
     from numba_matmul.sim.kernel import StrictKernel
     launches, call = [], StrictKernel.__call__
     def note(launch, *args):
         if launch.grid_dim is not None: launches.append((launch.__name__, launch.grid_dim))
         return call(launch, *args)
     StrictKernel.__call__ = note
-    accesses = set()
-    def record(space, operation, array, index, count, *_): accesses.add((space, operation, count))
-    memory.recorder = record
+    loads, copies = set(), set()  # how many numbers each moves at once
+    load, copy = memory.GlobalArray.load, async_copy.cp_async
+    def noted_load(array, index, count, frame):
+        loads.add(count)
+        return load(array, index, count, frame)
+    def noted_copy(target, target_index, source, source_index, count, *rest):
+        copies.add(count)
+        return copy(target, target_index, source, source_index, count, *rest)
+    memory.GlobalArray.load, async_copy.cp_async = noted_load, noted_copy
     for number in numbers:
         kernel = KERNELS[number]
         found[number] = []
         for path in kernel.paths:
-            launches.clear(), made.clear(), accesses.clear()
+            for notes in launches, made, loads, copies: notes.clear()
             check_path(kernel, path)
-            found[number].append((path, made[0] if made else {}, list(launches), set(accesses)))
+            moved = max(copies or loads or {1})
+            found[number].append((path, made[0] if made else {}, list(launches), moved))
     return found, watching.keys, watching.seen
 
 
@@ -174,16 +181,10 @@ def test_paths(numbers):
     assert not missing, "\n".join(missing)
 
 
-def how_wide(accesses):
-    "The most numbers a kernel moves at once to its tiles: by copies or, if there are none, by loads."
-    def counts(*kind): return [count for *where, count in accesses if (*where,) == kind]
-    return max(counts("shared", "copy") or counts("global", "load"))
-
-
 def what_was_launched(kernel, paths):
     "Every claim is checked against the launches."
     wholes, counts, grids, facts, strips = set(), set(), set(), set(), set()
-    for path, options, launches, accesses in paths:
+    for path, options, launches, moved in paths:
         m, n, k = path.shape
         tile = path.options.get("tile") or options.get("tile") or kernel.tiles and kernel.tiles.tile
         own = [grid for name, grid in launches if name == kernel.kernel_name]
@@ -199,7 +200,7 @@ def what_was_launched(kernel, paths):
         assert options.get("width", width) == width, path
         assert options["read_c"] == (path.beta != 0), path
         if k and path.alpha:
-            assert how_wide(accesses) == options.get("width", 1), path
+            assert moved == options.get("width", 1), path
             wholes.add(whole)
             facts.add((options["predicated"], options.get("width"), options["read_c"]))
         ring, k_tiles = getattr(tile, "stages", 1), cdiv(k, tile.bk) if path.alpha else 0
