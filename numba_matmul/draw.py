@@ -24,6 +24,7 @@ def draw_matrix(
     cells,       # 2-D array of color numbers
     title,       # text above
     text=None,   # 2-D array of short texts, one a cell
+    numbers=0,   # 4: every fourth row and column bears its number; 0: none does
 ):
     "Draw a matrix of colored cells. `ValueError` without cells, or for anything but rows and columns."
     from matplotlib.colors import ListedColormap
@@ -38,6 +39,9 @@ def draw_matrix(
                 ha="center", va="center", fontsize=8)
     ax.set(title=title, xticks=[], yticks=[], aspect="equal", xlim=(0, columns), ylim=(rows, 0))
     ax.title.set_fontsize(10)
+    for axis, count in ((ax.yaxis, rows), (ax.xaxis, columns)) if numbers else ():
+        axis.set_ticks(np.arange(0, count, numbers) + 0.5, range(0, count, numbers), fontsize=8)
+        axis.set_tick_params(length=0)
 
 def color_of(
     name,  # of an array
@@ -67,7 +71,7 @@ def draw_matmul(
     (corner, ax_b), (ax_a, ax_c) = axes
     corner.axis("off")
     for ax, cells, name, texts in zip((ax_a, ax_b, ax_c), (a, b, c), "ABC", text):
-        draw_matrix(ax, cells, name, texts)
+        draw_matrix(ax, cells, name, texts, 1 if max(m, n, k) <= 12 else 4)
     ax_a.set(xlabel="k", ylabel="m")
     ax_b.set(ylabel="k")
     ax_c.set(xlabel="n")
@@ -86,15 +90,11 @@ def draw_thread(
     a, b, c = map(np.asarray, (a, b, c))
     fig = draw_matmul(1 * (a == thread), 2 * (b == thread), 3 * (c == thread), title, (a, b, c))
     fig.set_size_inches(0.42 * fig.get_size_inches() / 0.27)
-    _, ax_b, ax_a, ax_c = fig.axes
+    _, ax_b, ax_a, _ = fig.axes
     rows, cols = np.nonzero(c == thread)
     for ax, x, y, height, width in ((ax_a, step, rows.min(), np.ptp(rows) + 1, 1),
                                     (ax_b, cols.min(), step, 1, np.ptp(cols) + 1)):
         ax.add_patch(plt.Rectangle((x, y), width, height, fill=False, linewidth=3))
-    for ax, (height, width) in zip((ax_a, ax_b, ax_c), (a.shape, b.shape, c.shape)):
-        ax.set_xticks(np.arange(width) + 0.5, range(width), fontsize=7)
-        ax.set_yticks(np.arange(height) + 0.5, range(height), fontsize=7)
-        ax.tick_params(length=0)
     return fig
 
 

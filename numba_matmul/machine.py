@@ -59,12 +59,14 @@ def draw_machine(
         _box(ax, 6.35, y, 1.25, 0.82, "scheduler\n16 warps", "schedulers" in lit, 7.5)
         _box(ax, 7.6, y, 1.05, 0.82, "registers\n64 KB", "registers" in lit, 7.5)
         _box(ax, 8.65, y, 0.65, 0.82, "32\nFMA", "fp32" in lit, 7.5)
-        _box(ax, 9.3, y, 0.6, 0.82, "tensor\ncore", "tensor" in lit, 6.5)
+        _box(ax, 9.3, y, 0.6, 0.82, "tensor\ncore", "tensor" in lit, 7)
     arrow = dict(arrowstyle="<->", color=LINE, lw=1.5)
     for start, stop in ((1.5, 2.1), (3.4, 4.2), (5.95, 6.35)):
         ax.annotate("", (start, 2.6), (stop, 2.6), arrowprops=arrow)
     ax.set(xlim=(-0.1, 10.4), ylim=(-0.1, 5.2))
     ax.axis("off")
     ax.set_title(f"{facts['name']}{f': {note}' if note else ''}", fontsize=9.5)
+    fig.set_label(f"{ax.get_title()}. DRAM, L2 cache, and a multiprocessor: L1 cache, schedulers, "
+                  f"registers, FMA units, tensor cores. Lit: {', '.join(sorted(lit)) or 'none'}")
     plt.close(fig)
     return fig

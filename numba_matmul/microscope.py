@@ -343,16 +343,17 @@ def _draw_sectors(site, columns):
     top, left = min(rows), min(columns) // box * box
     height = min(max(rows) - top + 1, 32)
     span = min(-(-(max(columns) + width - left) // box) * box, 8 * box)
-    inches = min(0.24 * span + 1.5, 12), 0.2 * height + 1.2
+    inches = min(0.24 * span + 1.5, 7), 0.2 * height + 1.2
     fig, ax = plt.subplots(figsize=inches, layout="constrained")
     owners, color = defaultdict(list), color_of(site.array)
+    ink = _ink(color)
     for lane, where in at.items(): owners[where].append(lane)
     for (row, column), lanes in owners.items():
         x, y = column - left, row - top
         ax.add_patch(plt.Rectangle((x, y), width, 1, facecolor=color,
                                    edgecolor="white", linewidth=0.4))
         ax.text(x + width / 2, y + 0.5, _names(lanes, len(at)), ha="center", va="center",
-                fontsize=7, color="black" if color == COLORS[2] else "white", clip_on=True)
+                fontsize=7, color=ink, clip_on=True)
     touched = {(r - top, (c + i - left) // box * box) for r, c in at.values() for i in range(width)}
     for row in range(height):
         for sector in range(0, span, box):
@@ -372,6 +373,8 @@ def _draw_sectors(site, columns):
     plt.close(fig)
     return fig
 
+def _ink(color): return "white" if color in (COLORS[1], COLORS[3]) else "black"
+
 def _names(lanes, of):
     "The lanes that need one thing, abbreviated."
     return str(lanes[0]) if len(lanes) == 1 else "all" if len(lanes) == of else f"{lanes[0]}…"
@@ -382,9 +385,10 @@ LATER = 0.35  # opacity of what a later wavefront serves
 def _draw_banks(site):
     import matplotlib.pyplot as plt
     parts = _served(site.sample, site.operation, site.size)
-    fig, ax = plt.subplots(figsize=(9, 1), layout="constrained")
+    fig, ax = plt.subplots(figsize=(7, 1), layout="constrained")
     color = color_of(site.array)
     top, middles = 0, []  # of the part that is being drawn; of all, for their labels
+    several = False  # lanes for one word?
     for part in parts:
         depth, wanted = Counter(), defaultdict(list)
         for lane, byte in part.items():
@@ -394,16 +398,18 @@ def _draw_banks(site):
             bank, level = word % BANKS, depth[word % BANKS]
             ax.add_patch(plt.Rectangle((bank, top + level), 1, 1, edgecolor="#666666", linewidth=0.5,
                                        facecolor=color, alpha=LATER if level else 1))
-            ax.text(bank + 0.5, top + level + 0.5, _names(lanes, len(site.sample)), ha="center",
-                    va="center", fontsize=8, color="black" if color == COLORS[2] or level else "white")
+            name = "all" if len(lanes) == len(site.sample) > 1 else lanes[0]
+            ax.text(bank + 0.5, top + level + 0.5, name, ha="center",
+                    va="center", fontsize=7.5, color="black" if level else _ink(color))
             depth[bank] += 1
         bottom = top + max(depth.values())
         middles.append((top + bottom) / 2)
         ax.axhline(bottom, color="black", linewidth=0.8)
+        several |= max(map(len, wanted.values())) > 1
         top = bottom
-    fig.set_size_inches(9, 0.22 * top + 1.6)
+    fig.set_size_inches(7, 0.22 * top + 1.6)
     labels = [f"lanes {min(part)}–{max(part)}" for part in parts]
-    key = {"a word, labeled with the lane that needs it": 1}
+    key = {f"a word, labeled with the {'first ' * several}lane that needs it": 1}
     if top > len(parts): key["waits: its bank is busy"] = LATER
     handles = [plt.Rectangle((0, 0), 1, 1, facecolor=color, edgecolor="#666666", alpha=alpha)
                for alpha in key.values()]

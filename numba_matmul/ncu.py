@@ -232,14 +232,16 @@ def stalls(
     for i, reason in enumerate(shown):
         style = dict(color=SHADES[reason], edgecolor="#666666", linewidth=0.5)
         waits = [row.get(reason, 0) for row in rows.values()]
+        texts = [f"{wait:.1f}" for wait in waits]
         bars = ax.barh(range(len(rows)), waits, 0.5, left, **style)
-        ax.bar_label(bars, [f"{wait:.1f}" if wait > 0.035 * longest else "" for wait in waits],
-                     label_type="center", fontsize=8)
+        ax.bar_label(bars, [text if wait > 0.0115 * len(text) * longest else ""
+                            for text, wait in zip(texts, waits)], label_type="center", fontsize=8)
         left = [start + wait for start, wait in zip(left, waits)]
         x, y = i // lines, -(i % lines)
         key.scatter(x, y, s=50, marker="s", **style)
         words = key.text(x + 0.03, y, REASONS[reason], fontsize=8, va="center_baseline")
-        key.annotate(reason, (1, 0), xycoords=words, xytext=(4, 2), textcoords="offset points", fontsize=6)
+        key.annotate(reason, (1, 0), xycoords=words, xytext=(4, 1), textcoords="offset points",
+                     fontsize=7)
     for i, name in enumerate(rows): ax.text(0, i - 0.3, name, fontsize=8, va="bottom")
     ax.set_title("What a warp waits for between two of its instructions", fontsize=10)
     ax.set_xlabel("cycles per instruction", fontsize=8)

@@ -101,6 +101,9 @@ def test_what_is_black_takes_the_ink_of_the_page_unless_it_stands_on_paint():
     ax.add_patch(plt.Rectangle((0, 0), 1, 1, facecolor="#F0E442"))
     ax.add_patch(plt.Rectangle((0.2, 0.2), 0.6, 0.6, fill=False, linewidth=2.25))
     ax.text(0.5, 0.5, "inside 3.14159", ha="center", va="center")
+    ax.add_patch(plt.Rectangle((1, 0), 0.4, 1, facecolor="white"))
+    ax.text(1.2, 0.5, "on paper", ha="center", va="center")
+    ax.text(0.2, 0.1, "white", ha="center", va="center", color="white")
     ax.plot([1.5, 1.5], [0, 1], color="black", linewidth=1.25)
     ax.scatter(np.linspace(2, 3, 2000), np.linspace(0, 1, 2000))
     ax.set(title="A box & its <text>,\nand dots", xlim=(0, 3), ylim=(0, 1))
@@ -109,13 +112,41 @@ def test_what_is_black_takes_the_ink_of_the_page_unless_it_stands_on_paint():
     svg = figures["svg_of"](fig)
     page = BeautifulSoup(svg, "html.parser").svg
     texts = {text.get_text(): text.get("style", "") for text in page.find_all("text")}
-    assert "fill: black" in texts["inside 3.14159"] and "fill" not in texts["and dots"]
+    assert "fill: black" in texts["inside 3.14159"] and "fill" not in texts["and dots"] + texts["on paper"]
+    assert "fill: #ffffff" in texts["white"] and svg.count("fill: var(--paper, white)") == 1
     assert page["fill"] == "currentColor" and page["aria-label"] == "A box & its <text>, and dots"
     strokes = {float(width): color
                for color, width in re.findall(r"stroke: (\w+); stroke-width: ([\d.]+)", svg)}
     assert strokes[1.25] == "currentColor" and strokes[2.25] == "black"
     assert len(page.find_all("image")) == 1 and len(svg) < 40_000  # the dots
     assert before == [text.get_color() for text in ax.texts]
+
+
+def test_a_figure_is_told_by_its_titles_axes_and_legend_or_by_its_label():
+    import matplotlib.pyplot as plt
+    title_of = runpy.run_path(str(ROOT/"tools"/"figures.py"))["title_of"]
+    fig, ax = plt.subplots()
+    ax.barh(["lesson 1", "lesson 2"], [10, 20], label="speed")
+    ax.set(title="Two\nbars", xlabel="GFLOP/s")
+    fig.legend()
+    plt.close(fig)
+    assert title_of(fig) == "Two bars. Axes: GFLOP/s. Rows: lesson 1; lesson 2. Legend: speed"
+    fig.set_label("Bars of lessons")
+    assert title_of(fig) == "Bars of lessons"
+
+
+def test_a_figure_shrinks_as_long_as_its_digits_can_be_read(monkeypatch, pages):
+    monkeypatch.syspath_prepend(str(ROOT/"website"))
+    from pages import readable
+
+    def least(size, width):
+        svg = f'<svg viewBox="0 0 500 100" width="{width}"><text style="font-size: {size}px"></text></svg>'
+        return readable(svg).partition('style="min-width: ')[2].partition("px")[0]
+    assert [least(9, 700), least(6, 800), least(5, 700)] == ["500", "750", "700"]
+    assert readable("<svg></svg>") == "<svg></svg>"  # no text
+    for page in "index.html", "nbs/01_naive.html":
+        found = article(pages[page]).select(".cell_output svg")
+        assert found and all("min-width" in svg["style"] for svg in found)
 
 
 def test_the_pages_come_in_reading_order_in_three_parts(pages):

@@ -1,7 +1,8 @@
 """A figure as SVG, beside the PNG that a notebook shows.
 
 Jupyter and GitHub show the PNG: none of them knows this type. The website puts the SVG into its page. What is
-black there takes the color of the page's text, light or dark, unless it stands on something painted."""
+black there takes the color of the page's text, light or dark, unless it stands on something painted. What is
+white takes the color of the page."""
 import html
 import io
 import re
@@ -11,6 +12,7 @@ import numpy as np
 from matplotlib.collections import Collection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.text import Text
@@ -18,15 +20,30 @@ from matplotlib.text import Text
 SVG = "application/vnd.numba-matmul.svg+xml"
 STAYS_BLACK = "#000001"  # on paint; what is #000000 becomes the ink of the page
 MIDDLE = "#777777"       # dark gray, so that it is seen on a dark page, too
+NEARLY_WHITE = 0xF0      # and above: paper, not paint
+PAPER = {"#ffffff": "var(--paper, white)", "#f4f4f4": "var(--box, #f4f4f4)",  # set in site.css
+         "stroke: #bbbbbb": "stroke: var(--grid, #bbbbbb)"}
 MANY = 1000              # cells or dots, which an SVG had better hold as an image
 FONT = "DejaVu Sans, Verdana, sans-serif"
 
 
+def listed(texts):
+    "Different texts, separated by semicolons."
+    return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if len(text.strip()) > 0))
+
+
 def title_of(fig):
-    "What a figure shows, in one line: its titles."
+    "What a figure shows, in one line: its label, or its titles, axes, rows and legends if it has none."
+    if fig.get_label(): return fig.get_label()
     titles = [fig.get_suptitle()]
     titles += [ax.get_title(place) for ax in fig.axes for place in ("left", "center", "right")]
-    return "; ".join(dict.fromkeys(" ".join(title.split()) for title in titles if len(title.strip()) > 1))
+    axes = [axis for ax in fig.axes if ax.axison for axis in (ax.yaxis, ax.xaxis)]
+    ticks = [tick.get_text() for axis in axes for tick in axis.get_ticklabels()]
+    told = {"": listed(title for title in titles if len(title) > 1),
+            "Axes: ": listed(axis.get_label_text() for axis in axes),
+            "Rows: ": listed(text for text in ticks if re.match(r"[^$]*[^\W\d]", text)),  # names, not numbers
+            "Legend: ": listed(text.get_text() for key in fig.findobj(Legend) for text in key.get_texts())}
+    return ". ".join(name + text.rstrip(".") for name, text in told.items() if text)
 
 
 def inks(fig):
@@ -45,11 +62,12 @@ def on_paint(fig):
     fig.savefig(pixels := io.BytesIO(), format="rgba", dpi=fig.dpi, transparent=True)
     for (artist, _), alpha in zip(found, before): artist.set_alpha(alpha)
     width, height = fig.canvas.get_width_height()
-    paint = np.frombuffer(pixels.getvalue(), np.uint8).reshape(height, width, 4)[::-1, :, 3]
+    drawn = np.frombuffer(pixels.getvalue(), np.uint8).reshape(height, width, 4)[::-1]
+    paint = (drawn[..., 3] > 128) & (drawn[..., :3].min(2) < NEARLY_WHITE)
     def below(artist):
         (left, bottom), (right, top) = artist.get_window_extent().get_points().clip(0).astype(int)
         return paint[bottom:top + 1, left:right + 1]
-    return [(artist, name) for artist, name in found if below(artist).size and below(artist).mean() > 128]
+    return [(artist, name) for artist, name in found if below(artist).size and below(artist).mean() > 0.5]
 
 
 def compact(svg):
@@ -62,6 +80,7 @@ def compact(svg):
         text = re.sub(r" font-family: [^;\"]*;?| transform=\"rotate\(-0 [^\"]*\"", "", text)
         text = text.replace(f" {STAYS_BLACK}", " black").replace(" #000000", " currentColor")
         text = re.sub(r"#([456])\1{5}", MIDDLE, text)
+        if not text.startswith("<text"): text = re.sub("|".join(PAPER), lambda white: PAPER[white[0]], text)
         return re.sub(r"^<g id=\"[^\"]*\"", "<g", text)
     svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.S)
     svg = re.sub(r"<[^>]+>", tag, svg[svg.index("<svg"):])

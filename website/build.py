@@ -4,6 +4,7 @@ Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with their stored
 only pages written here are the lists of pages (in reading order), the solutions, and the reference, which
 comes from the library's docstrings and the comments next to its parameters."""
 import ast
+import html
 import inspect
 import io
 import json
@@ -19,6 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from numba_matmul.exercise import exercises, solutions  # noqa: E402
+from numba_matmul.report import readme  # noqa: E402
+from tools.figures import svg_of  # noqa: E402
+
+from pages import readable  # noqa: E402
 
 SETTINGS = ConfigParser(delimiters=["="])
 SETTINGS.read(ROOT/"settings.ini", encoding="utf-8")
@@ -66,6 +71,14 @@ def links_to_the_reference(text, found):
         name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
         return f"[{link[1]}](/reference/{room[module]}.md#{name})"
     return re.sub(rf"\[([^\]]*)\]\((?:\.\./)*{PACKAGE.name}/([\w/]+\.py)\)", replaced, text)
+
+
+def with_picture(text):
+    "README's text, with its picture in the page, as a notebook's."
+    def drawn(link):
+        label, svg = html.escape(link[1]), readable(svg_of(readme.picture()))
+        return '<div class="cell_output">' + re.sub('(?<=aria-label=")[^"]*', label, svg) + "</div>"
+    return re.sub(rf"!\[(.*?)\]\({re.escape(readme.PICTURE)}\)", drawn, text)
 
 
 def title_of(page):
@@ -156,9 +169,8 @@ def stage():
               for page in (f"nbs/library/{path.stem}"
                            for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")))
               if page not in instruments()]
-    readme = (ROOT/"README.md").read_text(encoding="utf-8")
     write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
-    write("index.md", readme
+    write("index.md", with_picture((ROOT/"README.md").read_text(encoding="utf-8"))
           + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
           + toctree([*instruments(), *others], ":hidden:", ":caption: The instruments")
           + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:",

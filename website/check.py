@@ -2,7 +2,7 @@
 
 Each page is viewed in light and dark mode, 1400 and 400 pixels wide. Each problem is one line: an error in
 the console, a file that isn't served, an empty picture or one without contrast, a broken link, a page wider
-than a phone. `--pictures FOLDER` keeps screenshots."""
+than its window. What is folded is opened first. `--pictures FOLDER` keeps screenshots."""
 import argparse
 import functools
 import http.server
@@ -22,6 +22,7 @@ WIDTHS, HEIGHT, MODES = (1400, 400), 900, ("light", "dark")
 
 LOADED = """(async () => {
     const images = [...document.images];
+    for (const folded of document.querySelectorAll('details')) folded.open = true;
     for (const image of images) image.loading = 'eager';
     await Promise.all(images.map(image => image.decode().catch(() => 0)));
     return {ids: [...document.querySelectorAll('[id]')].map(x => x.id),
@@ -35,7 +36,10 @@ LOOKED_AT = """(async () => {
         let image = figure;
         if (figure.localName === 'svg') {
             const copy = figure.cloneNode(true);
-            copy.style.color = getComputedStyle(figure).color;
+            const style = getComputedStyle(figure);
+            copy.style.color = style.color;
+            for (const name of ['--paper', '--box', '--grid'])
+                copy.style.setProperty(name, style.getPropertyValue(name));
             image = new Image();
             const text = new XMLSerializer().serializeToString(copy);
             image.src = 'data:image/svg+xml,' + encodeURIComponent(text);
@@ -58,8 +62,7 @@ LOOKED_AT = """(async () => {
         return high - low < 128 ? [figure.src || figure.ariaLabel] : [];
     });
     const flat = (await Promise.all(seen)).flat();
-    const root = document.documentElement;
-    return {flat, excess: root.scrollWidth - innerWidth};
+    return {flat, width: document.scrollingElement.scrollWidth};
 })()"""
 
 
@@ -89,7 +92,7 @@ def look(tab, address, picture):
             tab.evaluate("mode => Object.assign(document.documentElement.dataset, {theme: mode, mode})", mode)
             seen = tab.evaluate(LOOKED_AT)
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
-            if seen["excess"] > 0: problems.append(f"{seen['excess']} pixels wider than {width}")
+            if seen["width"] > width: problems.append(f"{mode}: {seen['width']} pixels wide at {width}")
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 

@@ -20,6 +20,18 @@ DIRECTIVE = re.compile(r"^#\| *(export|exports|hide|cuda|compiler|default_exp)\b
 FOLDERS = {"library": "/library.md"}
 
 
+READABLE = 9  # pixels: on a narrow screen a figure scrolls in its box before its digits are smaller
+
+
+def readable(svg):
+    "A figure that doesn't shrink any further than its smallest text allows, and isn't enlarged either."
+    smallest = min(map(float, re.findall(r"font(?:-size)?: ([\d.]+)px", svg)), default=0)
+    if not smallest: return svg
+    drawn, width = map(float, re.search(r'viewBox="0 0 ([\d.]+) .*?" width="(\d+)"', svg).groups())
+    least = min(width, READABLE * drawn / smallest)
+    return svg.replace("<svg", f'<svg style="min-width: {least:.0f}px"', 1)
+
+
 def inline(outputs, heading, prefix):
     "Put figures into the page, where they take its color; one without SVG is named by its heading."
     shown = [output["data"] for output in outputs if "image/png" in output.get("data", {})]
@@ -28,7 +40,7 @@ def inline(outputs, heading, prefix):
         label = html.escape(f"Figure in the section: {heading}")
         picture = f'<img alt="{label}" src="data:image/png;base64,{png}">'
         unique = rf"\g<1>{prefix}-{number}-"  # on the page
-        data["text/html"] = re.sub(r'( id="|href="#|url\(#)(?=\w)', unique, svg) or picture
+        data["text/html"] = readable(re.sub(r'( id="|href="#|url\(#)(?=\w)', unique, svg)) or picture
 
 
 def as_page(app, docname, source):

@@ -112,7 +112,7 @@ def color_at(number):
     "The color of a kernel's line: neighbors on the ladder are neighbors in the spectrum, with other marks."
     import matplotlib.pyplot as plt
     numbers = [kernel.number for kernel in kernels_of(KERNELS[number].dtype)]
-    return plt.cm.turbo(0.95 * (numbers.index(number) + 1) / len(numbers))
+    return plt.cm.turbo(0.1 + 0.78 * numbers.index(number) / max(1, len(numbers) - 1))  # without dark ends
 
 def mark_of(number): return "os^Dv"[number % 5]
 def label_of(number): return f"{number} {KERNELS[number].title}"

@@ -227,14 +227,18 @@ def readme_text(text) -> str:
         text = f"{before}{first}\n\n{make()}\n\n{last}{rest.split(last)[1]}"
     return text
 
+def picture():
+    "The README's picture, a panel for each type on the first card, as a figure."
+    return draw_panels(panels(next(card for card in load_cards() if rows_at(card))))
+
 def picture_svg() -> str:
-    "The README's picture, a panel for each type on the first card, the same bytes for the same card."
+    "The README's picture, the same bytes for the same card."
     import matplotlib as mpl
     style = {"svg.fonttype": "none", "svg.hashsalt": "ladder", "font.family": "sans-serif"}
     with mpl.rc_context(style):
-        fig = draw_panels(panels(next(card for card in load_cards() if rows_at(card))))
-        out = io.StringIO()
-        fig.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        fig, out = picture(), io.StringIO()
+        fig.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.2,  # other fonts are wider
+                    metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 def write_readme():

@@ -22,7 +22,7 @@ def you_are_here(
     card = pick_card(kernels=names, size=size)
     rows = [card_row(card, one, size) for one in names]
     percent = [row["percent"] for row in rows]
-    fig, ax = plt.subplots(figsize=(7, 1.05), layout="constrained")
+    fig, ax = plt.subplots(figsize=(5.2, 1.05), layout="constrained")
     ax.axhline(0, color="#999999", linewidth=1)
     ax.axvline(100, color="#999999", linewidth=1)
     ax.plot(percent[:-1], [0] * len(percent[:-1]), "o", color="#999999", markersize=5)
@@ -35,9 +35,11 @@ def you_are_here(
                  else "You are here: at the start. 100 % is cuBLAS, NVIDIA's own library", fontsize=10,
                  loc="left")
     about = f"about {minutes} minutes" + (f" · you need {needs}" if needs else "")
-    ax.set_xlabel("\n".join([about, stale_note(rows[-1:])]).strip(), fontsize=9)
-    ax.tick_params(labelsize=8.5)
+    ax.set_xlabel("\n".join([about, stale_note(rows[-1:])]).strip(), fontsize=9.5)
+    ax.tick_params(labelsize=9.5)
     ax.xaxis.set_major_formatter("{x:.0f} %")
     ax.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    fig.set_label(f"{ax.get_title(loc='left')}. A line from 0 to 100 % and beyond, with this lesson's place, "
+                  f"and smaller dots for {len(percent[:-1]) or 'no'} earlier kernels; {about}")
     plt.close(fig)
     return fig
