@@ -39,7 +39,6 @@ TURN, FIXED, SHARED, GLOBAL, AT_BARRIER, PIPE, FULL, REGISTERS = range(len(CAUSE
 SCHEDULERS, RING = 4, 64  # RING: how much of the past is remembered
 STORED, READ, SLOW = 4, 10, 20  # cycles until a store is done, operands are read, a slow result is there
 FOREVER = 1e18
-SPREAD = 0.3  # the latency of memory varies by so much, up and down
 
 
 @njit(cache=True)
@@ -50,7 +49,8 @@ def replay(
     passes,  # of the loop by each warp, on average …
     warm,    # … of which these first ones don't count
     step,    # bytes that a load along a row moves per pass
-    shared_latency, hit_latency, miss_latency, barrier_cycles,  # see `gpus.Machine`
+    shared_latency, l1_latency, l2_latency, dram_latency, barrier_cycles,  # see `gpus.Machine`
+    far,     # part of what the L1 cache doesn't have that the L2 cache doesn't have, either
     pipes,   # that multiply and add in float32, of a scheduler: the second takes nothing else
     queue,   # memory instructions of a scheduler that may wait for service
     waited,  # (instructions, causes) array: cycles that warps waited are added here
@@ -129,13 +129,13 @@ def replay(
                 elif kind == STS: end = unit + STORED
                 else:
                     dice = (dice * 1103515245 + 12345) % 2**31
-                    late = miss_latency * (1 + SPREAD * (2 * dice / 2**31 - 1))
-                    end, here, place = unit + late, turn[w] % RING, places[i]
+                    end = unit + (dram_latency if dice < far * 2**31 else l2_latency)
+                    here, place = turn[w] % RING, places[i]
                     if sharings[i] & ALONG and (turn[w] * step + loop[i, OFFSET]) % 32 != 0:
-                        end = max(unit + hit_latency, sector[w])
+                        end = max(unit + l1_latency, sector[w])
                     elif sharings[i] & OTHERS:
                         if brought[b, here, place] == turn[w]:
-                            end = max(unit + hit_latency, first[b, here, place])
+                            end = max(unit + l1_latency, first[b, here, place])
                         else: brought[b, here, place], first[b, here, place] = turn[w], end
                     if sharings[i] & ALONG: sector[w] = max(sector[w], end)
                     if kind == LDGSTS: group[w, groups[w] % RING] = max(group[w, groups[w] % RING], end)

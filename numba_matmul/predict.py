@@ -10,12 +10,14 @@ from statistics import mean, median
 
 import numpy as np
 from .arrays import cdiv
-from .cards import load_cards
-from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, SHARING, STS, TURN, replay
+from .cards import code_of, load_cards
+from .compiler import CompileError
+from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
 from .draw import COLORS
 from .gpus import Machine, machine_called
 from .predicted import PREDICTED
-from .process import kernel_parts
+from .process import ChildError, kernel_parts
+from .sim.scheduler import SimulatorError
 from .workload import KLoop, NoPrediction, Workload, as_host_function, workload
 
 QUEUE = 10       # memory instructions of a scheduler that can wait for service
@@ -51,14 +53,12 @@ class Pace:
     issue: float   # … and of the schedulers
     waited: np.ndarray  # cycles that warps waited: instructions × `cycles.CAUSES`
 
-_LOOPS = {}  # key → `KLoop`
-
 @lru_cache(512)
-def _pace(key, gpu, warps, blocks, latency):
-    loop = _LOOPS[key]
+def _pace(loop, gpu, warps, blocks, far):
     waited = np.zeros((len(loop.table), len(CAUSES)))
     found = replay(table_for(loop, gpu), warps, blocks, PASSES, WARM, 4 * loop.step, gpu.shared_latency,
-                   gpu.l1_latency, latency, gpu.barrier_cycles, gpu.pipes, QUEUE, waited)
+                   gpu.l1_latency, gpu.l2_latency, gpu.dram_latency, gpu.barrier_cycles, far, gpu.pipes,
+                   QUEUE, waited)
     return Pace(*found, waited)
 
 def pace(
@@ -66,12 +66,11 @@ def pace(
     gpu: Machine,
     warps: int,      # of a block
     blocks: int,     # on the multiprocessor
-    latency: float,  # of what the L1 cache doesn't have
+    far: float,      # part of what the L1 cache doesn't have that comes from memory, not from the L2 cache
 ) -> Pace:
     "How fast a multiprocessor goes through a loop; computed once."
-    _LOOPS[loop.key] = loop
     same = replace(gpu, name="", clock_mhz=0, dram_gb_s=0, l2_mb=0, source="")  # what doesn't matter here
-    return _pace(loop.key, same, warps, blocks, latency)
+    return _pace(loop, same, warps, blocks, far)
 
 
 # The whole launch
@@ -92,13 +91,14 @@ def estimate(
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
     per_sm = cdiv(work.blocks, gpu.sms)
     resident = min(work.resident, per_sm)
-    # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory.
-    fits = 4 * (m * k + k * n) < gpu.l2_mb * 2**20
-    latency = gpu.l2_latency if fits else gpu.dram_latency
-    at = pace(loop, gpu, warps, resident, latency)
+    # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory where
+    # the L2 cache can't hold both matrices.
+    far = round(max(0, 1 - gpu.l2_mb * 2**20 / (4 * (m * k + k * n))), 2)
+    latency = gpu.dram_latency if far else gpu.l2_latency
+    at = pace(loop, gpu, warps, resident, far)
     full, rest = divmod(per_sm, resident)
     cycles = full * at.cycles * work.passes + per_sm * work.tiles * loop.stored
-    if rest: cycles += pace(loop, gpu, warps, rest, latency).cycles * work.passes
+    if rest: cycles += pace(loop, gpu, warps, rest, far).cycles * work.passes
     # Blocks start and end: the first ones together, later ones while their neighbors multiply.
     cycles += (gpu.block_cycles + latency) * (1 + (per_sm - resident) / resident**2)
     sm_ms = cycles / gpu.clock_mhz / 1e3
@@ -118,8 +118,8 @@ def estimate(
             "L2 cache": l2_ms / ms, "memory": dram_ms / ms}
     return Estimate(ms, busy, work.blocks / (per_sm * gpu.sms), at)
 
-WAITS = {"barrier": "each other at barriers", "fixed latency": "results of their own",
-         "arithmetic pipe": "an arithmetic pipe", "memory queue": "a place in the queue to memory",
+WAITS = {"barrier": "each other at barriers", "fixed latency": "their last results",
+         "arithmetic pipe": "an arithmetic pipe", "memory queue": "the queue to memory",
          "register bank": "register banks"}
 
 def limit_of(
@@ -138,7 +138,7 @@ def limit_of(
     del waits[CAUSES[TURN]]
     warps = min(work.resident, cdiv(work.blocks, sms)) * cdiv(work.threads, 32)
     top = max(waits, key=waits.get)
-    return f"latency: {warps} warps on a multiprocessor are too few; they wait for {WAITS.get(top, top)}"
+    return f"latency: too few warps ({warps}), waiting for {WAITS.get(top, top)}"
 
 
 # A prediction
@@ -172,9 +172,9 @@ class Prediction:
         return mean(map(abs, self.errors)) if self.errors else None
 
     def __repr__(self):
-        size = "×".join(map(str, self.shape))
-        if self.ms is None: return f"No prediction for {self.name} at {size}: {self.why}."
-        text = f"{self.name} at {size} on one {self.gpu.name}: "
+        called = f"{self.name} at {'×'.join(map(str, self.shape))}" if self.shape else self.name
+        if self.ms is None: return f"No prediction for {called}: {self.why}."
+        text = f"{called} on one {self.gpu.name}: "
         text += f"about {self.ms:.3g} ms, {self.gflops:,.0f} GFLOP/s"
         if self.percent: text += f", {self.percent:.0f} % of cuBLAS"
         text += f"; limited by {self.limit}."
@@ -188,16 +188,28 @@ class Prediction:
         if self.ms is None: raise ValueError(repr(self))
         return _draw(self)
 
+def predicted(
+    card,  # a result card
+) -> dict:  # (kernel, m, n, k) → ms, what limits it
+    "What the model says of the course's kernels on a card's GPU, without those that have changed since."
+    kept = PREDICTED.get(card["gpu"], {})
+    return {(name, *shape): found for name, (code, at) in kept.items() if code == code_of(card, name)
+            for shape, found in at.items()}
+
+def compared(
+    card,  # a result card
+) -> list:  # of (kernel, shape, what limits it, ms predicted, ms measured)
+    "The predictions for a card's GPU beside its times."
+    times = {(row["name"], row["m"], row["n"], row["k"]): row["ms"] for row in card["speed"]}
+    return [(name, tuple(shape), limit, ms, times[name, *shape])
+            for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
+
 def _errors(gpu, shape, limit):
     "Errors of our own kernels on this GPU: those with the same limit, at squares or else at thin shapes."
-    square, found = len(set(shape)) == 1, {}
-    rows = {(row["name"], row["m"], row["n"], row["k"]): row["ms"]
-            for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]}
-    for (name, *at), (ms, why) in PREDICTED.get(gpu.name, {}).items():
-        measured = rows.get((name, *at))
-        if measured and (len(set(at)) == 1) == square: found[name, *at] = why, ms / measured - 1
-    same = [error for why, error in found.values() if why.split(":")[0] == limit.split(":")[0]]
-    return tuple(same if len(same) > 2 else (error for _, error in found.values()))
+    found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu.name
+             for _, at, why, ms, measured in compared(card) if (len(set(at)) == 1) == (len(set(shape)) == 1)]
+    same = [error for why, error in found if why.split(":")[0] == limit.split(":")[0]]
+    return tuple(same if len(same) > 2 else (error for _, error in found))
 
 def _cublas(gpu, shape):
     times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]
@@ -223,7 +235,9 @@ def predict(
         if np.prod(args, dtype=float) < LEAST**2 * 64:
             raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
         work = workload(what, tuple(args), machine.target)
-    except NoPrediction as e: return Prediction(name, tuple(args), machine, why=str(e))
+    except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
+        shape = () if any(map(np.ndim, args)) else tuple(args)
+        return Prediction(name, shape, machine, why=str(e).splitlines()[0].rstrip("."))
     found = estimate(work, machine)
     limit = limit_of(found, work, machine.sms)
     return Prediction(name, work.shape, machine, found.ms, limit, found.busy, _cublas(machine, work.shape),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPS = ROOT/"tests"/"loops.json.gz"
-SHAPES = (*((size,) * 3 for size in (1000, 1024, 2048, 4092, 4096, 6000, 8192)),
+SHAPES = (*((size,) * 3 for size in (256, 512, 1024, 2048, 4092, 4096, 6144, 8192)),
           (128, 8192, 4096), (8192, 128, 4096), (256, 256, 65536), (16384, 16384, 64))
 
 
@@ -34,28 +34,32 @@ def _calls(name):
 
 def main():
     sys.path.insert(0, str(ROOT))
-    from numba_matmul.gpus import machine_called, machines
+    from numba_matmul.cards import code_of, load_cards
+    from numba_matmul.gpus import machine_called
     from numba_matmul.predict import estimate, limit_of
     from numba_matmul.workload import KLoop, Workload
     loops, calls, lines = {}, [], []
-    for gpu in [gpu.name for gpu in machines().values() if gpu.checked]:
+    for card in load_cards():
+        gpu, last = card["gpu"], None
         env = os.environ | {"MATMUL_GPU": gpu, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run([sys.executable, __file__, gpu], env=env, stdout=subprocess.PIPE, text=True,
                               check=True)
         lines.append(f'    "{gpu}": {{')
         for _, name, work in map(json.loads, done.stdout.splitlines()):
-            loop = KLoop(**work.pop("loop"))
+            loop, machine = KLoop(**work.pop("loop")), machine_called(gpu)
             loops.setdefault(loop.key, asdict(loop))
             calls.append(dict(gpu=gpu, kernel=name, loop=loop.key, **work))
             work = Workload(loop=loop, **work)
-            machine = machine_called(gpu)
             found = estimate(work, machine)
-            at = repr((name, *work.shape)).replace("'", '"')
-            lines.append(f'        {at}: ({found.ms:.5g}, "{limit_of(found, work, machine.sms)}"),')
-        lines.append("    },")
+            if name != last:
+                if last: lines.append("        }),")
+                lines.append(f'        "{name}": ("{code_of(card, name)}", {{')
+            limit, last = limit_of(found, work, machine.sms), name
+            lines.append(f'            {tuple(work.shape)}: ({found.ms:.5g}, "{limit}"),')
+        lines += ["        }),", "    },"]
     text = '"What the model says of the kernels of the course, written by tools/predictions.py."\n\n'
-    text += "PREDICTED = {  # GPU → (kernel, m, n, k) → ms, and what limits it\n"
-    (ROOT/"numba_matmul"/"predicted.py").write_text(text + "\n".join(lines) + "\n}\n")
+    text += "# GPU → kernel → fingerprint of its code, and (m, n, k) → ms, what limits it\n"
+    (ROOT/"numba_matmul"/"predicted.py").write_text(text + "PREDICTED = {\n" + "\n".join(lines) + "\n}\n")
     content = json.dumps(dict(loops=loops, calls=calls), separators=(",", ":"))
     content = re.sub(r"\.0([,\]])", r"\1", content)
     LOOPS.write_bytes(gzip.compress(content.encode(), mtime=0))
