@@ -87,7 +87,9 @@ def estimate(
     work: Workload,
     gpu: Machine,
 ) -> Estimate:
-    "The time of a launch, and what it goes into."
+    "The time of a launch, and what it goes into. `NoPrediction` where that's more than the model follows."
+    if work.stays and work.passes < 64:
+        raise NoPrediction("its blocks share tiles and wait for each other, most of so short a launch")
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
     per_sm = cdiv(work.blocks, gpu.sms)
     resident = min(work.resident, per_sm)
@@ -235,10 +237,10 @@ def predict(
         if np.prod(args, dtype=float) < LEAST**2 * 64:
             raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
         work = workload(what, tuple(args), machine.target)
+        found = estimate(work, machine)
     except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
         shape = () if any(map(np.ndim, args)) else tuple(args)
         return Prediction(name, shape, machine, why=str(e).splitlines()[0].rstrip("."))
-    found = estimate(work, machine)
     limit = limit_of(found, work, machine.sms)
     return Prediction(name, work.shape, machine, found.ms, limit, found.busy, _cublas(machine, work.shape),
                       _errors(machine, work.shape, limit) if machine.checked else (), "", work.loop,

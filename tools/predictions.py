@@ -6,7 +6,6 @@ numba_matmul/predicted.py, and for the tests the loops that it replayed. Takes s
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -37,7 +36,7 @@ def main():
     from numba_matmul.cards import code_of, load_cards
     from numba_matmul.gpus import machine_called
     from numba_matmul.predict import estimate, limit_of
-    from numba_matmul.workload import KLoop, Workload
+    from numba_matmul.workload import KLoop, NoPrediction, Workload
     loops, calls, lines = {}, [], []
     for card in load_cards():
         gpu, last = card["gpu"], None
@@ -47,10 +46,11 @@ def main():
         lines.append(f'    "{gpu}": {{')
         for _, name, work in map(json.loads, done.stdout.splitlines()):
             loop, machine = KLoop(**work.pop("loop")), machine_called(gpu)
+            call, work = dict(gpu=gpu, kernel=name, loop=loop.key, **work), Workload(loop=loop, **work)
+            try: found = estimate(work, machine)
+            except NoPrediction: continue
             loops.setdefault(loop.key, asdict(loop))
-            calls.append(dict(gpu=gpu, kernel=name, loop=loop.key, **work))
-            work = Workload(loop=loop, **work)
-            found = estimate(work, machine)
+            calls.append(call)
             if name != last:
                 if last: lines.append("        }),")
                 lines.append(f'        "{name}": ("{code_of(card, name)}", {{')
@@ -61,7 +61,6 @@ def main():
     text += "# GPU → kernel → fingerprint of its code, and (m, n, k) → ms, what limits it\n"
     (ROOT/"numba_matmul"/"predicted.py").write_text(text + "PREDICTED = {\n" + "\n".join(lines) + "\n}\n")
     content = json.dumps(dict(loops=loops, calls=calls), separators=(",", ":"))
-    content = re.sub(r"\.0([,\]])", r"\1", content)
     LOOPS.write_bytes(gzip.compress(content.encode(), mtime=0))
 
 
