@@ -27,7 +27,7 @@ COLUMNS = (
     "offset")   # of a load along a row: bytes
 KIND, STALL, WAITS, RESULT, SOURCE, SERVICE, SHARING, PLACE, OFFSET = range(len(COLUMNS))
 
-# Who brings what a load needs into the L1 cache? Bits of "sharing":
+# Who fetches what a load needs into the L1 cache? Bits of "sharing":
 ALONG = 1   # an earlier pass: the load walks along a row, and only every 32 bytes begin a new sector
 OTHERS = 2  # another warp of the block: the first one to come misses, the others hit
 
@@ -87,16 +87,16 @@ def replay(
                 soonest = min(soonest, free[s])
                 continue
             # Which warp? The last one again if it can, else the oldest.
-            w, why, when, mine = -1, FIXED, 0.0, (total - s + SCHEDULERS - 1) // SCHEDULERS
+            w, when, mine = -1, 0.0, (total - s + SCHEDULERS - 1) // SCHEDULERS
             for j in range(-1, mine):
                 other = s + SCHEDULERS * (last[s] if j < 0 else j)
                 if mine == 0 or stopped[other]: continue
-                kind, when, why, pipe = kinds[at[other]], ready[other], cause[other], 0.0
+                kind, pipe = kinds[at[other]], 0.0
                 if kind == FMA: pipe = min(heavy[s], light[s])
                 elif kind == HEAVY: pipe = heavy[s]
                 elif kind == ALU: pipe = alu[s]
                 elif LDS <= kind <= LDGSTS and sent[s] >= queue: pipe = begun[s, (sent[s] - queue) % RING]
-                if pipe > when: when, why = pipe, FULL if kind >= LDS else PIPE
+                when = max(ready[other], pipe)
                 if when <= time:
                     w = other
                     break
@@ -106,8 +106,10 @@ def replay(
             b, i = w // warps, at[w]
             kind, service, result, source = kinds[i], loop[i, SERVICE], results[i], sources[i]
             if counting:
-                waited[i, why] += max(0.0, when - since[w] - 1)
-                waited[i, TURN] += time - max(when, since[w] + 1)
+                could = max(ready[w], since[w] + 1)  # issue, if nobody else were there
+                waited[i, cause[w]] += could - since[w] - 1
+                waited[i, FULL if kind >= LDS else PIPE] += max(0.0, when - could)
+                waited[i, TURN] += time - max(when, could)
             issued += 1
             last[s], since[w], free[s] = w // SCHEDULERS, time, time + 1
             soonest = min(soonest, time + 1)

@@ -249,44 +249,48 @@ def predict(
 
 # Its picture
 
-KINDS = {"FFMA": COLORS[8], "shared memory": COLORS[7], "global memory": COLORS[4], "barrier": COLORS[6],
-         "everything else": "#DDDDDD"}
+DARK = "#555555"
+KINDS = {"FFMA": DARK, "shared memory": COLORS[7], "global memory": COLORS[4], "barriers": COLORS[6],
+         "others": "#E4E4E4"}
+WAITING = dict(zip(CAUSES, ("#E4E4E4", "#BBBBBB", COLORS[7], COLORS[4], COLORS[6], DARK, COLORS[5], "black")))
 
 def _kind(text):
     name = text.split()[-1].split(".")[0]
     if name == "FFMA": return "FFMA"
     if name in ("LDS", "STS"): return "shared memory"
     if name.startswith("LDG"): return "global memory"
-    return "barrier" if name in ("BAR", "DEPBAR") else "everything else"
+    return "barriers" if name in ("BAR", "DEPBAR") else "others"
 
 def _draw(prediction):
     import matplotlib.pyplot as plt
-    fig, (bars, strip) = plt.subplots(2, 1, figsize=(8, 4.6), height_ratios=(1, 1.3), layout="constrained")
+    fig, (bars, strip) = plt.subplots(2, 1, figsize=(8, 4.8), height_ratios=(1, 1.4), layout="constrained")
     busy = dict(reversed(prediction.busy.items()))
     drawn = bars.barh(list(busy), [100 * share for share in busy.values()], color=COLORS[8])
     bars.bar_label(drawn, [f"{100 * share:.0f} %" for share in busy.values()], fontsize=9, padding=2)
-    bars.set(xlim=(0, 112), xlabel="busy, % of the time",
+    bars.set(xlim=(0, 112), xlabel="busy, % of the time", xticks=range(0, 101, 20),
              title=f"{prediction.name}, limited by {prediction.limit}")
-    # The loop: what instructions are, and above it what warps waited for before each.
-    waited, kinds = prediction.waited, [_kind(text) for text in prediction.loop.text]
-    waited = 100 * waited / waited.sum()
-    edges = np.linspace(0, len(kinds), min(len(kinds), 120) + 1).astype(int)  # neighbors share a column
-    places, widths, low = edges[:-1], np.diff(edges), 0
-    colors = ("#DDDDDD", "#BBBBBB", COLORS[7], COLORS[4], COLORS[6], COLORS[8], COLORS[5], "#555555")
-    for cause, name in enumerate(CAUSES):
+    # What warps wait for before each instruction; neighbors share a column.
+    waited, kinds = 100 * prediction.waited / prediction.waited.sum(), [*map(_kind, prediction.loop.text)]
+    edges = np.linspace(0, len(kinds), min(len(kinds), 120) + 1).astype(int)
+    places, widths, low = edges[:-1], np.diff(edges), np.zeros(len(edges) - 1)
+    for cause, (name, color) in enumerate(WAITING.items()):
         heights = np.add.reduceat(waited[:, cause], places)
-        if heights.sum() >= 1:
-            strip.bar(places, heights, widths, low, align="edge", color=colors[cause],
-                      label=f"{name}, {heights.sum():.0f} %")
-            low = low + heights
-    top = np.max(low)
-    for kind, color in KINDS.items():
-        at = [i for i, one in enumerate(kinds) if one == kind]
-        if at: strip.bar(at, -0.12 * top, 1, -0.02 * top, align="edge", color=color)
-    strip.set(xlim=(0, len(kinds)), ylim=(-0.15 * top, 1.05 * top), ylabel="% of all waiting",
-              xlabel="instructions of a pass of the loop over k")
+        if heights.sum() < 1: continue
+        shown = heights > 0.02
+        strip.bar(places[shown], heights[shown], widths[shown], low[shown], align="edge", color=color,
+                  label=f"{name}, {heights.sum():.0f} %")
+        low += heights
+    # The instructions themselves, below; neighbors of a kind are one bar.
+    starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
+    lengths, top = np.diff([*starts, len(kinds)]), low.max()
+    colors = [KINDS[kinds[i]] for i in starts]
+    strip.bar(starts, -0.12 * top, lengths, -0.03 * top, align="edge", color=colors)
+    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.05 * top), ylabel="% of all waiting",
+              xlabel="instructions of a pass of the loop over k\n"
+                     "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
     strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)
-    for ax in (bars, strip): ax.spines[["top", "right"]].set_visible(False)
-    for ax in (bars, strip): ax.title.set_fontsize(10)
+    for ax in (bars, strip):
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.title.set_fontsize(10)
     plt.close(fig)
     return fig
