@@ -11,18 +11,19 @@ from statistics import mean, median
 import numpy as np
 from .arrays import cdiv
 from .cards import code_of, load_cards
-from .compiler import CompileError
+from .compiler import CompileError, machine_code
 from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
 from .draw import COLORS
-from .gpus import Machine, machine_called
+from .gpus import SUSTAINED, Machine, machine_called
 from .predicted import PREDICTED
 from .process import ChildError, kernel_parts
+from .sim.launch import launch_of
 from .sim.scheduler import SimulatorError
+from .tensor_model import on_tensor_cores, tensor_ms
 from .workload import KLoop, NoPrediction, Workload, as_host_function, workload
 
 QUEUE = 10       # memory instructions of a scheduler that can wait for service
 PASSES, WARM = 40, 8  # of a loop that are replayed, and those of them that don't count yet
-SUSTAINED = 0.9  # of a large copy's speed, for a kernel that also computes
 
 
 # One multiprocessor
@@ -120,6 +121,7 @@ def estimate(
             "L2 cache": l2_ms / ms, "memory": dram_ms / ms}
     return Estimate(ms, busy, work.blocks / (per_sm * gpu.sms), at)
 
+NAMED = {name: f"the {name}" for name in ("FMA pipe", "L1 cache", "L2 cache", "tensor cores")}
 WAITS = {"barrier": "each other at barriers", "fixed latency": "their last results",
          "arithmetic pipe": "an arithmetic pipe", "memory queue": "the queue to memory",
          "register bank": "register banks"}
@@ -135,7 +137,7 @@ def limit_of(
     top = max(busy, key=busy.get)
     if unit > busy[top]: top = max("shared memory", "L1 cache", key=busy.get)
     if found.filled < 0.7: return "waves: the last round of blocks leaves multiprocessors empty"
-    if max(busy[top], unit) > 0.8: return top
+    if max(busy[top], unit) > 0.8: return NAMED.get(top, top)
     waits = dict(zip(CAUSES, found.pace.waited.sum(0)))
     del waits[CAUSES[TURN]]
     warps = min(work.resident, cdiv(work.blocks, sms)) * cdiv(work.threads, 32)
@@ -213,12 +215,26 @@ def _errors(gpu, shape, limit):
     same = [error for why, error in found if why.split(":")[0] == limit.split(":")[0]]
     return tuple(same if len(same) > 2 else (error for _, error in found))
 
-def _cublas(gpu, shape):
+def _cublas(gpu, shape, kind="sgemm_"):
     times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]
-             if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith("sgemm_")]
+             if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith(kind)]
     return median(times) if times else None
 
-LEAST = 512  # m, n or k, of which smaller ones were never compared
+def _only_launch(fn, shape):
+    try: launch = launch_of(fn, shape)
+    except ValueError as e: raise NoPrediction(str(e)) from None
+    if launch.others: raise NoPrediction("its host function launches other kernels, too")
+    return launch
+
+def _on_tensor_cores(name, launch, code, shape, machine):
+    if not machine.checked: raise NoPrediction("of tensor cores the model only knows an H100's and an H200's")
+    ms, busy = tensor_ms(launch, code, shape, machine)
+    top = max(busy, key=busy.get)
+    limit = NAMED.get(top, top) if busy[top] > 0.9 else "what each tile does before and after its products"
+    return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine, shape, "bf16_"),
+                      _errors(machine, shape, limit))
+
+LEAST = 256**3  # m·n·k; smaller products were never compared
 
 def predict(
     what,        # host function, or a kernel with its launch configuration
@@ -234,8 +250,11 @@ def predict(
         if len(args) != 3:
             raise TypeError("pass a host function and m, n and k, predict(sgemm_naive, 4096, 4096, 4096), "
                             "or a kernel and its arguments, predict(kernel[grid, block], a, b, c)")
-        if np.prod(args, dtype=float) < LEAST**2 * 64:
+        if np.prod(args, dtype=float) < LEAST:
             raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
+        launch = _only_launch(what, tuple(args))
+        code = machine_code(launch.kernel, launch.signature, machine.target)
+        if on_tensor_cores(code): return _on_tensor_cores(name, launch, code, tuple(args), machine)
         work = workload(what, tuple(args), machine.target)
         found = estimate(work, machine)
     except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
@@ -263,12 +282,22 @@ def _kind(text):
 
 def _draw(prediction):
     import matplotlib.pyplot as plt
-    fig, (bars, strip) = plt.subplots(2, 1, figsize=(8, 4.8), height_ratios=(1, 1.4), layout="constrained")
+    if prediction.loop is None: fig, axes = plt.subplots(1, 1, figsize=(8, 1.4), layout="constrained")
+    else: fig, axes = plt.subplots(2, 1, figsize=(8, 4.8), height_ratios=(1, 1.4), layout="constrained")
+    bars, *strips = np.ravel(axes)
     busy = dict(reversed(prediction.busy.items()))
     drawn = bars.barh(list(busy), [100 * share for share in busy.values()], color=COLORS[8])
     bars.bar_label(drawn, [f"{100 * share:.0f} %" for share in busy.values()], fontsize=9, padding=2)
     bars.set(xlim=(0, 112), xlabel="busy, % of the time", xticks=range(0, 101, 20),
              title=f"{prediction.name}, limited by {prediction.limit}")
+    for strip in strips: _draw_loop(strip, prediction)
+    for ax in np.ravel(axes):
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.title.set_fontsize(10)
+    plt.close(fig)
+    return fig
+
+def _draw_loop(strip, prediction):
     # What warps wait for before each instruction; neighbors share a column.
     waited, kinds = 100 * prediction.waited / prediction.waited.sum(), [*map(_kind, prediction.loop.text)]
     edges = np.linspace(0, len(kinds), min(len(kinds), 120) + 1).astype(int)
@@ -289,8 +318,3 @@ def _draw(prediction):
               xlabel="instructions of a pass of the loop over k\n"
                      "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
     strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)
-    for ax in (bars, strip):
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.title.set_fontsize(10)
-    plt.close(fig)
-    return fig

@@ -20,15 +20,16 @@ SHAPES = (*((size,) * 3 for size in (256, 512, 1024, 2048, 4092, 4096, 6144, 819
 def _calls(name):
     "In a process that takes this GPU's tuned tiles: its workloads as JSON, one a line."
     from numba_matmul.gpus import machine_called
+    from numba_matmul.predict import predict
     from numba_matmul.registry import KERNELS
-    from numba_matmul.workload import NoPrediction, workload
+    from numba_matmul.workload import workload
     for kernel in KERNELS.values():
         for shape in SHAPES:
-            try: work = workload(kernel.fn, shape, machine_called(name).target)
-            except NoPrediction as e:
-                print(f"{kernel.name}: {e}", file=sys.stderr)
-                break
-            print(json.dumps([name, kernel.name, asdict(work)]), flush=True)
+            found = predict(kernel.fn, *shape, gpu=name)
+            if not found.ms: print(found, file=sys.stderr)
+            elif found.loop is None: work = dict(shape=shape, ms=found.ms, limit=found.limit)
+            else: work = asdict(workload(kernel.fn, shape, machine_called(name).target))
+            if found.ms: print(json.dumps([name, kernel.name, work]), flush=True)
 
 
 def main():
@@ -36,7 +37,7 @@ def main():
     from numba_matmul.cards import code_of, load_cards
     from numba_matmul.gpus import machine_called
     from numba_matmul.predict import estimate, limit_of
-    from numba_matmul.workload import KLoop, NoPrediction, Workload
+    from numba_matmul.workload import KLoop, Workload
     loops, calls, lines = {}, [], []
     for card in load_cards():
         gpu, last = card["gpu"], None
@@ -45,17 +46,19 @@ def main():
                               check=True)
         lines.append(f'    "{gpu}": {{')
         for _, name, work in map(json.loads, done.stdout.splitlines()):
-            loop, machine = KLoop(**work.pop("loop")), machine_called(gpu)
-            call, work = dict(gpu=gpu, kernel=name, loop=loop.key, **work), Workload(loop=loop, **work)
-            try: found = estimate(work, machine)
-            except NoPrediction: continue
-            loops.setdefault(loop.key, asdict(loop))
-            calls.append(call)
             if name != last:
                 if last: lines.append("        }),")
                 lines.append(f'        "{name}": ("{code_of(card, name)}", {{')
-            limit, last = limit_of(found, work, machine.sms), name
-            lines.append(f'            {tuple(work.shape)}: ({found.ms:.5g}, "{limit}"),')
+            last = name
+            if "ms" in work: shape, ms, limit = work["shape"], work["ms"], work["limit"]
+            else:
+                loop, machine = KLoop(**work.pop("loop")), machine_called(gpu)
+                loops.setdefault(loop.key, asdict(loop))
+                calls.append(dict(gpu=gpu, kernel=name, loop=loop.key, **work))
+                work = Workload(loop=loop, **work)
+                found, shape = estimate(work, machine), work.shape
+                ms, limit = found.ms, limit_of(found, work, machine.sms)
+            lines.append(f'            {tuple(shape)}: ({ms:.5g}, "{limit}"),')
         lines += ["        }),", "    },"]
     text = '"What the model says of the kernels of the course, written by tools/predictions.py."\n\n'
     text += "# GPU → kernel → fingerprint of its code, and (m, n, k) → ms, what limits it\n"
