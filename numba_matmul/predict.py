@@ -244,7 +244,7 @@ def predict(
     "How fast would it be? Needs no GPU. Where the model doesn't know, it gives no time, and says why."
     machine = machine_called(gpu)
     parts = kernel_parts(what)
-    name = parts[0].__name__ if parts else getattr(what, "func", what).__name__
+    name = parts[0].__name__ if parts else getattr(getattr(what, "func", what), "__name__", repr(what))
     try:
         if parts: what, args = as_host_function(what, args)
         if len(args) != 3:
