@@ -435,6 +435,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.source': {},
             'numba_matmul.static': {},
             'numba_matmul.syntax': {},
+            'numba_matmul.tensor_model': {},
             'numba_matmul.timeline': {},
             'numba_matmul.torch_copy': {},
             'numba_matmul.torch_layer': {},

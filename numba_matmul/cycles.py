@@ -27,7 +27,7 @@ COLUMNS = (
     "offset")   # of a load along a row: bytes
 KIND, STALL, WAITS, RESULT, SOURCE, SERVICE, SHARING, PLACE, OFFSET = range(len(COLUMNS))
 
-# Who brings what a load needs into the L1 cache? Bits of "sharing":
+# Who fetches what a load needs into the L1 cache? Bits of "sharing":
 ALONG = 1   # an earlier pass: the load walks along a row, and only every 32 bytes begin a new sector
 OTHERS = 2  # another warp of the block: the first one to come misses, the others hit
 
@@ -39,7 +39,6 @@ TURN, FIXED, SHARED, GLOBAL, AT_BARRIER, PIPE, FULL, REGISTERS = range(len(CAUSE
 SCHEDULERS, RING = 4, 64  # RING: how much of the past is remembered
 STORED, READ, SLOW = 4, 10, 20  # cycles until a store is done, operands are read, a slow result is there
 FOREVER = 1e18
-SPREAD = 0.3  # the latency of memory varies by so much, up and down
 
 
 @njit(cache=True)
@@ -50,7 +49,8 @@ def replay(
     passes,  # of the loop by each warp, on average …
     warm,    # … of which these first ones don't count
     step,    # bytes that a load along a row moves per pass
-    shared_latency, hit_latency, miss_latency, barrier_cycles,  # see `gpus.Machine`
+    shared_latency, l1_latency, l2_latency, dram_latency, barrier_cycles,  # see `gpus.Machine`
+    far,     # part of what the L1 cache doesn't have that the L2 cache doesn't have, either
     pipes,   # that multiply and add in float32, of a scheduler: the second takes nothing else
     queue,   # memory instructions of a scheduler that may wait for service
     waited,  # (instructions, causes) array: cycles that warps waited are added here
@@ -87,16 +87,16 @@ def replay(
                 soonest = min(soonest, free[s])
                 continue
             # Which warp? The last one again if it can, else the oldest.
-            w, why, when, mine = -1, FIXED, 0.0, (total - s + SCHEDULERS - 1) // SCHEDULERS
+            w, when, mine = -1, 0.0, (total - s + SCHEDULERS - 1) // SCHEDULERS
             for j in range(-1, mine):
                 other = s + SCHEDULERS * (last[s] if j < 0 else j)
                 if mine == 0 or stopped[other]: continue
-                kind, when, why, pipe = kinds[at[other]], ready[other], cause[other], 0.0
+                kind, pipe = kinds[at[other]], 0.0
                 if kind == FMA: pipe = min(heavy[s], light[s])
                 elif kind == HEAVY: pipe = heavy[s]
                 elif kind == ALU: pipe = alu[s]
                 elif LDS <= kind <= LDGSTS and sent[s] >= queue: pipe = begun[s, (sent[s] - queue) % RING]
-                if pipe > when: when, why = pipe, FULL if kind >= LDS else PIPE
+                when = max(ready[other], pipe)
                 if when <= time:
                     w = other
                     break
@@ -106,8 +106,10 @@ def replay(
             b, i = w // warps, at[w]
             kind, service, result, source = kinds[i], loop[i, SERVICE], results[i], sources[i]
             if counting:
-                waited[i, why] += max(0.0, when - since[w] - 1)
-                waited[i, TURN] += time - max(when, since[w] + 1)
+                could = max(ready[w], since[w] + 1)  # issue, if nobody else were there
+                waited[i, cause[w]] += could - since[w] - 1
+                waited[i, FULL if kind >= LDS else PIPE] += max(0.0, when - could)
+                waited[i, TURN] += time - max(when, could)
             issued += 1
             last[s], since[w], free[s] = w // SCHEDULERS, time, time + 1
             soonest = min(soonest, time + 1)
@@ -129,13 +131,13 @@ def replay(
                 elif kind == STS: end = unit + STORED
                 else:
                     dice = (dice * 1103515245 + 12345) % 2**31
-                    late = miss_latency * (1 + SPREAD * (2 * dice / 2**31 - 1))
-                    end, here, place = unit + late, turn[w] % RING, places[i]
+                    end = unit + (dram_latency if dice < far * 2**31 else l2_latency)
+                    here, place = turn[w] % RING, places[i]
                     if sharings[i] & ALONG and (turn[w] * step + loop[i, OFFSET]) % 32 != 0:
-                        end = max(unit + hit_latency, sector[w])
+                        end = max(unit + l1_latency, sector[w])
                     elif sharings[i] & OTHERS:
                         if brought[b, here, place] == turn[w]:
-                            end = max(unit + hit_latency, first[b, here, place])
+                            end = max(unit + l1_latency, first[b, here, place])
                         else: brought[b, here, place], first[b, here, place] = turn[w], end
                     if sharings[i] & ALONG: sector[w] = max(sector[w], end)
                     if kind == LDGSTS: group[w, groups[w] % RING] = max(group[w, groups[w] % RING], end)

@@ -27,6 +27,7 @@ from .bench.record import clocks, machine, measure, measure_calls
 from .bench.timing import progress
 from .bench.verify import check_paths
 from .bench.search import autotune, candidates, spilling, write_tuning
+from .predict import predicted
 from .registry import KERNELS, OTHERS, number_of
 from .report.plots import by_dtype, draw_panels, rows_at
 from .report.readme import write_readme
@@ -163,10 +164,11 @@ def _in_simulator(kernels, others, shapes):
     card, wrong = next(iter(load_cards()), None), _wrong(kernels)
     for kernel, text in wrong.items(): print(f"{kernel.name}: {text}")
     recorded = {(r["name"], r["m"], r["n"], r["k"]): marked(card, r) for r in card["speed"]} if card else {}
-    rows = []
+    said, rows = predicted(card) if card else {}, []
     for (m, n, k), kernel in product(shapes, kernels):
         row = dict(name=kernel.name, m=m, n=n, k=k)
         if kernel not in wrong: row |= recorded.get((kernel.name, m, n, k), {})
+        if found := said.get((kernel.name, m, n, k)): row["predicted_ms"], _ = found
         row["passed"] = kernel not in wrong
         rows.append(row)
     for shape, other in product(shapes, others):  # can't be checked here

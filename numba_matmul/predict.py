@@ -10,17 +10,20 @@ from statistics import mean, median
 
 import numpy as np
 from .arrays import cdiv
-from .cards import load_cards
-from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, SHARING, STS, TURN, replay
+from .cards import code_of, load_cards
+from .compiler import CompileError, machine_code
+from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
 from .draw import COLORS
-from .gpus import Machine, machine_called
+from .gpus import SUSTAINED, Machine, machine_called
 from .predicted import PREDICTED
-from .process import kernel_parts
+from .process import ChildError, kernel_parts
+from .sim.launch import launch_of
+from .sim.scheduler import SimulatorError
+from .tensor_model import on_tensor_cores, tensor_ms
 from .workload import KLoop, NoPrediction, Workload, as_host_function, workload
 
 QUEUE = 10       # memory instructions of a scheduler that can wait for service
 PASSES, WARM = 40, 8  # of a loop that are replayed, and those of them that don't count yet
-SUSTAINED = 0.9  # of a large copy's speed, for a kernel that also computes
 
 
 # One multiprocessor
@@ -51,14 +54,12 @@ class Pace:
     issue: float   # … and of the schedulers
     waited: np.ndarray  # cycles that warps waited: instructions × `cycles.CAUSES`
 
-_LOOPS = {}  # key → `KLoop`
-
 @lru_cache(512)
-def _pace(key, gpu, warps, blocks, latency):
-    loop = _LOOPS[key]
+def _pace(loop, gpu, warps, blocks, far):
     waited = np.zeros((len(loop.table), len(CAUSES)))
     found = replay(table_for(loop, gpu), warps, blocks, PASSES, WARM, 4 * loop.step, gpu.shared_latency,
-                   gpu.l1_latency, latency, gpu.barrier_cycles, gpu.pipes, QUEUE, waited)
+                   gpu.l1_latency, gpu.l2_latency, gpu.dram_latency, gpu.barrier_cycles, far, gpu.pipes,
+                   QUEUE, waited)
     return Pace(*found, waited)
 
 def pace(
@@ -66,12 +67,11 @@ def pace(
     gpu: Machine,
     warps: int,      # of a block
     blocks: int,     # on the multiprocessor
-    latency: float,  # of what the L1 cache doesn't have
+    far: float,      # part of what the L1 cache doesn't have that comes from memory, not from the L2 cache
 ) -> Pace:
     "How fast a multiprocessor goes through a loop; computed once."
-    _LOOPS[loop.key] = loop
     same = replace(gpu, name="", clock_mhz=0, dram_gb_s=0, l2_mb=0, source="")  # what doesn't matter here
-    return _pace(loop.key, same, warps, blocks, latency)
+    return _pace(loop, same, warps, blocks, far)
 
 
 # The whole launch
@@ -88,17 +88,20 @@ def estimate(
     work: Workload,
     gpu: Machine,
 ) -> Estimate:
-    "The time of a launch, and what it goes into."
+    "The time of a launch, and what it goes into. `NoPrediction` where that's more than the model follows."
+    if work.stays and work.passes < 64:
+        raise NoPrediction("its blocks share tiles and wait for each other, most of so short a launch")
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
     per_sm = cdiv(work.blocks, gpu.sms)
     resident = min(work.resident, per_sm)
-    # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory.
-    fits = 4 * (m * k + k * n) < gpu.l2_mb * 2**20
-    latency = gpu.l2_latency if fits else gpu.dram_latency
-    at = pace(loop, gpu, warps, resident, latency)
+    # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory where
+    # the L2 cache can't hold both matrices.
+    far = round(max(0, 1 - gpu.l2_mb * 2**20 / (4 * (m * k + k * n))), 2)
+    latency = gpu.dram_latency if far else gpu.l2_latency
+    at = pace(loop, gpu, warps, resident, far)
     full, rest = divmod(per_sm, resident)
     cycles = full * at.cycles * work.passes + per_sm * work.tiles * loop.stored
-    if rest: cycles += pace(loop, gpu, warps, rest, latency).cycles * work.passes
+    if rest: cycles += pace(loop, gpu, warps, rest, far).cycles * work.passes
     # Blocks start and end: the first ones together, later ones while their neighbors multiply.
     cycles += (gpu.block_cycles + latency) * (1 + (per_sm - resident) / resident**2)
     sm_ms = cycles / gpu.clock_mhz / 1e3
@@ -118,8 +121,9 @@ def estimate(
             "L2 cache": l2_ms / ms, "memory": dram_ms / ms}
     return Estimate(ms, busy, work.blocks / (per_sm * gpu.sms), at)
 
-WAITS = {"barrier": "each other at barriers", "fixed latency": "results of their own",
-         "arithmetic pipe": "an arithmetic pipe", "memory queue": "a place in the queue to memory",
+NAMED = {name: f"the {name}" for name in ("FMA pipe", "L1 cache", "L2 cache", "tensor cores")}
+WAITS = {"barrier": "each other at barriers", "fixed latency": "their last results",
+         "arithmetic pipe": "an arithmetic pipe", "memory queue": "the queue to memory",
          "register bank": "register banks"}
 
 def limit_of(
@@ -133,12 +137,12 @@ def limit_of(
     top = max(busy, key=busy.get)
     if unit > busy[top]: top = max("shared memory", "L1 cache", key=busy.get)
     if found.filled < 0.7: return "waves: the last round of blocks leaves multiprocessors empty"
-    if max(busy[top], unit) > 0.8: return top
+    if max(busy[top], unit) > 0.8: return NAMED.get(top, top)
     waits = dict(zip(CAUSES, found.pace.waited.sum(0)))
     del waits[CAUSES[TURN]]
     warps = min(work.resident, cdiv(work.blocks, sms)) * cdiv(work.threads, 32)
     top = max(waits, key=waits.get)
-    return f"latency: {warps} warps on a multiprocessor are too few; they wait for {WAITS.get(top, top)}"
+    return f"latency: too few warps ({warps}), waiting for {WAITS.get(top, top)}"
 
 
 # A prediction
@@ -172,9 +176,9 @@ class Prediction:
         return mean(map(abs, self.errors)) if self.errors else None
 
     def __repr__(self):
-        size = "×".join(map(str, self.shape))
-        if self.ms is None: return f"No prediction for {self.name} at {size}: {self.why}."
-        text = f"{self.name} at {size} on one {self.gpu.name}: "
+        called = f"{self.name} at {'×'.join(map(str, self.shape))}" if self.shape else self.name
+        if self.ms is None: return f"No prediction for {called}: {self.why}."
+        text = f"{called} on one {self.gpu.name}: "
         text += f"about {self.ms:.3g} ms, {self.gflops:,.0f} GFLOP/s"
         if self.percent: text += f", {self.percent:.0f} % of cuBLAS"
         text += f"; limited by {self.limit}."
@@ -188,23 +192,49 @@ class Prediction:
         if self.ms is None: raise ValueError(repr(self))
         return _draw(self)
 
+def predicted(
+    card,  # a result card
+) -> dict:  # (kernel, m, n, k) → ms, what limits it
+    "What the model says of the course's kernels on a card's GPU, without those that have changed since."
+    kept = PREDICTED.get(card["gpu"], {})
+    return {(name, *shape): found for name, (code, at) in kept.items() if code == code_of(card, name)
+            for shape, found in at.items()}
+
+def compared(
+    card,  # a result card
+) -> list:  # of (kernel, shape, what limits it, ms predicted, ms measured)
+    "The predictions for a card's GPU beside its times."
+    times = {(row["name"], row["m"], row["n"], row["k"]): row["ms"] for row in card["speed"]}
+    return [(name, tuple(shape), limit, ms, times[name, *shape])
+            for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
+
 def _errors(gpu, shape, limit):
     "Errors of our own kernels on this GPU: those with the same limit, at squares or else at thin shapes."
-    square, found = len(set(shape)) == 1, {}
-    rows = {(row["name"], row["m"], row["n"], row["k"]): row["ms"]
-            for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]}
-    for (name, *at), (ms, why) in PREDICTED.get(gpu.name, {}).items():
-        measured = rows.get((name, *at))
-        if measured and (len(set(at)) == 1) == square: found[name, *at] = why, ms / measured - 1
-    same = [error for why, error in found.values() if why.split(":")[0] == limit.split(":")[0]]
-    return tuple(same if len(same) > 2 else (error for _, error in found.values()))
+    found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu.name
+             for _, at, why, ms, measured in compared(card) if (len(set(at)) == 1) == (len(set(shape)) == 1)]
+    same = [error for why, error in found if why.split(":")[0] == limit.split(":")[0]]
+    return tuple(same if len(same) > 2 else (error for _, error in found))
 
-def _cublas(gpu, shape):
+def _cublas(gpu, shape, kind="sgemm_"):
     times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]
-             if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith("sgemm_")]
+             if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith(kind)]
     return median(times) if times else None
 
-LEAST = 512  # m, n or k, of which smaller ones were never compared
+def _only_launch(fn, shape):
+    try: launch = launch_of(fn, shape)
+    except ValueError as e: raise NoPrediction(str(e)) from None
+    if launch.others: raise NoPrediction("its host function launches other kernels, too")
+    return launch
+
+def _on_tensor_cores(name, launch, code, shape, machine):
+    if not machine.checked: raise NoPrediction("of tensor cores the model only knows an H100's and an H200's")
+    ms, busy = tensor_ms(launch, code, shape, machine)
+    top = max(busy, key=busy.get)
+    limit = NAMED.get(top, top) if busy[top] > 0.9 else "what each tile does before and after its products"
+    return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine, shape, "bf16_"),
+                      _errors(machine, shape, limit))
+
+LEAST = 256**3  # m·n·k; smaller products were never compared
 
 def predict(
     what,        # host function, or a kernel with its launch configuration
@@ -214,17 +244,22 @@ def predict(
     "How fast would it be? Needs no GPU. Where the model doesn't know, it gives no time, and says why."
     machine = machine_called(gpu)
     parts = kernel_parts(what)
-    name = parts[0].__name__ if parts else getattr(what, "func", what).__name__
+    name = parts[0].__name__ if parts else getattr(getattr(what, "func", what), "__name__", repr(what))
     try:
         if parts: what, args = as_host_function(what, args)
         if len(args) != 3:
             raise TypeError("pass a host function and m, n and k, predict(sgemm_naive, 4096, 4096, 4096), "
                             "or a kernel and its arguments, predict(kernel[grid, block], a, b, c)")
-        if np.prod(args, dtype=float) < LEAST**2 * 64:
+        if np.prod(args, dtype=float) < LEAST:
             raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
+        launch = _only_launch(what, tuple(args))
+        code = machine_code(launch.kernel, launch.signature, machine.target)
+        if on_tensor_cores(code): return _on_tensor_cores(name, launch, code, tuple(args), machine)
         work = workload(what, tuple(args), machine.target)
-    except NoPrediction as e: return Prediction(name, tuple(args), machine, why=str(e))
-    found = estimate(work, machine)
+        found = estimate(work, machine)
+    except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
+        shape = () if any(map(np.ndim, args)) else tuple(args)
+        return Prediction(name, shape, machine, why=str(e).splitlines()[0].rstrip("."))
     limit = limit_of(found, work, machine.sms)
     return Prediction(name, work.shape, machine, found.ms, limit, found.busy, _cublas(machine, work.shape),
                       _errors(machine, work.shape, limit) if machine.checked else (), "", work.loop,
@@ -233,44 +268,53 @@ def predict(
 
 # Its picture
 
-KINDS = {"FFMA": COLORS[8], "shared memory": COLORS[7], "global memory": COLORS[4], "barrier": COLORS[6],
-         "everything else": "#DDDDDD"}
+DARK = "#555555"
+KINDS = {"FFMA": DARK, "shared memory": COLORS[7], "global memory": COLORS[4], "barriers": COLORS[6],
+         "others": "#E4E4E4"}
+WAITING = dict(zip(CAUSES, ("#E4E4E4", "#BBBBBB", COLORS[7], COLORS[4], COLORS[6], DARK, COLORS[5], "black")))
 
 def _kind(text):
     name = text.split()[-1].split(".")[0]
     if name == "FFMA": return "FFMA"
     if name in ("LDS", "STS"): return "shared memory"
     if name.startswith("LDG"): return "global memory"
-    return "barrier" if name in ("BAR", "DEPBAR") else "everything else"
+    return "barriers" if name in ("BAR", "DEPBAR") else "others"
 
 def _draw(prediction):
     import matplotlib.pyplot as plt
-    fig, (bars, strip) = plt.subplots(2, 1, figsize=(8, 4.6), height_ratios=(1, 1.3), layout="constrained")
+    if prediction.loop is None: fig, axes = plt.subplots(1, 1, figsize=(8, 1.4), layout="constrained")
+    else: fig, axes = plt.subplots(2, 1, figsize=(8, 4.8), height_ratios=(1, 1.4), layout="constrained")
+    bars, *strips = np.ravel(axes)
     busy = dict(reversed(prediction.busy.items()))
     drawn = bars.barh(list(busy), [100 * share for share in busy.values()], color=COLORS[8])
     bars.bar_label(drawn, [f"{100 * share:.0f} %" for share in busy.values()], fontsize=9, padding=2)
-    bars.set(xlim=(0, 112), xlabel="busy, % of the time",
+    bars.set(xlim=(0, 112), xlabel="busy, % of the time", xticks=range(0, 101, 20),
              title=f"{prediction.name}, limited by {prediction.limit}")
-    # The loop: what instructions are, and above it what warps waited for before each.
-    waited, kinds = prediction.waited, [_kind(text) for text in prediction.loop.text]
-    waited = 100 * waited / waited.sum()
-    edges = np.linspace(0, len(kinds), min(len(kinds), 120) + 1).astype(int)  # neighbors share a column
-    places, widths, low = edges[:-1], np.diff(edges), 0
-    colors = ("#DDDDDD", "#BBBBBB", COLORS[7], COLORS[4], COLORS[6], COLORS[8], COLORS[5], "#555555")
-    for cause, name in enumerate(CAUSES):
-        heights = np.add.reduceat(waited[:, cause], places)
-        if heights.sum() >= 1:
-            strip.bar(places, heights, widths, low, align="edge", color=colors[cause],
-                      label=f"{name}, {heights.sum():.0f} %")
-            low = low + heights
-    top = np.max(low)
-    for kind, color in KINDS.items():
-        at = [i for i, one in enumerate(kinds) if one == kind]
-        if at: strip.bar(at, -0.12 * top, 1, -0.02 * top, align="edge", color=color)
-    strip.set(xlim=(0, len(kinds)), ylim=(-0.15 * top, 1.05 * top), ylabel="% of all waiting",
-              xlabel="instructions of a pass of the loop over k")
-    strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)
-    for ax in (bars, strip): ax.spines[["top", "right"]].set_visible(False)
-    for ax in (bars, strip): ax.title.set_fontsize(10)
+    for strip in strips: _draw_loop(strip, prediction)
+    for ax in np.ravel(axes):
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.title.set_fontsize(10)
     plt.close(fig)
     return fig
+
+def _draw_loop(strip, prediction):
+    # What warps wait for before each instruction; neighbors share a column.
+    waited, kinds = 100 * prediction.waited / prediction.waited.sum(), [*map(_kind, prediction.loop.text)]
+    edges = np.linspace(0, len(kinds), min(len(kinds), 120) + 1).astype(int)
+    places, widths, low = edges[:-1], np.diff(edges), np.zeros(len(edges) - 1)
+    for cause, (name, color) in enumerate(WAITING.items()):
+        heights = np.add.reduceat(waited[:, cause], places)
+        if heights.sum() < 1: continue
+        shown = heights > 0.02
+        strip.bar(places[shown], heights[shown], widths[shown], low[shown], align="edge", color=color,
+                  label=f"{name}, {heights.sum():.0f} %")
+        low += heights
+    # The instructions themselves, below; neighbors of a kind are one bar.
+    starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
+    lengths, top = np.diff([*starts, len(kinds)]), low.max()
+    colors = [KINDS[kinds[i]] for i in starts]
+    strip.bar(starts, -0.12 * top, lengths, -0.03 * top, align="edge", color=colors)
+    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.05 * top), ylabel="% of all waiting",
+              xlabel="instructions of a pass of the loop over k\n"
+                     "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
+    strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)

@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from math import log2, prod
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from .sass import collides, register_reads
 from .sim.launch import launch_of
 from numba import cuda
 
-_SOURCE = Path(__file__).read_text(encoding="utf-8")  # what this module found before it changed is forgotten
+# What was found by another version of this module, or for another table, is forgotten.
+_VERSION = Path(__file__).read_text(encoding="utf-8"), COLUMNS, sorted(KIND_OF.items())
 
 
 class NoPrediction(Exception):
@@ -94,7 +96,7 @@ def _cost(x, sites, operation, array=None):
     return tuple(float(np.average(values, weights=weights)) for values in list(zip(*found))[:2])
 
 
-@dataclass
+@dataclass(eq=False)
 class KLoop:
     "A kernel's loop over k: the same for all shapes with which a launch takes the same code."
     name: str         # of the kernel
@@ -108,10 +110,12 @@ class KLoop:
     lines: list       # lines of 128 bytes that each access to global memory looks up
     text: list        # the instructions
 
-    @property
+    @cached_property
     def key(self):
         "The same for equal loops."
-        return hashlib.sha256(repr((self.table, self.lines, self.step)).encode()).hexdigest()
+        return hashlib.sha256(repr((self.table, self.lines, self.step, self.results)).encode()).hexdigest()
+    def __hash__(self): return hash(self.key)
+    def __eq__(self, other): return self.key == other.key
 
 
 def _sharing(ins, path, view, k):
@@ -266,8 +270,10 @@ def as_host_function(
     if len(matrices) == 3:
         (m, k), (rows, n), (height, width) = (given[name].shape for name in matrices)
         if (k, m, n) != (rows, height, width): raise NoPrediction("its matrices don't fit together")
-    elif len(flat) == 3 and given.keys() >= {"m", "n", "k"}: m, n, k = (int(given[name]) for name in "mnk")
+    elif len(flat) == 3 and not matrices and given.keys() >= set("mnk"):
+        m, n, k = (int(given[name]) for name in "mnk")
     else: raise NoPrediction("m, n and k aren't clear from its arguments: pass three matrices a, b and c")
+    given |= dict.fromkeys(matrices or flat)  # others take their places
     options = {name: value for name, value in options.items() if name != "signature"} | {"lineinfo": True}
     kernel = _rebuild(fn, options, (grid, block, 0, dynamic))
     def host(a, b):
@@ -287,7 +293,7 @@ def workload(
     "What the model needs to know about a call. `NoPrediction` where it can't follow the kernel."
     launch = launch_of(fn, shape)
     threads, blocks, small = prod(launch.block), prod(launch.grid), _proxy(shape)
-    path = cache_file(launch.kernel, launch.signature, target, launch.block, small, _stays(launch), _SOURCE)
+    path = cache_file(launch.kernel, launch.signature, target, launch.block, small, _stays(launch), _VERSION)
     def made():
         code = machine_code(launch.kernel, launch.signature, target)
         k_loop(code)  # refuses what the model doesn't know

@@ -6,7 +6,6 @@ numba_matmul/predicted.py, and for the tests the loops that it replayed. Takes s
 import gzip
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import asdict
@@ -14,50 +13,57 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPS = ROOT/"tests"/"loops.json.gz"
-SHAPES = (*((size,) * 3 for size in (1000, 1024, 2048, 4092, 4096, 6000, 8192)),
+SHAPES = (*((size,) * 3 for size in (256, 512, 1024, 2048, 4092, 4096, 6144, 8192)),
           (128, 8192, 4096), (8192, 128, 4096), (256, 256, 65536), (16384, 16384, 64))
 
 
 def _calls(name):
     "In a process that takes this GPU's tuned tiles: its workloads as JSON, one a line."
     from numba_matmul.gpus import machine_called
+    from numba_matmul.predict import predict
     from numba_matmul.registry import KERNELS
-    from numba_matmul.workload import NoPrediction, workload
+    from numba_matmul.workload import workload
     for kernel in KERNELS.values():
         for shape in SHAPES:
-            try: work = workload(kernel.fn, shape, machine_called(name).target)
-            except NoPrediction as e:
-                print(f"{kernel.name}: {e}", file=sys.stderr)
-                break
-            print(json.dumps([name, kernel.name, asdict(work)]), flush=True)
+            found = predict(kernel.fn, *shape, gpu=name)
+            if not found.ms: print(found, file=sys.stderr)
+            elif found.loop is None: work = dict(shape=shape, ms=found.ms, limit=found.limit)
+            else: work = asdict(workload(kernel.fn, shape, machine_called(name).target))
+            if found.ms: print(json.dumps([name, kernel.name, work]), flush=True)
 
 
 def main():
     sys.path.insert(0, str(ROOT))
-    from numba_matmul.gpus import machine_called, machines
+    from numba_matmul.cards import code_of, load_cards
+    from numba_matmul.gpus import machine_called
     from numba_matmul.predict import estimate, limit_of
     from numba_matmul.workload import KLoop, Workload
     loops, calls, lines = {}, [], []
-    for gpu in [gpu.name for gpu in machines().values() if gpu.checked]:
+    for card in load_cards():
+        gpu, last = card["gpu"], None
         env = os.environ | {"MATMUL_GPU": gpu, "NUMBA_ENABLE_CUDASIM": "1", "PYTHONPATH": str(ROOT)}
         done = subprocess.run([sys.executable, __file__, gpu], env=env, stdout=subprocess.PIPE, text=True,
                               check=True)
         lines.append(f'    "{gpu}": {{')
         for _, name, work in map(json.loads, done.stdout.splitlines()):
-            loop = KLoop(**work.pop("loop"))
-            loops.setdefault(loop.key, asdict(loop))
-            calls.append(dict(gpu=gpu, kernel=name, loop=loop.key, **work))
-            work = Workload(loop=loop, **work)
-            machine = machine_called(gpu)
-            found = estimate(work, machine)
-            at = repr((name, *work.shape)).replace("'", '"')
-            lines.append(f'        {at}: ({found.ms:.5g}, "{limit_of(found, work, machine.sms)}"),')
-        lines.append("    },")
+            if name != last:
+                if last: lines.append("        }),")
+                lines.append(f'        "{name}": ("{code_of(card, name)}", {{')
+            last = name
+            if "ms" in work: shape, ms, limit = work["shape"], work["ms"], work["limit"]
+            else:
+                loop, machine = KLoop(**work.pop("loop")), machine_called(gpu)
+                loops.setdefault(loop.key, asdict(loop))
+                calls.append(dict(gpu=gpu, kernel=name, loop=loop.key, **work))
+                work = Workload(loop=loop, **work)
+                found, shape = estimate(work, machine), work.shape
+                ms, limit = found.ms, limit_of(found, work, machine.sms)
+            lines.append(f'            {tuple(shape)}: ({ms:.5g}, "{limit}"),')
+        lines += ["        }),", "    },"]
     text = '"What the model says of the kernels of the course, written by tools/predictions.py."\n\n'
-    text += "PREDICTED = {  # GPU → (kernel, m, n, k) → ms, and what limits it\n"
-    (ROOT/"numba_matmul"/"predicted.py").write_text(text + "\n".join(lines) + "\n}\n")
+    text += "# GPU → kernel → fingerprint of its code, and (m, n, k) → ms, what limits it\n"
+    (ROOT/"numba_matmul"/"predicted.py").write_text(text + "PREDICTED = {\n" + "\n".join(lines) + "\n}\n")
     content = json.dumps(dict(loops=loops, calls=calls), separators=(",", ":"))
-    content = re.sub(r"\.0([,\]])", r"\1", content)
     LOOPS.write_bytes(gzip.compress(content.encode(), mtime=0))
 
 

@@ -31,7 +31,8 @@ def table(
 ) -> str:
     "The rows as an aligned text table; a last line says which speeds are stale."
     head = "#", "kernel", "m×n×k", "check", "ms", "GFLOP/s", "% of cuBLAS", "rel. error"
-    cells = [head]
+    said = any("predicted_ms" in r for r in rows)
+    cells = [(*head, "predicted, ms") if said else head]
     for r in rows:
         size = f"{r['m']}×{r['n']}×{r['k']}"
         verdict = {True: "passed", False: "FAILED", None: "–"}[r["passed"]]
@@ -40,9 +41,10 @@ def table(
             mark = STALE if "stale" in r else ""
             speed = (f"{r['ms']:.4g}{mark}", f"{r['gflops']:,.0f}{mark}", f"{r['percent']:.1f}{mark}",
                      f"{r['error']:.1e}")
+        if said: speed += (f"{r['predicted_ms']:.4g}" if "predicted_ms" in r else "–",)
         cells.append((str(number_of(r["name"]) or "–"), r["name"], size, verdict, *speed))
     widths = [max(len(cell) for cell in column) for column in zip(*cells)]
-    sides = "><<<>>>>"  # text to the left, numbers to the right
+    sides = "><<<>>>>>"  # text to the left, numbers to the right
     def line(row):
         return "  ".join(f"{cell:{side}{w}}" for cell, side, w in zip(row, sides, widths))
     note = stale_kernels(rows)

@@ -9,7 +9,7 @@ import inspect
 import re
 import sys
 from contextlib import nullcontext, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from numbers import Integral
 
@@ -262,6 +262,7 @@ class NotedLaunch:
     dynamic_bytes: int  # of shared memory
     signature: str      # types of the arguments
     args: tuple  # empty unless requested
+    others: int = 0     # launches by the same call
 
     def __repr__(self):
         return (f"{self.kernel.py_func.__name__}[{self.grid}, {self.block}] with "
@@ -329,7 +330,7 @@ def launch_of(
     noted = in_child(_note_launches, fn, tuple(shape), dtype_of(fn), with_args, simulator=True, keep=True)
     # if several, the one with the host function's name
     own = [launch for launch in noted if launch.kernel.py_func.__name__ == f"{_name_of(fn)}_kernel"]
-    if len(own) == 1: return own[0]
+    if len(own) == 1: return replace(own[0], others=len(noted) - 1)
     if len(noted) != 1:
         names = ", ".join(launch.kernel.py_func.__name__ for launch in noted) or "none"
         raise ValueError(f"{_name_of(fn)} launches {len(noted)} kernels for {'×'.join(map(str, shape))}, "
