@@ -117,7 +117,7 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def observe(numbers):
-    """In a child: take the paths of kernels. Returns (path, factory options, launches, numbers moved) for each,
+    """In a child: take the paths of kernels. Returns (path, factory options, launches, moved) for each, and
     the conditions, and those that were seen. Moved: the most numbers in one copy or, without any, load."""
     watching, found = Watching(), {}
     sys.meta_path.insert(0, watching)
