@@ -51,7 +51,11 @@ def kernel_args(launch: Launch) -> list:
     if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):
         raise TypeError("tensor maps must be the first argument: kernels look for them at the beginning of "
                         "their parameters")
-    return [arg() if arg is launch_number else getattr(arg, "words", arg) for arg in launch.args]
+    def given(arg):
+        if hasattr(arg, "_fields"): return type(arg)(*map(given, arg))
+        if isinstance(arg, tuple): return tuple(map(given, arg))
+        return arg() if arg is launch_number else getattr(arg, "words", arg)
+    return [given(arg) for arg in launch.args]
 
 
 class LaunchConfig(NamedTuple):

@@ -231,6 +231,7 @@ class WgmmaTile(NamedTuple):
     k_major_b: int = 0  # 1: B is transposed, (n, k), so adjacent elements in a row of its tile run along k
     m_major_a: int = 0  # 1: A is transposed, (k, m), so adjacent elements in a row of its tile run along m
     parts: int = 1      # 16-bit matrices that make up each of A and B, see lesson 19
+    m_major_c: int = 0  # 1: C is transposed, (n, m), so adjacent elements in a row of it run along m
 
     bk = BK
 
@@ -256,6 +257,16 @@ class WgmmaTile(NamedTuple):
         """The ring, two mbarriers per stage (lesson 17 needs both), and 1024 bytes more to align the start to
         1024."""
         return self.stages * (self.stage_bytes + 16) + 1024
+
+    @property
+    def c_box(self):
+        "Rows of a box of results on its way to C. A transposed C's boxes are smaller if consumers are many."
+        return min(64 // self.warpgroups, self.bn) // 16 * 16 if self.m_major_c else 64
+
+    @property
+    def c_boxes(self):
+        "Boxes in a warpgroup's results."
+        return -(-self.bn // self.c_box)
 
     fits = Tile.fits
 

@@ -15,7 +15,6 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm, gemm_args
-from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, with_shared_memory
 from ..gemm.pipeline import (
@@ -25,6 +24,7 @@ from ..gemm.schedule import rasterize
 from ..gemm.tensor_maps import TensorMapWords, map_of, tma_counts
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
+from ..gemm.writers import Target, mma_tile_writer, pair_writer
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from ..ptx.core import global_address, shared_address, to_array
 from numba_matmul.ptx.hopper import (
@@ -129,7 +129,8 @@ def short_tma_wgmma(map_a, map_b, c, k):
 # %% ../../nbs/16_tma_wgmma.ipynb #e407cafc
 RULES = {
     "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
-    "bn must be a multiple of 64, 256 at most": lambda t: t.bn % 64 == 0 and t.bn <= 256,
+    "bn must be a multiple of 64 (of 8, and at least 16, where k_major_b is 1), 256 at most":
+        lambda t: t.bn % (8 if t.k_major_b else 64) == 0 and 16 <= t.bn <= 256,
     "the accumulators and 40 more registers per thread must fit into 65,536 registers":
         lambda t: t.threads * (t.results + 40) <= 65536,
     "stages must be at least 2": lambda t: t.stages >= 2,

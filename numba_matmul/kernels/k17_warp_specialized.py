@@ -10,6 +10,7 @@ __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_
            'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, tma_store_of
+from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_bytes, tma_store_of
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
@@ -107,7 +108,7 @@ def first_k_tiles(
     advance = pipeline_advance(tile.stages)
     first_mma, mma = mainloop.first_mma, mainloop.mma
     stored = count if stores else 0
-    store_box = [boxes_storer(box, box + 1) for box in range(stored)]
+    store_box = [boxes_storer(tile, box, box + 1) for box in range(stored)]
 
     @cuda.jit(device=True)
     @unrolled
@@ -166,22 +167,21 @@ def order_barrier(
 
 # %% ../../nbs/17_warp_specialized.ipynb #e14bf48e
 RULES = RING_RULES | {
-    "bm must be 64 or 128": lambda t: t.bm <= 128,  # and a multiple of 64, a rule of lesson 16
-    "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,
+    "bm must be 64 or 128": lambda t: t.bm <= 128 or t.m_major_c,  # and a multiple of 64, see lesson 16
+    "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0 or t.m_major_c,
     # a consumer's last results leave by a box in each stage, see `drain_box`
-    "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64,
+    "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64 or t.m_major_c,
+    "bn must be at most 192 with three consumers, 160 with four":
+        lambda t: t.bn <= {3: 192, 4: 160}.get(t.warpgroups, 256),
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}
 LARGE = WgmmaTile(bm=128, bn=256, stages=4)
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, {1: 240, 2: 232}  # by the number of consumers
+# by the number of consumers
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32, 4: 32}, {1: 240, 2: 232, 3: 160, 4: 112}
 
 def with_producer(tile) -> int:
     "Threads of a block of kernel 17: those that multiply, and one more warpgroup."
     return tile.threads + 128
-
-def c_bytes(tile) -> int:
-    "Staging for results on their way out: two boxes for each consumer."
-    return 2 * BOX * tile.warpgroups
 
 def shared_bytes(tile) -> int:
     "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and the order barrier."
@@ -246,6 +246,7 @@ def consumer_loop(
     scheduler = persistent_scheduler(tile, is_split)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
+    tma_store = tma_store_of(tile)
     advance = pipeline_advance(tile.stages)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
@@ -262,7 +263,7 @@ def consumer_loop(
         thread,
     ):
         warpgroup = uint32(thread // 128 - 1)
-        store = tma_store_of(thread, storage, map_c)
+        store = tma_store(thread, storage, map_c)
         pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results that have not left yet
         state = PipelineState(uint32(0), uint32(0))
         previous = uint32(0)  # the stage of the previous k tile
@@ -320,13 +321,12 @@ def bf16_gemm_warp_specialized_kernel(
     produce = producer_loop(tile, is_split, k_tile_loader(tile))
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
-    producer_registers = PRODUCER_REGISTERS
-    consumer_registers = CONSUMER_REGISTERS[consumers]
+    producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or the workspace
+        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or a `SplitTarget`
         m, n, k,
         split_k,      # uint32, parts of each sum; each of them has a k tile or more
         alpha,        # factor of A·B
@@ -356,23 +356,26 @@ def gemm_launch(
     g: Gemm,               # of matrices that the TMA can copy
     tile: WgmmaTile,
     blocks: int,           # of the grid
-    workspace=None,        # (split_k·m·n,) float32: for sums that are cut into parts, in lesson 18
-    split_k: int = 1,      # parts of each sum
+    split=None,            # a `SplitTarget` if sums are divided into parts, in lesson 18
     **options,             # of the factory
 ) -> Launch:
     "The launch of kernel 17."
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
-    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else "overlapped")
+    by_tma = "overlapped" if tile.warpgroups <= 2 else "staged"  # more have no registers for two tiles
+    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else by_tma)
     by_threads = epilogue in ("direct", "split_k")
+    # Cᵀ = Bᵀ·Aᵀ
+    if tile.m_major_c: g = replace(g, m=g.n, n=g.m, a=g.b, b=g.a)
     if options["read_c"] and not by_threads:
         raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
                          "pass epilogue=\"direct\", or none")
     # the TMA needs no predicate
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)
     kernel = KERNEL.factory(tile, **options)
-    maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
-    c = g.c.ravel() if workspace is None else workspace
-    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha, g.beta
+    maps = TensorMapWords((g.a, BK if tile.m_major_a else tile.bm), (g.b, tile.bn if tile.k_major_b else BK),
+                          (g.c, tile.c_box))
+    c, split_k = (split, split.split_k) if split else (g.c.ravel(), np.uint32(1))
+    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), split_k, g.alpha, g.beta
     return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile))
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6

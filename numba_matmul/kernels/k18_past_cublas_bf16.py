@@ -16,21 +16,31 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import split_k_reduce_kernel
+from ..gemm.epilogue import SplitTarget, split_pieces
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
+from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.tensor_maps import tma_counts
 from ..gemm.tiled import check_options
 from ..gemm.tiles import BK, WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, ROW_MAJOR, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch)
+    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
 MEDIUM = WgmmaTile(bm=64, bn=256, stages=5)
 SMALL = WgmmaTile(bm=64, bn=128, stages=8)
+
+def turned_tile(
+    cols, rows,  # of C
+    stages, group_m=16,
+) -> WgmmaTile:
+    "A tile for Cᵀ = Bᵀ·Aᵀ: A and B change places, and all three matrices are transposed where they are."
+    return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1)
+
+TURNED = {"k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
+              lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #3beb4a86
 @cuda.jit(lineinfo=True, launch_bounds=256)
@@ -140,11 +150,11 @@ def plan_parts(
     tile, blocks, split_k, _ = config
     if split_k > 1: options.setdefault("epilogue", "split_k")
     if options.get("epilogue") != "split_k": return Plan([gemm_launch(g, tile, blocks, **options)])
-    size = g.m * g.n
-    workspace = g.workspace(split_k * g.m * g.n, kind="float32")
-    reduce = Launch(split_k_reduce_kernel, cdiv(size, 256), 256,
-                    (workspace, np.int64(split_k), g.c.ravel(), np.int64(size), g.alpha, g.beta))
-    return Plan([gemm_launch(g, tile, blocks, workspace, split_k, **options), reduce], [workspace])
+    pieces = split_pieces(tile, *((g.n, g.m) if tile.m_major_c else (g.m, g.n)))
+    sums = g.workspace(pieces * split_k * 64 * tile.bn, kind="float32")
+    arrivals = g.workspace(4 * pieces, kind="int64")
+    split = SplitTarget(g.c.ravel(), sums, arrivals, launch_number, np.uint32(split_k))
+    return Plan([gemm_launch(g, tile, blocks, split, **options)], [sums, arrivals])
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
 def plan_past_cublas(
@@ -158,7 +168,7 @@ def plan_past_cublas(
     need_capability(KERNEL.capability, "wgmma")
     if padded is not None and set(str(padded)) - set("abc"):
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
-    if tile is not None: check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
+    if tile is not None: check_tile(tile, RULES | TURNED, WgmmaTile)
     check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k"))
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
 

@@ -218,6 +218,34 @@ def stmatrix(
             here = start + (bits ^ 32 * group) + 4 * (lane % 4)
             hopper.store_pair(here, packed[first + 4 * group + matrix], frame)
 
+def _emit_stmatrix_trans(context, builder, kinds, args):
+    from llvmlite import ir
+    from numba.core import cgutils
+    address, step, packed, first, count = args
+    values = cgutils.unpack_tuple(builder, packed)[first:]
+    for group in range(count):
+        here = builder.add(address, ir.IntType(32)(step * group))
+        _assembly(builder, "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};",
+                  "r,r,r,r,r", [here, *values[4 * group:4 * group + 4]])
+
+@bind(_emit_stmatrix_trans, "rn-nn")
+def stmatrix_trans(
+    address,  # of this lane's row
+    step,     # bytes from one group to the next, a literal
+    packed,   # tuple of uint32
+    first,    # the first of them to store, a literal
+    count,    # groups, four of `packed` each; a literal
+):
+    "Store 8×8 matrices to shared memory, each of them transposed. PTX ISA, stmatrix.trans."
+    frame, lane = sys._getframe(1), getcurrent().lane
+    rows = scheduler.exchange(int(address), frame)
+    for group in range(count):
+        for matrix in range(4):
+            pair = int(packed[first + 4 * group + matrix])
+            for number, bits in enumerate((pair & 0xFFFF, pair >> 16)):
+                start = rows[8 * matrix + lane % 4 * 2 + number] + step * group
+                hopper.store_number(start + 2 * (lane // 4), bits, frame)
+
 
 @bind("fence.proxy.async.shared::cta;")
 def fence_proxy_async():

@@ -303,14 +303,21 @@ def finished_sums(acc, pending, frame):
 
 def store_pair(address, pair, frame):
     "Write two numbers for a later `store_box` to read."
+    _store(address, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
+
+def store_number(address, number, frame):
+    "Write one number for a later `store_box` to read."
+    _store(address, (np.uint16(number),), frame)
+
+def _store(address, numbers, frame):
     thread, index = getcurrent(), int(address) // 2
     memory = thread.block.memory
     if index in memory.leaving:
         raise SimulatorError(f"{memory.numbers.label(index)} is written while a store may still "
                              "read it: call cp_async_bulk_wait_group_read, then pass a barrier",
                              "race", array=memory.numbers.name, accesses=("store", "write"))
-    memory.numbers.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
-    thread.stored += [index, index + 1]
+    memory.numbers.store(index, numbers, frame)
+    thread.stored += range(index, index + len(numbers))
 
 def fence_proxy_async():
     "Make the running thread's stores and mbarriers visible to copies."
