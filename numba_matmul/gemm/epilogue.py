@@ -35,8 +35,8 @@ class SplitTarget(NamedTuple):
 def split_pieces(
     tile: WgmmaTile, m: int, n: int,  # m and n as the tile has them
 ) -> int:
-    "Warpgroups' shares of all tiles, 64 rows each."
-    return -(-m // tile.bm) * tile.warpgroups * -(-n // tile.bn)
+    "How many times 64 rows there are in all tiles."
+    return -(-m // tile.bm) * (tile.bm // 64) * -(-n // tile.bn)
 
 @cuda.jit(device=True)
 def arrive(arrivals, at, launch, split_k):
@@ -245,19 +245,19 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
-        target = to.array  # `SplitTarget`
-        split_k = int64(target.split_k)
+        c, sums, arrivals, launch, parts = to.array  # `SplitTarget`
+        split_k = int64(parts)
         warp, lane = uint32(thread % 128 // 32), uint32(thread % 32)
         # where the parts of this warp's sums are: a lane's fours are 128 numbers apart
         piece = int64(row // uint32(64)) * ((to.cols + bn - 1) // bn) + int64(col // uint32(bn))
         first = piece * split_k * piece_size + warp * warp_size + 4 * lane
-        store_fours(target.sums, uint64(first + part * piece_size), 128, acc)
+        store_fours(sums, uint64(first + part * piece_size), 128, acc)
         # is this part the last one?
         cuda.threadfence()
         cuda.syncwarp()
         number = int32(0)
         if lane == 0:
-            number = int32(arrive(target.arrivals, 4 * piece + warp, target.launch, split_k))
+            number = int32(arrive(arrivals, 4 * piece + warp, launch, split_k))
             cuda.threadfence()
         cuda.syncwarp()
         number = cuda.shfl_sync(0xFFFFFFFF, number, 0)
@@ -265,11 +265,25 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
             # add up all of them, in order
             total, other = zeros, int64(0)
             while other < split_k:
-                total = add_fours(total, target.sums, uint64(first + other * piece_size), 128)
+                total = add_fours(total, sums, uint64(first + other * piece_size), 128)
                 other += 1
-            write(Target(target.c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, total)
+            write(Target(c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, total)
         return pending
     return Epilogue(0, finish, drain_nothing)
+
+@cache
+def two_epilogues(
+    one: Epilogue,  # any but the overlapped one
+) -> Epilogue:
+    "The epilogue of a warpgroup with two products, 64 rows each."
+    finish_one = one.finish
+
+    @cuda.jit(device=True)
+    def finish(acc, pending, to, part, row, col, thread, store):
+        finish_one(acc[0], pending, to, part, row, col, thread, store)
+        finish_one(acc[1], pending, to, part, uint32(row + uint32(64)), col, thread, store)
+        return pending
+    return one._replace(finish=finish)
 
 EPILOGUES = dict(overlapped=overlapped_epilogue, staged=staged_epilogue, direct=direct_epilogue,
                  split_k=split_k_epilogue)

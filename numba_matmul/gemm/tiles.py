@@ -224,7 +224,7 @@ BK = 64           # columns of A's tile, rows of B's
 
 class WgmmaTile(NamedTuple):
     "What a block computes with wgmma."
-    bm: int       # rows of the block's tile of C: 64 per warpgroup
+    bm: int       # rows of the block's tile of C
     bn: int       # its columns
     stages: int   # tiles of A and B in shared memory at a time
     group_m: int = 16  # rows of tiles that blocks process together, see `rasterize`
@@ -232,17 +232,20 @@ class WgmmaTile(NamedTuple):
     m_major_a: int = 0  # 1: A is transposed, (k, m), so adjacent elements in a row of its tile run along m
     parts: int = 1      # 16-bit matrices that make up each of A and B, see lesson 19
     m_major_c: int = 0  # 1: C is transposed, (n, m), so adjacent elements in a row of it run along m
+    wm: int = 64        # rows of a warpgroup: 64, or 128 in two products
 
     bk = BK
 
     @property
-    def warpgroups(self): return self.bm // 64
+    def warpgroups(self): return self.bm // self.wm
 
     @property
     def threads(self): return 128 * self.warpgroups
 
     @property
-    def results(self): return self.bn // 2
+    def results(self):
+        "Sums of a thread in one product."
+        return self.bn // 2
 
     @property
     def bytes_a(self): return self.bm * ROW

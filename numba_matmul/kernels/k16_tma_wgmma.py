@@ -129,6 +129,7 @@ def short_tma_wgmma(map_a, map_b, c, k):
 # %% ../../nbs/16_tma_wgmma.ipynb #e407cafc
 RULES = {
     "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
+    "wm must be 64": lambda t: t.wm == 64 or t.m_major_c,
     "bn must be a multiple of 64 (of 8, and at least 16, where k_major_b is 1), 256 at most":
         lambda t: t.bn % (8 if t.k_major_b else 64) == 0 and 16 <= t.bn <= 256,
     "the accumulators and 40 more registers per thread must fit into 65,536 registers":
@@ -186,6 +187,7 @@ def k_tile_loader(
 def wgmma_multiplier(
     tile,             # a `WgmmaTile`
     accumulate=True,  # do the accumulators go on, or start at zero?
+    pending=1,        # calls whose products may be incomplete on return
 ):
     """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
@@ -196,14 +198,13 @@ def wgmma_multiplier(
     of_a, next_a = along_c if tile.m_major_a else along_k
     of_b, next_b = along_k if tile.k_major_b else along_c
     transpose = 2 * tile.m_major_a + (1 - tile.k_major_b)
-    pending = 1
 
     @cuda.jit(device=True)
     def mma(
         acc,        # accumulators, a tuple
         storage,    # `SharedStorage`
         stage,
-        warpgroup,  # its number
+        warpgroup,  # its number: which 64 rows of A's tile
     ):
         here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
         a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))

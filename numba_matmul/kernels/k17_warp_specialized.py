@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
            'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
-           'order_barrier', 'with_producer', 'c_bytes', 'shared_bytes', 'barrier_init', 'producer_loop',
+           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
            'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
            'bf16_gemm_warp_specialized']
 
@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_bytes, tma_store_of
+from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_bytes, tma_store_of, two_epilogues
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
@@ -94,8 +94,23 @@ class Mainloop(NamedTuple):
 
 @cache
 def bf16_mainloop(tile):
-    "One product for each k tile."
-    return Mainloop((np.float32(0),) * tile.results, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+    "One product for each k tile, or two, 64 rows each."
+    zeros = (np.float32(0),) * tile.results
+    if tile.wm == 64:
+        return Mainloop(zeros, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+
+    def two(accumulate):
+        multiply = wgmma_multiplier(tile, accumulate, pending=2)
+        @cuda.jit(device=True)
+        def mma(acc, storage, stage, warpgroup):
+            first = uint32(uint32(2) * warpgroup)
+            return (multiply(acc[0], storage, stage, first),
+                    multiply(acc[1], storage, stage, uint32(first + uint32(1))))
+        return mma
+
+    @cuda.jit(device=True)
+    def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
+    return Mainloop((zeros, zeros), two(False), two(True), wait)
 
 @cache
 def first_k_tiles(
@@ -171,17 +186,23 @@ RULES = RING_RULES | {
     "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0 or t.m_major_c,
     # a consumer's last results leave by a box in each stage, see `drain_box`
     "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64 or t.m_major_c,
-    "bn must be at most 192 with three consumers, 160 with four":
-        lambda t: t.bn <= {3: 192, 4: 160}.get(t.warpgroups, 256),
+    "wm must be 64, or 128 if it divides bm": lambda t: t.wm in (64, 128) and t.bm % t.wm == 0,
+    "a block has three consumers at most": lambda t: t.warpgroups <= 3,
+    "wm·bn must be at most 128·160, and 64·192 with three consumers":
+        lambda t: t.wm * t.bn <= (64 * 192 if t.warpgroups > 2 else 128 * 160),
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}
 LARGE = WgmmaTile(bm=128, bn=256, stages=4)
 # by the number of consumers
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32, 4: 32}, {1: 240, 2: 232, 3: 160, 4: 112}
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32}, {1: 240, 2: 232, 3: 160}
 
 def with_producer(tile) -> int:
     "Threads of a block of kernel 17: those that multiply, and one more warpgroup."
     return tile.threads + 128
+
+def overlaps(tile) -> bool:
+    "Do registers suffice for the results of two tiles, the packed ones of the first included?"
+    return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
     "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and the order barrier."
@@ -242,7 +263,7 @@ def consumer_loop(
     distance,  # see `stagger_distance`; 0: nobody waits
     mainloop,  # `Mainloop`
 ):
-    "A device function, for a warpgroup: multiply 64 rows of a block's work tiles, and store the results."
+    "A device function, for a warpgroup: multiply its rows of a block's work tiles, and store the results."
     scheduler = persistent_scheduler(tile, is_split)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
@@ -252,7 +273,7 @@ def consumer_loop(
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
     mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
-    nothing = (np.uint32(0),) * (tile.results // 2)
+    wm, nothing = tile.wm, (np.uint32(0),) * (tile.results // 2)
 
     @cuda.jit(device=True)
     def consume(
@@ -290,7 +311,7 @@ def consumer_loop(
             acc = wait(acc)
             consumer_release(storage, previous, store.releases)
             # the epilogue
-            row = uint32(row + warpgroup * uint32(64))
+            row = uint32(row + warpgroup * uint32(wm))
             pending = finish(acc, pending, target, part, row, col, thread, store)
             work = uint32(work + step)
         drain(pending, storage, store, warpgroup)
@@ -312,6 +333,11 @@ def bf16_gemm_warp_specialized_kernel(
     check_tile(tile, RULES)
     if epilogue not in EPILOGUES:
         raise ValueError(f"epilogue is {epilogue!r}; there are {', '.join(EPILOGUES)}")
+    if epilogue == "overlapped" and not overlaps(tile):
+        raise ValueError(f"{tile}: registers don't suffice for the results of two tiles, so the epilogue "
+                         "can't be overlapped")
+    if epilogue in ("direct", "split_k") and tile.wm > 64:
+        raise ValueError(f"{tile}: registers don't suffice for the {epilogue} epilogue if wm is {tile.wm}")
     consumers = tile.warpgroups
     is_split = epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
@@ -320,6 +346,7 @@ def bf16_gemm_warp_specialized_kernel(
     work_grid = persistent_scheduler(tile, is_split).work_grid
     produce = producer_loop(tile, is_split, k_tile_loader(tile))
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
+    if tile.wm > 64: finish = two_epilogues(finish)
     consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
@@ -361,7 +388,7 @@ def gemm_launch(
 ) -> Launch:
     "The launch of kernel 17."
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
-    by_tma = "overlapped" if tile.warpgroups <= 2 else "staged"  # more have no registers for two tiles
+    by_tma = "overlapped" if overlaps(tile) else "staged"
     epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else by_tma)
     by_threads = epilogue in ("direct", "split_k")
     # Cᵀ = Bᵀ·Aᵀ
