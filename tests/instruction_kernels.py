@@ -18,7 +18,8 @@ from numba_matmul.ptx.hopper import (
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init,
     fence_proxy_async, fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive,
     mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
-    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group,
+    wgmma_wait_prior)
 
 from instruction_cases import (
     AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits, halves,
@@ -545,6 +546,34 @@ def stored_matrices(rng):
                 first = start[8 * matrix + row] + (bits[8 * matrix + row] ^ 32 * group) // 2
                 wanted[first:first + 8] = halves(values[4 * row:4 * row + 4, 4 + 4 * group + matrix]).ravel()
     return stmatrix_kernel, 32, (values, start, bits, Out(2048, np.uint16)), [wanted]
+
+
+@cuda.jit
+def stmatrix_trans_kernel(values, place, out):
+    memory = cuda.shared.array(2048, uint16, alignment=1024)
+    t = uint32(cuda.threadIdx.x)
+    for i in range(64): memory[t + uint32(32 * i)] = uint16(0)
+    cuda.syncthreads()
+    v = (values[t, 0], values[t, 1], values[t, 2], values[t, 3], values[t, 4], values[t, 5], values[t, 6],
+         values[t, 7],
+         values[t, 8], values[t, 9], values[t, 10], values[t, 11])
+    stmatrix_trans(shared_address(memory, uint32(place[t])), 2048, v, 4, 2)
+    cuda.syncthreads()
+    for i in range(64): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+
+
+@case("stmatrix_trans", needs=HOPPER)
+def stored_transposed_matrices(rng):
+    "Each lane points at eight numbers, a column of its matrix; the next group is 2048 bytes further."
+    values, start = words(rng, 32, 12), places(rng, 32, 32, 1024)
+    wanted = np.zeros(2048, np.uint16)
+    for group in range(2):
+        for matrix in range(4):
+            stored = halves(values[:, 4 + 4 * group + matrix]).reshape(8, 8)
+            for column in range(8):
+                first = start[8 * matrix + column] + 1024 * group
+                wanted[first:first + 8] = stored[:, column]
+    return stmatrix_trans_kernel, 32, (values, start, Out(2048, np.uint16)), [wanted]
 
 
 # mbarriers and named barriers: numbers go through global memory, where the simulator doesn't require a

@@ -16,7 +16,7 @@ from numba_matmul.ptx.hopper import (
     cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init,
     fence_proxy_async, fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive,
     mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
-    stmatrix, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    stmatrix, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
@@ -329,4 +329,11 @@ FORMS = {
         ["stmatrix.sync.aligned.m8n8.x4.shared.b16 [swizzle+address], {a, b, c, d}",
          "stmatrix.sync.aligned.m8n8.x4.shared.b16 [swizzle^32+address], {d, c, b, a}"],
         "uint32, uint32, uint32, uint32, uint32, uint32", convergent=True),
+    "stmatrix_trans": Form(
+        lambda address, a, b, c, d: stmatrix_trans(address, 2048, (d, a, b, c, d, d, c, b, a), 1, 2),
+        "sm_90",
+        WARP + "stmatrix",
+        ["stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [address+0], {a, b, c, d}",
+         "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [address+2048], {d, c, b, a}"],
+        "uint32, uint32, uint32, uint32, uint32", convergent=True),
 }

@@ -325,6 +325,7 @@ def test_descriptors_have_the_bits_of_the_ptx_isa():
 
 def test_registers_that_warps_of_warp_specialized_give_back_are_enough_for_the_others():
     for consumers, count in CONSUMER_REGISTERS.items():
-        assert 128 * (PRODUCER_REGISTERS + consumers * count) <= 65536
-        assert 24 <= PRODUCER_REGISTERS < count <= 256  # PTX ISA, setmaxnreg
-        assert PRODUCER_REGISTERS % 8 == count % 8 == 0
+        producer = PRODUCER_REGISTERS[consumers]
+        assert 128 * (producer + consumers * count) <= 65536
+        assert 24 <= producer < count <= 256  # PTX ISA, setmaxnreg
+        assert producer % 8 == count % 8 == 0

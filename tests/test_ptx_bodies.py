@@ -29,7 +29,7 @@ from numba_matmul.ptx.core import (
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
-    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16)
+    stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -130,6 +130,11 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "stmatrix, swizzle": lambda address, swizzle, *others: stmatrix(address, 0, *others),
     "stmatrix, order": lambda address, swizzle, packed, first, count:
         stmatrix(address, swizzle, packed[::-1], first, count),
+    "stmatrix_trans, step": lambda address, step, *others: stmatrix_trans(address, 1024, *others),
+    "stmatrix_trans, order": lambda address, step, packed, first, count:
+        stmatrix_trans(address, step, packed[::-1], first, count),
+    "stmatrix_trans, rows": lambda address, step, packed, first, count:
+        stmatrix(address, 0, packed, first, count),
     "fence_proxy_async": nothing,
     "cp_async_bulk_tensor_2d_shared_to_global": lambda tensor_map, source, column, row:
         cp_async_bulk_tensor_2d_shared_to_global(tensor_map, source, row, column),
