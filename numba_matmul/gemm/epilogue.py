@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from ..ptx.ampere import cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, unpack_bf16
-from ..ptx.core import add_fours, store_fours
+from ..ptx.core import add_fours, fence_acq_rel_gpu, store_fours
 from ..ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix, stmatrix_trans)
@@ -138,6 +138,7 @@ def boxes_storer(
     starts = [min(tile.c_box * i, tile.bn - tile.c_box) for i in range(end)]  # the last two may overlap
     fill = [box_filler(tile, start) for start in starts]
     stride_bytes = stride_bytes or tile.c_box * ROW
+    again = 0 if tile.c_boxes % 2 else -1  # a box that follows another one in the same place
 
     @cuda.jit(device=True)
     @unrolled
@@ -145,7 +146,9 @@ def boxes_storer(
         for i in static(first, end):
             # the box is free
             if reused:
-                if store.elected: cp_async_bulk_wait_group_read(1)  # its previous contents have been read
+                if store.elected:  # its previous contents have been read
+                    if i == again: cp_async_bulk_wait_group_read(0)
+                    else: cp_async_bulk_wait_group_read(1)
                 bar_sync(store.barrier, uint32(128))
             elif i == 0: bar_sync(store.barrier, uint32(128))  # all warps are done with the ring
             # fill it, and make it visible to the TMA
@@ -253,12 +256,12 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
         first = piece * split_k * piece_size + warp * warp_size + 4 * lane
         store_fours(sums, uint64(first + part * piece_size), 128, acc)
         # is this part the last one?
-        cuda.threadfence()
         cuda.syncwarp()
         number = int32(0)
         if lane == 0:
+            fence_acq_rel_gpu()
             number = int32(arrive(arrivals, 4 * piece + warp, launch, split_k))
-            cuda.threadfence()
+            fence_acq_rel_gpu()
         cuda.syncwarp()
         number = cuda.shfl_sync(0xFFFFFFFF, number, 0)
         if number == split_k:

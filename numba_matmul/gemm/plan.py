@@ -37,6 +37,7 @@ class Launch(NamedTuple):
     shared_bytes: int = 0  # dynamic shared memory per block; may exceed 48 KB
     # do blocks wait for each other? Then they launch only if all fit at once
     cooperative: bool = False
+    cluster: int = 1  # blocks that run together
 
 
 class Plan(NamedTuple):
@@ -122,6 +123,13 @@ class PackedLaunch:
             attribute = b.CUlaunchAttribute()
             attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
+            self.config.attrs = [attribute]
+            self.config.numAttrs = 1
+        if launch.cluster > 1:
+            attribute = b.CUlaunchAttribute()
+            attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x = launch.cluster
+            attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
             self.config.attrs = [attribute]
             self.config.numAttrs = 1
 

@@ -233,8 +233,11 @@ class WgmmaTile(NamedTuple):
     parts: int = 1      # 16-bit matrices that make up each of A and B, see lesson 19
     m_major_c: int = 0  # 1: C is transposed, (n, m), so adjacent elements in a row of it run along m
     wm: int = 64        # rows of a warpgroup: 64, or 128 in two products
+    k_tiles: int = 1    # k tiles in a stage
+    cluster: int = 1    # blocks that share a tile of A: neighbors along n, 1 or 2
 
-    bk = BK
+    @property
+    def bk(self): return BK * self.k_tiles
 
     @property
     def warpgroups(self): return self.bm // self.wm
@@ -253,7 +256,7 @@ class WgmmaTile(NamedTuple):
     @property
     def stage_bytes(self):
         "Bytes of both tiles."
-        return self.parts * (self.bytes_a + self.bn * ROW)
+        return self.k_tiles * self.parts * (self.bytes_a + self.bn * ROW)
 
     @property
     def shared_bytes(self):

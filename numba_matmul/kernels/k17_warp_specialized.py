@@ -22,8 +22,8 @@ from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_byte
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
-    PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
-    pipeline_advance, producer_acquire, storage_layout)
+    PipelineState, TensorMaps, consumer_wait, empty_barrier, full_barrier,
+    pipeline_advance, producer_acquire, release_of, storage_layout)
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
@@ -31,8 +31,8 @@ from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, setmaxnreg_dec, setmaxnreg_inc,
+    cluster_sync,     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
     tensor_map_address, wgmma_mma_async, wgmma_wait_group)
 from ..static import static, unrolled
 from . import k15_tensor_cores
@@ -120,7 +120,7 @@ def first_k_tiles(
     mainloop,  # `Mainloop`
 ):
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
-    advance = pipeline_advance(tile.stages)
+    advance, release = pipeline_advance(tile.stages), release_of(tile)
     first_mma, mma = mainloop.first_mma, mainloop.mma
     stored = count if stores else 0
     store_box = [boxes_storer(tile, box, box + 1) for box in range(stored)]
@@ -144,7 +144,7 @@ def first_k_tiles(
             elif k_tile < k_tiles:
                 consumer_wait(storage, state)
                 acc = mma(acc, storage, state.stage, warpgroup)
-                consumer_release(storage, previous, store.releases)
+                release(storage, previous, store.releases)
                 state, previous = advance(state), state.stage
             if k_tile < stored: store_box[k_tile](pending, store)
         return acc, state, previous
@@ -268,7 +268,7 @@ def consumer_loop(
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
     tma_store = tma_store_of(tile)
-    advance = pipeline_advance(tile.stages)
+    advance, release = pipeline_advance(tile.stages), release_of(tile)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
     mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
@@ -304,12 +304,12 @@ def consumer_loop(
                 order_wait(storage, k_tile, pause)
                 consumer_wait(storage, state)
                 acc = mma(acc, storage, state.stage, warpgroup)  # and the products before these are complete
-                consumer_release(storage, previous, store.releases)
+                release(storage, previous, store.releases)
                 previous, state = state.stage, advance(state)
                 k_tile = uint32(k_tile + uint32(1))
             order_arrive(storage, is_last_tile, thread)
             acc = wait(acc)
-            consumer_release(storage, previous, store.releases)
+            release(storage, previous, store.releases)
             # the epilogue
             row = uint32(row + warpgroup * uint32(wm))
             pending = finish(acc, pending, target, part, row, col, thread, store)
@@ -342,7 +342,8 @@ def bf16_gemm_warp_specialized_kernel(
     is_split = epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
     shared_storage = storage_layout(tile, c_bytes(tile))
-    init = barrier_init(tile.stages, consumers)
+    init = barrier_init(tile.stages, consumers * tile.cluster)
+    cluster, prefetch = tile.cluster, tile.m_major_c
     work_grid = persistent_scheduler(tile, is_split).work_grid
     produce = producer_loop(tile, is_split, k_tile_loader(tile))
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
@@ -363,19 +364,24 @@ def bf16_gemm_warp_specialized_kernel(
         storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
         thread = uint32(cuda.threadIdx.x)
         maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
+        if prefetch and thread == 0:
+            prefetch_tensormap(maps.a)
+            prefetch_tensormap(maps.b)
         init(storage, thread)
-        cuda.syncthreads()
+        if cluster > 1: cluster_sync()
+        else: cuda.syncthreads()
 
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
         target = Target(c, m, n, alpha, beta)
-        work, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        work, step = uint32(cuda.blockIdx.x // cluster), uint32(cuda.gridDim.x // cluster)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
             if thread == 0: produce(storage, maps, grid, work, step)
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
+        if cluster > 1: cluster_sync()
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
@@ -403,7 +409,7 @@ def gemm_launch(
                           (g.c, tile.c_box))
     c, split_k = (split, split.split_k) if split else (g.c.ravel(), np.uint32(1))
     args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), split_k, g.alpha, g.beta
-    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile))
+    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(

@@ -34,10 +34,11 @@ SMALL = WgmmaTile(bm=64, bn=128, stages=8)
 
 def turned_tile(
     cols, rows,  # of C
-    stages, group_m=16, wm=64,
+    stages, group_m=16, wm=64, k_tiles=1, cluster=1,
 ) -> WgmmaTile:
     "A tile for Cᵀ = Bᵀ·Aᵀ: A and B change places, and all three matrices are transposed where they are."
-    return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1, wm=wm)
+    return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1, wm=wm, k_tiles=k_tiles,
+                     cluster=cluster)
 
 TURNED = {"k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
               lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
@@ -149,7 +150,11 @@ def plan_parts(
     "Kernel 17, and for split-K the workspace for the parts."
     tile, blocks, split_k, _ = config
     if split_k > 1: options.setdefault("epilogue", "split_k")
-    if options.get("epilogue") != "split_k": return Plan([gemm_launch(g, tile, blocks, **options)])
+    if options.get("epilogue") != "split_k":
+        # a block with one tile has nothing to overlap
+        if g.beta == 0 and work_tiles(*((g.n, g.m) if tile.m_major_c else (g.m, g.n)), tile) <= blocks:
+            options.setdefault("epilogue", "staged")
+        return Plan([gemm_launch(g, tile, blocks, **options)])
     pieces = split_pieces(tile, *((g.n, g.m) if tile.m_major_c else (g.m, g.n)))
     sums = g.workspace(pieces * split_k * 64 * tile.bn, kind="float32")
     arrivals = g.workspace(4 * pieces, kind="int64")

@@ -56,6 +56,12 @@ def fence_proxy_tensormap(
     fence.proxy.tensormap."""
     getcurrent().maps.add(int(tensor_map))
 
+@bind("prefetch.tensormap [$0];", "l")
+def prefetch_tensormap(
+    tensor_map,  # address
+):
+    "Fetch a tensor map ahead of its first use. PTX ISA, prefetch.tensormap."
+
 @bind("fence.proxy.tensormap::generic.release.gpu;")
 def fence_proxy_tensormap_release():
     """Make a tensor map written by this thread visible to others' copies, once they have fenced it too.
@@ -94,6 +100,25 @@ def cp_async_bulk_tensor_2d_global_to_shared(
 ):
     "Start copying a box of a matrix to shared memory, by one thread. PTX ISA, cp.async.bulk.tensor."
     hopper.load_box(target, tensor_map, barrier, column, row)
+
+
+@bind("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[$0], [$1, {$3, $4}], [$2], 3;", "rlrrr")
+def cp_async_bulk_tensor_2d_multicast(target, tensor_map, barrier, column, row):
+    """Start copying a box of a matrix to the same place in both blocks of a cluster; each one's mbarrier counts
+    the bytes. PTX ISA, cp.async.bulk.tensor."""
+    raise NotImplementedError
+
+@bind("{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }", "rr")
+def mbarrier_arrive_cluster(barrier, block):
+    "Arrive at an mbarrier of a block of the cluster. PTX ISA, mapa, mbarrier.arrive."
+    raise NotImplementedError
+
+@bind("barrier.cluster.arrive; barrier.cluster.wait;")
+def cluster_sync():
+    "Wait for all threads of the cluster. PTX ISA, barrier.cluster."
+    raise NotImplementedError
 
 
 def _with_sums(builder, text, sums, others=()):
