@@ -36,7 +36,7 @@ def split_pieces(
     tile: WgmmaTile, m: int, n: int,  # m and n as the tile has them
 ) -> int:
     "How many times 64 rows there are in all tiles."
-    return -(-m // tile.bm) * (tile.bm // 64) * -(-n // tile.bn)
+    return -(-m // tile.bm) * (tile.bm // 64) * -(-n // (tile.bn * tile.cluster)) * tile.cluster
 
 @cuda.jit(device=True)
 def arrive(arrivals, at, launch, split_k):
@@ -244,7 +244,7 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
     "Parts of sums go to a workspace. A warp whose part is the last one adds them up, and writes the results."
     write = tile_writer(tile, predicated, read_c)
     bn, warp_size, piece_size = tile.bn, 16 * tile.bn, 64 * tile.bn  # sums of a warp, of a warpgroup
-    zeros = (np.float32(0),) * tile.results
+    zeros, cluster = (np.float32(0),) * tile.results, tile.cluster
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
@@ -252,7 +252,8 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
         split_k = int64(parts)
         warp, lane = uint32(thread % 128 // 32), uint32(thread % 32)
         # where the parts of this warp's sums are: a lane's fours are 128 numbers apart
-        piece = int64(row // uint32(64)) * ((to.cols + bn - 1) // bn) + int64(col // uint32(bn))
+        across = (to.cols + bn * cluster - 1) // (bn * cluster) * cluster
+        piece = int64(row // uint32(64)) * across + int64(col // uint32(bn))
         first = piece * split_k * piece_size + warp * warp_size + 4 * lane
         store_fours(sums, uint64(first + part * piece_size), 128, acc)
         # is this part the last one?

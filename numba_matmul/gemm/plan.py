@@ -74,7 +74,9 @@ def simulate_plan(plan: Plan):
     for launch in plan.launches:
         need_shared_memory(launch.shared_bytes)
         size = OptIn(launch.shared_bytes) if launch.shared_bytes else 0
-        launch.kernel[launch.blocks, launch.threads, 0, size](*kernel_args(launch))
+        configured = launch.kernel[launch.blocks, launch.threads, 0, size]
+        configured.cluster = launch.cluster
+        configured(*kernel_args(launch))
 
 
 def _warn_of_minutes(g):

@@ -101,7 +101,15 @@ MIN_K_TILES = 16          # of a part of a sum (the last part gets what is left)
 PADDED = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #67245807
-def work_tiles(m, n, tile, split_k=1): return split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)
+def work_tiles(m, n, tile, split_k=1):
+    "How many, or pairs of them if two blocks share a tile of A."
+    if tile.m_major_c: m, n = n, m
+    return split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn * tile.cluster)
+
+def grid_blocks(m, n, tile, split_k, sms):
+    "The fewest blocks that need no more waves."
+    work = work_tiles(m, n, tile, split_k)
+    return tile.cluster * cdiv(work, cdiv(work, sms // tile.cluster))
 
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
@@ -138,8 +146,7 @@ def select_config(
 
     choices = [(tile, names, split_k) for tile in tiles for names in padded for split_k in cuts(tile)]
     tile, names, split_k = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice))
-    work = work_tiles(m, n, tile, split_k)
-    return LaunchConfig(tile, cdiv(work, cdiv(work, sms)), split_k, names)
+    return LaunchConfig(tile, grid_blocks(m, n, tile, split_k, sms), split_k, names)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #037c07bc
 def plan_parts(
@@ -152,7 +159,7 @@ def plan_parts(
     if split_k > 1: options.setdefault("epilogue", "split_k")
     if options.get("epilogue") != "split_k":
         # a block with one tile has nothing to overlap
-        if g.beta == 0 and work_tiles(*((g.n, g.m) if tile.m_major_c else (g.m, g.n)), tile) <= blocks:
+        if g.beta == 0 and work_tiles(g.m, g.n, tile) <= blocks // tile.cluster:
             options.setdefault("epilogue", "staged")
         return Plan([gemm_launch(g, tile, blocks, **options)])
     pieces = split_pieces(tile, *((g.n, g.m) if tile.m_major_c else (g.m, g.n)))

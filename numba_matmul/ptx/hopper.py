@@ -105,20 +105,23 @@ def cp_async_bulk_tensor_2d_global_to_shared(
 @bind("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
       "[$0], [$1, {$3, $4}], [$2], 3;", "rlrrr")
 def cp_async_bulk_tensor_2d_multicast(target, tensor_map, barrier, column, row):
-    """Start copying a box of a matrix to the same place in both blocks of a cluster; each one's mbarrier counts
-    the bytes. PTX ISA, cp.async.bulk.tensor."""
-    raise NotImplementedError
+    """`cp_async_bulk_tensor_2d_global_to_shared` for both blocks of a cluster: to the same place in each, and
+    each one's mbarrier counts the bytes. PTX ISA, cp.async.bulk.tensor, .multicast::cluster."""
+    hopper.load_box(target, tensor_map, barrier, column, row, getcurrent().block.memories)
 
 @bind("{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
       "mbarrier.arrive.shared::cluster.b64 _, [there]; }", "rr")
-def mbarrier_arrive_cluster(barrier, block):
+def mbarrier_arrive_cluster(
+    barrier,  # its address in this block
+    block,    # of the cluster
+):
     "Arrive at an mbarrier of a block of the cluster. PTX ISA, mapa, mbarrier.arrive."
-    raise NotImplementedError
+    hopper.mbarrier_arrive_cluster(barrier, block)
 
 @bind("barrier.cluster.arrive; barrier.cluster.wait;")
 def cluster_sync():
     "Wait for all threads of the cluster. PTX ISA, barrier.cluster."
-    raise NotImplementedError
+    getcurrent().wait(sys._getframe(1))
 
 
 def _with_sums(builder, text, sums, others=()):
@@ -307,7 +310,9 @@ def bar_sync(
     if not 1 <= number <= 15 or threads % 32:
         raise scheduler.SimulatorError(f"named barrier {number} for {threads} threads: the number must be 1 "
                                        "to 15, and the threads a multiple of 32")
-    getcurrent().meet(sys._getframe(1), f"named barrier {number}", int(threads))
+    thread = getcurrent()
+    where = f" of block {thread.rank} of the cluster" * (len(thread.block.memories) > 1)
+    thread.meet(sys._getframe(1), f"named barrier {number}{where}", int(threads))
 
 @bind("setmaxnreg.dec.sync.aligned.u32 $0;", "n")
 def setmaxnreg_dec(
