@@ -341,7 +341,7 @@ def store_relaxed(
 
 @bind("fence.acq_rel.gpu;")
 def fence_acq_rel_gpu():
-    """Whatever this thread has written or seen comes before whatever it does next, for all threads of the GPU:
+    """Whatever this thread has written or seen comes before whatever it does next, for the whole GPU:
     enough for a flag, and cheaper than `cuda.threadfence`. PTX ISA, fence.acq_rel."""
     frame, thread = sys._getframe(1), getcurrent()
     thread.block.grid.mix(thread, frame)
