@@ -77,7 +77,7 @@ def persistent_scheduler(
     @cuda.jit(device=True)
     def tile_origin(number, grid):
         row, col = rasterize(number, grid.rows, grid.cols, uint32(group_m))
-        col = uint32(col * uint32(bn))
+        row, col = uint32(row * uint32(bm)), uint32(col * uint32(bn))
         if cluster > 1: col = uint32(col + uint32(cuda.blockIdx.x % 2) * uint32(own))
-        return uint32(row * uint32(bm)), col
+        return row, col
     return Scheduler(work_grid, work_tile, tile_origin)
