@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 from ..ptx.ampere import cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, unpack_bf16
-from ..ptx.core import add_fours, fence_acq_rel_gpu, store_fours
+from ..ptx.core import add_fours, add_tuples, fence_acq_rel_gpu, store_fours
 from ..ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix, stmatrix_trans)
@@ -245,8 +245,10 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
     write = tile_writer(tile, predicated, read_c)
     bn, warp_size, piece_size = tile.bn, 16 * tile.bn, 64 * tile.bn  # sums of a warp, of a warpgroup
     zeros, cluster = (np.float32(0),) * tile.results, tile.cluster
+    together = min(8, max(1, 128 // tile.results))  # parts that are loaded at a time
 
     @cuda.jit(device=True)
+    @unrolled
     def finish(acc, pending, to, part, row, col, thread, store):
         c, sums, arrivals, launch, parts = to.array  # `SplitTarget`
         split_k = int64(parts)
@@ -266,11 +268,16 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
         cuda.syncwarp()
         number = cuda.shfl_sync(0xFFFFFFFF, number, 0)
         if number == split_k:
-            # add up all of them, in order
+            # add up all of them, in order; several loads wait for memory together
             total, other = zeros, int64(0)
             while other < split_k:
-                total = add_fours(total, sums, uint64(first + other * piece_size), 128)
-                other += 1
+                loaded = ()
+                for i in static(together):
+                    at = min(other + i, split_k - 1)
+                    loaded = loaded + (add_fours(zeros, sums, uint64(first + at * piece_size), 128),)
+                for i in static(together):
+                    if other + i < split_k: total = add_tuples(total, loaded[i])
+                other += together
             write(Target(c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, total)
         return pending
     return Epilogue(0, finish, drain_nothing)

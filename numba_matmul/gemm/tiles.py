@@ -221,6 +221,7 @@ class MmaTile(NamedTuple):
 ROW = 128         # bytes of a row of the swizzle's pattern: 64 numbers
 BOX = 64 * ROW    # bytes of 64 rows: a box of B, or a warpgroup's part of A's tile
 BK = 64           # columns of A's tile, rows of B's
+MOST_SHARED = 227 * 1024  # bytes that a block may have on an H100
 
 class WgmmaTile(NamedTuple):
     "What a block computes with wgmma."
@@ -266,8 +267,10 @@ class WgmmaTile(NamedTuple):
 
     @property
     def c_box(self):
-        "Rows of a box of results on its way to C. A transposed C's boxes are smaller if consumers are many."
-        return min(64 // self.warpgroups, self.bn) // 16 * 16 if self.m_major_c else 64
+        "Columns of a box of results on its way out. If C is transposed, as many as there is room for."
+        if not self.m_major_c: return 64
+        room = (MOST_SHARED - self.shared_bytes - 8) // (2 * ROW * self.warpgroups)  # two boxes for each
+        return max(16, min(64, self.bn, room) // 16 * 16)
 
     @property
     def c_boxes(self):

@@ -42,7 +42,8 @@ def turned_tile(
     return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1, wm=wm, k_tiles=k_tiles,
                      cluster=cluster)
 
-TILES = (LARGE, MEDIUM, SMALL, turned_tile(128, 160, 5), turned_tile(64, 64, 12), turned_tile(64, 32, 16))
+TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(128, 160, 5),
+         turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
 TURNED = {"k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
               lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
@@ -159,7 +160,7 @@ def estimate(
     memory = x.start + 2 * (m * k + k * n + m * n) / x.memory
     numbers = dict(a=m * k, b=k * n, c=m * n)
     copying = sum(x.start / 2 + 4 * numbers[name] / x.copy for name in padded)
-    adding = x.start + split_k * results / x.part if split_k > 1 else 0
+    adding = 3 / 4 * x.start + split_k * results / x.part if split_k > 1 else 0
     return max(products, memory) + copying + adding
 
 @remembered
