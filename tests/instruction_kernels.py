@@ -11,13 +11,14 @@ from numba_matmul.ptx.ampere import (
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2, load4, load_fours_at,
-    shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
+    add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
+    load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
-    bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
-    cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init,
-    fence_proxy_async, fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
+    bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
+    cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
+    fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
+    mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
     stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group,
     wgmma_wait_prior)
 
@@ -702,6 +703,36 @@ def loaded_boxes(rng):
     return (load_boxes_kernel, 32,
             (Map(matrix, 16), at.astype(np.int32).view(np.uint32), Out(3072, np.uint16)),
             [np.concatenate([swizzled(covered(matrix, *place, 16)) for place in at.tolist()])])
+
+
+@cuda.jit
+def cluster_kernel(source, at, out):
+    memory = cuda.shared.array(1088, uint16, alignment=1024)
+    start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
+    t, described = uint32(cuda.threadIdx.x), global_address(source, uint64(0))
+    if t == 0:
+        mbarrier_init(barrier, uint32(2))
+        fence_mbarrier_init()
+        fence_proxy_tensormap(described)
+        prefetch_tensormap(described)
+    cluster_sync()
+    if t == 1: mbarrier_arrive_cluster(barrier, uint32(0))
+    if t == 0:
+        mbarrier_arrive_expect_tx(barrier, uint32(2048))
+        cp_async_bulk_tensor_2d_multicast(start, described, barrier, uint32(at[1]), uint32(at[0]), 1)
+    mbarrier_wait(barrier, uint32(0))
+    for i in range(32): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+    fence_acq_rel_gpu()
+
+
+@case("cp_async_bulk_tensor_2d_multicast", "mbarrier_arrive_cluster", "cluster_sync", "prefetch_tensormap",
+      "fence_acq_rel_gpu", needs=HOPPER)
+def boxes_in_a_cluster(rng):
+    "A box of 16×64 for each block of a cluster, which is a single block. Neither prefetch nor fence shows."
+    matrix = words(rng, 40, 128, dtype=np.uint16)
+    at = np.array([rng.integers(0, 24), 8 * rng.integers(0, 8)])
+    return (cluster_kernel, 32, (Map(matrix, 16), at.astype(np.uint32), Out(1024, np.uint16)),
+            [swizzled(covered(matrix, *at.tolist(), 16))])
 
 
 @cuda.jit

@@ -180,7 +180,7 @@ def k_tile_loader(
                 for box in range(half_a):
                     col_a = uint32(first + uint32(64 * box))
                     cp_async_bulk_tensor_2d_multicast(uint32(to + col_a * uint32(ROW)), maps.a, full,
-                                                      uint32(row + col_a), k)
+                                                      uint32(row + col_a), k, 3)
             elif m_major_a:
                 for box in range(boxes_a):
                     cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,

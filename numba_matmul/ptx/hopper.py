@@ -103,11 +103,16 @@ def cp_async_bulk_tensor_2d_global_to_shared(
 
 
 @bind("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[$0], [$1, {$3, $4}], [$2], 3;", "rlrrr")
-def cp_async_bulk_tensor_2d_multicast(target, tensor_map, barrier, column, row):
-    """`cp_async_bulk_tensor_2d_global_to_shared` for both blocks of a cluster: to the same place in each, and
-    each one's mbarrier counts the bytes. PTX ISA, cp.async.bulk.tensor, .multicast::cluster."""
-    hopper.load_box(target, tensor_map, barrier, column, row, getcurrent().block.memories)
+      "[$0], [$1, {$3, $4}], [$2], $5;", "rlrrrn")
+def cp_async_bulk_tensor_2d_multicast(
+    target, tensor_map, barrier, column, row,  # see `cp_async_bulk_tensor_2d_global_to_shared`
+    blocks,  # of the cluster that get the box: a mask, a literal
+):
+    """Start copying a box to the same place in several blocks of the cluster. Each one's mbarrier counts the
+    bytes. PTX ISA, cp.async.bulk.tensor, .multicast::cluster."""
+    memories = getcurrent().block.memories
+    chosen = [memory for rank, memory in enumerate(memories) if blocks >> rank & 1]
+    hopper.load_box(target, tensor_map, barrier, column, row, chosen)
 
 @bind("{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
       "mbarrier.arrive.shared::cluster.b64 _, [there]; }", "rr")

@@ -78,7 +78,7 @@ def fence_mbarrier_init():
         if barrier.maker is getcurrent(): barrier.fenced = True
 
 def mbarrier(address, memory=None) -> MBarrier:
-    "The mbarrier at an address, if it is visible to the running thread: in its own shared memory, or a peer's."
+    "The mbarrier at an address, in this block's memory or another's, if it is visible to the running thread."
     thread = getcurrent()
     found = (memory or thread.memory).mbarriers.get(int(address))
     if found is None:

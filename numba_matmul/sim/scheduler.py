@@ -203,8 +203,8 @@ class Thread(greenlet):
 # completed; a block whose threads are all at the same `syncthreads` continues; anything else is an error.
 
 class Block:
-    """One block of a launch, or the blocks of a cluster: threads, run one after another from barrier to
-    barrier. The threads of a cluster are numbered consecutively, and each has its own block's shared memory."""
+    """One block of a launch, or all blocks of a cluster: threads, run one after another from barrier to
+    barrier. A cluster's threads are numbered consecutively; each has its own block's shared memory."""
     def __init__(self, grid, indices, args, memories):
         self.dims, self.grid_dims = grid.block_dim, grid.grid_dim
         self.indices = [kernelapi.Dim3(*index) for index in indices]
