@@ -154,7 +154,8 @@ FORMS = {
             cp_async_bulk_tensor_2d_multicast(target, tensor_map, barrier, column, row, 3),
         "sm_90", MOVE + "cp.async.bulk.tensor",
         ["cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-         ".multicast::cluster [target], [tensor_map, {column, row}], [barrier], 3"], "uint32, uint64, uint32, uint32, uint32"),
+         ".multicast::cluster [target], [tensor_map, {column, row}], [barrier], 3"],
+        "uint32, uint64, uint32, uint32, uint32"),
     "mbarrier_arrive_cluster": Form(
         lambda barrier, block: mbarrier_arrive_cluster(barrier, block), "sm_90",
         SYNCHRONIZE + "mbarrier.arrive; Data Movement and Conversion: mapa",
