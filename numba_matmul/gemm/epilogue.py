@@ -47,7 +47,8 @@ def arrive(arrivals, at, launch, split_k):
     found = int64(-1)
     while found != seen:
         found = seen
-        number = found - none + int64(1) if none < found and found < none + split_k else int64(1)
+        before = found ^ none  # any other number than this launch's makes it large
+        number = before + int64(1) if uint64(before) < uint64(split_k) else int64(1)
         seen = cuda.atomic.cas(arrivals, at, found, int64(0) if number == split_k else none + number)
     return number
 
