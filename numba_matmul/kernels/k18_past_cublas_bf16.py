@@ -252,6 +252,8 @@ def plan_past_cublas(
     if blocks is not None: config = config._replace(blocks=blocks)
     return plan_config(g, config, **options)
 
+
+# %% ../../nbs/18_past_cublas_bf16.ipynb #18host01
 def bf16_gemm_past_cublas(
     a,            # (m, k) bfloat16 device array, row-major: a torch tensor, or the bits in uint16
     b,            # (k, n) bfloat16 device array, row-major
