@@ -261,13 +261,13 @@ def test_planned_loop_takes_a_large_tile_for_a_large_matrix_and_a_small_one_for_
        sms=st.integers(1, 150))
 def test_blocks_of_past_cublas_have_as_few_waves_as_can_be(m, n, k, sms):
     tile, blocks, split_k, _ = k18_past_cublas_bf16.select_config(m, n, k, sms)
-    k_tiles, tiles = cdiv(k, tile.bk), cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    assert split_k == 1 or (split_k * tiles <= sms and (split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
+    k_tiles, pairs = cdiv(k, tile.bk), k18_past_cublas_bf16.work_tiles(m, n, tile, split_k)
+    assert split_k == 1 or ((split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
                             and cdiv(k_tiles, split_k) >= k18_past_cublas_bf16.MIN_K_TILES)
-    tiles *= split_k
-    assert 1 <= blocks <= min(tiles, sms)
-    waves = cdiv(tiles, blocks)
-    assert waves == cdiv(tiles, sms) and (blocks == 1 or cdiv(tiles, blocks - 1) > waves)
+    places, clusters = max(1, sms // tile.cluster), blocks // tile.cluster
+    assert blocks % tile.cluster == 0 and 1 <= clusters <= min(pairs, places)
+    waves = cdiv(pairs, clusters)
+    assert waves == cdiv(pairs, places) and (clusters == 1 or cdiv(pairs, clusters - 1) > waves)
 
 
 def test_stream_k_launches_all_blocks_at_once_each_time_with_a_new_number():

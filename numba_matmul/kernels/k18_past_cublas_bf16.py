@@ -199,7 +199,8 @@ def plan_parts(
     if split_k > 1: options.setdefault("epilogue", "split_k")
     if options.get("epilogue") != "split_k":
         # a block with one tile has nothing to overlap
-        if g.beta == 0 and work_tiles(g.m, g.n, tile) <= blocks // tile.cluster:
+        alone = work_tiles(g.m, g.n, tile) <= blocks // tile.cluster
+        if alone and g.beta == 0 and not options.get("read_c"):
             options.setdefault("epilogue", "staged")
         return Plan([gemm_launch(g, tile, blocks, **options)])
     pieces = split_pieces(tile, *((g.n, g.m) if tile.m_major_c else (g.m, g.n)))
