@@ -248,7 +248,8 @@ def plan_past_cublas(
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return Plan(delegate=KERNEL.fallback.fn)
     # which tiles have enough registers
-    tiles = tuple(tile for tile in TILES if tile.wm == 64 or g.beta == 0 and epilogue in (None, "staged"))
+    wide = g.beta == 0 and epilogue in (None, "staged") and not options.get("read_c")
+    tiles = tuple(tile for tile in TILES if wide or tile.wm == 64)
     config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tiles, able, split_k)
     if blocks is not None: config = config._replace(blocks=blocks)
     return plan_config(g, config, **options)
