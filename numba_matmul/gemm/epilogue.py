@@ -386,9 +386,9 @@ def fused_epilogue(
     residual: bool,   # is one added last?
 ) -> Epilogue:
     "The epilogue of a layer: the overlapped one, with more work before results are rounded."
-    if read_c or scaled or tile.m_major_c:
-        raise ValueError("a layer doesn't have alpha, beta or a transposed C: its epilogue takes "
-                         "read_c=False, scaled=False, m_major_c=0")
+    if read_c or scaled:
+        raise ValueError("a layer doesn't have alpha or beta: its epilogue takes read_c=False, scaled=False")
+    if tile.m_major_c: raise ValueError(f"{tile}: a layer's C isn't transposed, so m_major_c must be 0")
     overlapped = overlapped_epilogue(tile, predicated, read_c, scaled)
     finished = finished_pairs(tile.bn // 8, pair_finisher(predicated, bias, activation, residual))
 

@@ -45,7 +45,7 @@ def turned_tile(
 TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(128, 160, 5),
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
-TURNED = {"k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
+TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
               lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #3beb4a86
