@@ -112,6 +112,8 @@ def bf16_mainloop(tile):
     def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
     return Mainloop((zeros, zeros), two(False), two(True), wait)
 
+
+# %% ../../nbs/17_warp_specialized.ipynb #17firstk
 @cache
 def first_k_tiles(
     count,     # k tiles, the prologue of the main loop
