@@ -102,25 +102,24 @@ PADDED = tuple("".join(names) for count in range(4) for names in combinations("a
 
 class MachineModel(NamedTuple):
     "What the estimate knows about a GPU. Cycles are those of 2048 multiply-adds on a multiprocessor."
-    start: float = 2450     # cycles of a launch with almost nothing to do
-    result: float = 0.15    # to store a result of the last tile
-    step: float = 300       # per stage at least: a barrier, copies, products
-    own_row: float = 2.36   # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.65    # the same if all multiprocessors ask: rows of whole cache lines,
-    row_16: float = 3.5     # of whole sectors,
-    row_8: float = 4.5      # or of neither
-    memory: float = 1490    # bytes per cycle from the GPU's memory
-    copy: float = 1800      # bytes per cycle that a copy reads and writes
-    part: float = 14        # numbers per cycle that a block adds up
+    start: float = 3240    # cycles of a launch with almost nothing to do
+    result: float = 0.115  # to store a result of the last tile
+    step: float = 160      # per stage at least: a barrier, copies, products
+    own_row: float = 1.62  # per 128-byte row that a multiprocessor gets
+    row_64: float = 2.6    # the same if all multiprocessors ask: rows of whole cache lines,
+    row_16: float = 3.2    # of whole sectors,
+    row_8: float = 3.0     # or of neither
+    copy: float = 1440     # bytes per cycle that a copy reads and writes
+    part: float = 4.7      # numbers per cycle that a block adds up
 
 H100_COPY_GB_S = 2975
 
 def machine_model() -> MachineModel:
-    "This GPU's, as measured; otherwise an H100's, with memory as fast as the result card says."
+    "This GPU's, as measured; otherwise an H100's, with copies as fast as the result card says."
     card, default = gpu_card(), MachineModel()
     if "model" in card: return MachineModel(**card["model"])
     factor = card.get("copy_gb_s", H100_COPY_GB_S) / H100_COPY_GB_S
-    return default._replace(memory=default.memory * factor, copy=default.copy * factor)
+    return default._replace(copy=default.copy * factor)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #67245807
 def work_tiles(m, n, tile, split_k=1):
@@ -157,11 +156,10 @@ def estimate(
     k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row, from_l2 * filled)
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
     products = x.start + results * x.result + waves * (x.start / 5 + k_tiles * k_tile)
-    memory = x.start + 2 * (m * k + k * n + m * n) / x.memory
     numbers = dict(a=m * k, b=k * n, c=m * n)
     copying = sum(x.start / 2 + 4 * numbers[name] / x.copy for name in padded)
     adding = 3 / 4 * x.start + split_k * results / x.part if split_k > 1 else 0
-    return max(products, memory) + copying + adding
+    return products + copying + adding
 
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18select
