@@ -11,14 +11,16 @@ from numba_matmul.ptx.ampere import (
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2, load4, load_fours_at,
-    shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
+    add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
+    load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
-    bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
-    cp_async_bulk_tensor_2d_shared_to_global, cp_async_bulk_wait_group_read, fence_mbarrier_init,
-    fence_proxy_async, fence_proxy_tensormap, fence_proxy_tensormap_release, mbarrier_arrive,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, setmaxnreg_dec, setmaxnreg_inc,
-    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
+    cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
+    fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
+    mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
+    stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group,
+    wgmma_wait_prior)
 
 from instruction_cases import (
     AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits, halves,
@@ -547,6 +549,34 @@ def stored_matrices(rng):
     return stmatrix_kernel, 32, (values, start, bits, Out(2048, np.uint16)), [wanted]
 
 
+@cuda.jit
+def stmatrix_trans_kernel(values, place, out):
+    memory = cuda.shared.array(2048, uint16, alignment=1024)
+    t = uint32(cuda.threadIdx.x)
+    for i in range(64): memory[t + uint32(32 * i)] = uint16(0)
+    cuda.syncthreads()
+    v = (values[t, 0], values[t, 1], values[t, 2], values[t, 3], values[t, 4], values[t, 5], values[t, 6],
+         values[t, 7],
+         values[t, 8], values[t, 9], values[t, 10], values[t, 11])
+    stmatrix_trans(shared_address(memory, uint32(place[t])), 2048, v, 4, 2)
+    cuda.syncthreads()
+    for i in range(64): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+
+
+@case("stmatrix_trans", needs=HOPPER)
+def stored_transposed_matrices(rng):
+    "Each lane points at eight numbers, a column of its matrix; the next group is 2048 bytes further."
+    values, start = words(rng, 32, 12), places(rng, 32, 32, 1024)
+    wanted = np.zeros(2048, np.uint16)
+    for group in range(2):
+        for matrix in range(4):
+            stored = halves(values[:, 4 + 4 * group + matrix]).reshape(8, 8)
+            for column in range(8):
+                first = start[8 * matrix + column] + 1024 * group
+                wanted[first:first + 8] = stored[:, column]
+    return stmatrix_trans_kernel, 32, (values, start, Out(2048, np.uint16)), [wanted]
+
+
 # mbarriers and named barriers: numbers go through global memory, where the simulator doesn't require a
 # barrier
 
@@ -673,6 +703,36 @@ def loaded_boxes(rng):
     return (load_boxes_kernel, 32,
             (Map(matrix, 16), at.astype(np.int32).view(np.uint32), Out(3072, np.uint16)),
             [np.concatenate([swizzled(covered(matrix, *place, 16)) for place in at.tolist()])])
+
+
+@cuda.jit
+def cluster_kernel(source, at, out):
+    memory = cuda.shared.array(1088, uint16, alignment=1024)
+    start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
+    t, described = uint32(cuda.threadIdx.x), global_address(source, uint64(0))
+    if t == 0:
+        mbarrier_init(barrier, uint32(2))
+        fence_mbarrier_init()
+        fence_proxy_tensormap(described)
+        prefetch_tensormap(described)
+    cluster_sync()
+    if t == 1: mbarrier_arrive_cluster(barrier, uint32(0))
+    if t == 0:
+        mbarrier_arrive_expect_tx(barrier, uint32(2048))
+        cp_async_bulk_tensor_2d_multicast(start, described, barrier, uint32(at[1]), uint32(at[0]), 1)
+    mbarrier_wait(barrier, uint32(0))
+    for i in range(32): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
+    fence_acq_rel_gpu()
+
+
+@case("cp_async_bulk_tensor_2d_multicast", "mbarrier_arrive_cluster", "cluster_sync", "prefetch_tensormap",
+      "fence_acq_rel_gpu", needs=HOPPER)
+def boxes_in_a_cluster(rng):
+    "A box of 16×64 for each block of a cluster, which is a single block. Neither prefetch nor fence shows."
+    matrix = words(rng, 40, 128, dtype=np.uint16)
+    at = np.array([rng.integers(0, 24), 8 * rng.integers(0, 8)])
+    return (cluster_kernel, 32, (Map(matrix, 16), at.astype(np.uint32), Out(1024, np.uint16)),
+            [swizzled(covered(matrix, *at.tolist(), 16))])
 
 
 @cuda.jit

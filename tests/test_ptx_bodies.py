@@ -27,9 +27,10 @@ from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, add_tuples, global_address, load2, load4, load_fours_at, shared_address,
     store2, store4, store_fours, store_relaxed, to_array)
 from numba_matmul.ptx.hopper import (
-    bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_shared_to_global,
+    bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast,
+    cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
-    stmatrix, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16)
+    stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -130,6 +131,15 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "stmatrix, swizzle": lambda address, swizzle, *others: stmatrix(address, 0, *others),
     "stmatrix, order": lambda address, swizzle, packed, first, count:
         stmatrix(address, swizzle, packed[::-1], first, count),
+    "cp_async_bulk_tensor_2d_multicast": lambda to, tensor_map, barrier, column, row, blocks:
+        cp_async_bulk_tensor_2d_multicast(to, tensor_map, barrier, row, column, blocks),
+    "mbarrier_arrive_cluster": nothing,
+    "cluster_sync": nothing,
+    "stmatrix_trans, step": lambda address, step, *others: stmatrix_trans(address, 1024, *others),
+    "stmatrix_trans, order": lambda address, step, packed, first, count:
+        stmatrix_trans(address, step, packed[::-1], first, count),
+    "stmatrix_trans, rows": lambda address, step, packed, first, count:
+        stmatrix(address, 0, packed, first, count),
     "fence_proxy_async": nothing,
     "cp_async_bulk_tensor_2d_shared_to_global": lambda tensor_map, source, column, row:
         cp_async_bulk_tensor_2d_shared_to_global(tensor_map, source, row, column),
@@ -137,7 +147,8 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "cp_async_bulk_wait_group_read": lambda pending: cp_async_bulk_wait_group_read(pending + 1),
     "bar_sync": nothing,
 }
-SILENT = {"setmaxnreg_dec", "setmaxnreg_inc", "fence_proxy_tensormap_release"}  # their bodies do nothing
+SILENT = {"setmaxnreg_dec", "setmaxnreg_inc", "fence_proxy_tensormap_release", "prefetch_tensormap",
+          "fence_acq_rel_gpu"}  # their bodies do nothing, or nothing that a single block notices
 
 
 def binding_of(mistake): return mistake.partition(",")[0]

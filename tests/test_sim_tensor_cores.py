@@ -16,7 +16,6 @@ from numba_matmul.bench.verify import check_matmul
 from numba_matmul.gemm.tensor_maps import map_of
 from numba_matmul.gemm.tiles import BOX, WgmmaTile
 from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B
-from numba_matmul.kernels.k17_warp_specialized import RULES
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
 from numba_matmul.ptx.core import bind, global_address, shared_address, to_array
@@ -185,7 +184,6 @@ K16, K17, EPILOGUE = "kernels.k16_tma_wgmma", "kernels.k17_warp_specialized", "g
 K19, UNWAITED = "kernels.k19_float32_on_tensor_cores", "has not waited for its products"
 UNSEEN, READ = "may not be visible yet: fence_proxy_async", "is written while a store may still read it"
 NEVER, OVERWRITTEN = "At an mbarrier 0 of 1 have arrived", "an operand still being multiplied was overwritten"
-ODD_BOXES = {text: rule for text, rule in RULES.items() if "multiple of 128" not in text}
 MISTAKES = {  # kernel, module, what is changed in it, and the simulator's message
     # Missing parts
     "tma_wgmma, consumer_wait": (16, K16, dict(consumer_wait=nothing),
@@ -198,7 +196,7 @@ MISTAKES = {  # kernel, module, what is changed in it, and the simulator's messa
     "warp_specialized, consumer_wait": (17, K17, dict(consumer_wait=nothing), "is multiplied"),
     "warp_specialized, producer_acquire": (17, K17, dict(producer_acquire=nothing),
                                            "more than 1 arrival at an mbarrier"),
-    "warp_specialized, consumer_release": (17, K17, dict(consumer_release=nothing), NEVER),
+    "warp_specialized, consumer_release": (17, "gemm.pipeline", dict(mbarrier_arrive=nothing), NEVER),
     "warp_specialized, waits less": (17, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
     "warp_specialized, fence_proxy_async": (17, EPILOGUE, dict(fence_proxy_async=nothing), UNSEEN),
     "warp_specialized, bar_sync": (17, EPILOGUE, dict(bar_sync=nothing), UNSEEN),
@@ -211,7 +209,6 @@ MISTAKES = {  # kernel, module, what is changed in it, and the simulator's messa
     "warp_specialized, stage": (17, K17, dict(wgmma_wait_group=lambda acc: acc),
                                 f"{OVERWRITTEN}|is still being multiplied"),
     "warp_specialized, box": (17, EPILOGUE, dict(bar_sync=meets_every_other_time), READ),
-    "warp_specialized, odd boxes": (17, K17, dict(RULES=ODD_BOXES, bn=64), READ),
     "warp_specialized, number": (17, EPILOGUE,
                                  dict(bar_sync=lambda barrier, threads: bar_sync(barrier + 16, threads)),
                                  "named barrier 17"),

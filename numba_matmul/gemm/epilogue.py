@@ -6,116 +6,58 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from ..ptx.ampere import (
-    cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, store_pair, unpack_bf16)
+from ..ptx.ampere import cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, unpack_bf16
+from ..ptx.core import add_fours, add_tuples, fence_acq_rel_gpu, store_fours
 from ..ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix)
+    cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix, stmatrix_trans)
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
 from .tiles import BOX, ROW, WgmmaTile
-from numba import cuda, float32, int64, uint16, uint32, uint64
-
-
-class Target(NamedTuple):
-    "Where results go."
-    array: object  # C, flat
-    rows: int
-    cols: int
-    alpha: float   # factor of A·B
-    beta: float    # factor of C
-
-@cache
-def pair_writer(
-    predicated: bool,  # may the tile extend past the edge of C?
-    width: int,        # are rows of C aligned to two numbers (2 or more), or not (1)?
-    read_c: bool,      # is beta not 0?
-) -> Callable:
-    "A device function: round two adjacent elements of a row to bfloat16, and write them."
-    @cuda.jit(device=True)
-    def write(
-        to,         # `Target`
-        row, col,   # of the first of the two
-        low, high,  # their sums
-    ):
-        if not predicated or (row < to.rows and col < to.cols):
-            c, beta = to.array, to.beta
-            left, right = to.alpha * low, to.alpha * high
-            at = uint64(row * to.cols + col)
-            both = width > 1 or col + 1 < to.cols
-            if read_c:
-                left += beta * unpack_bf16(uint32(c[at]))[0]
-                if both: right += beta * unpack_bf16(uint32(c[at + uint64(1)]))[0]
-            pair = cvt_rn_bf16x2_f32(left, right)
-            if width > 1: store_pair(c, at, pair)
-            else:
-                c[at] = uint16(pair & uint32(0xFFFF))
-                if both: c[at + uint64(1)] = uint16(pair >> uint32(16))
-    return write
-
-
-@cache
-def mma_tile_writer(
-    rows: int,  # rows of matrices of 16×8
-    cols: int,  # matrices in each
-    write: Callable,  # see `pair_writer`
-) -> Callable:
-    "A device function: write all of a lane's results."
-    @cuda.jit(device=True)
-    @unrolled
-    def write_all(
-        to,        # `Target`
-        row, col,  # of the lane's first sum
-        sums,      # four per matrix: two adjacent ones, and two that are eight rows below
-    ):
-        for i in static(rows):
-            for j in static(cols):
-                write(to, row + 16 * i, col + 8 * j, sums[4 * (cols * i + j)], sums[4 * (cols * i + j) + 1])
-                write(to, row + 16 * i + 8, col + 8 * j,
-                      sums[4 * (cols * i + j) + 2], sums[4 * (cols * i + j) + 3])
-    return write_all
+from .writers import Target, tile_writer
+from numba import cuda, float32, int32, int64, uint32, uint64
 
 
 # Split-K
 #
-# If blocks share a tile of C, each writes its part of the sums to a workspace, and a kernel adds them up.
+# If blocks share a tile of C, each writes its part of the sums to a workspace. A warp adds up its 16 rows if
+# it's the last one to have written its part: always all parts, in the same order. So it doesn't matter which
+# one is last, and nobody waits.
 
-@cache
-def partial_sum_writer(
-    predicated: bool,  # may the tile extend past the edge of C?
-) -> Callable:
-    "A device function: write two adjacent elements of a row of the workspace."
-    @cuda.jit(device=True)
-    def write(to, row, col, low, high):
-        if not predicated or (row < to.rows and col < to.cols):
-            at = uint64(row * to.cols + col)
-            to.array[at] = low
-            to.array[at + uint64(1)] = high
-    return write
+class SplitTarget(NamedTuple):
+    "What a kernel receives in place of C if sums are divided into parts."
+    c: object         # C, flat
+    sums: object      # (pieces·split_k·64·bn,) float32
+    arrivals: object  # (pieces·4,) int64: a warp's parts so far
+    launch: int       # see `launch_number`
+    split_k: int      # parts of each sum, fewer than 64
 
-@cuda.jit(lineinfo=True, launch_bounds=256)
-def split_k_reduce_kernel(
-    workspace,  # (split_k·size,) float32
-    split_k,    # parts of each sum
-    c,          # (size,) bits of bfloat16
-    size,       # m·n
-    alpha,      # factor of A·B
-    beta,       # factor of C
-):
-    "C ← alpha · the sum of the parts + beta · C."
-    i = int64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
-    if i < size:
-        total = float32(0)
-        for part in range(split_k): total += workspace[part * size + i]
-        value = alpha * total
-        if beta != 0: value += beta * unpack_bf16(uint32(c[i]))[0]
-        c[i] = uint16(cvt_rn_bf16x2_f32(value, value) & uint32(0xFFFF))
+def split_pieces(
+    tile: WgmmaTile, m: int, n: int,  # m and n as the tile has them
+) -> int:
+    "How many times 64 rows there are in all tiles."
+    return -(-m // tile.bm) * (tile.bm // 64) * -(-n // (tile.bn * tile.cluster)) * tile.cluster
+
+@cuda.jit(device=True)
+def arrive(arrivals, at, launch, split_k):
+    """Count the parts that have been written: which one is this? The count is valid only together with this
+    launch's number. The last one resets it, for a CUDA graph launches again with the same number."""
+    none = (launch & int64(0xFFFFFFFFFFFFFF)) * int64(64)
+    seen, number = int64(0), int64(0)
+    found = int64(-1)
+    while found != seen:
+        found = seen
+        before = found ^ none  # any other number than this launch's makes it large
+        number = before + int64(1) if uint64(before) < uint64(split_k) else int64(1)
+        seen = cuda.atomic.cas(arrivals, at, found, int64(0) if number == split_k else none + number)
+    return number
 
 
 # By TMA
 #
 # A warpgroup's results are a tile of 64 rows. Boxes of 64 columns go to shared memory with `stmatrix`,
-# swizzled, and from there to C by TMA, 8 KB each. Lesson 17 explains each line.
+# swizzled, and from there to C by TMA, 8 KB each. Lesson 17 explains each line. If C is transposed, these 64
+# rows are columns of C, and a box has `c_box` rows of C.
 
 class PendingTile(NamedTuple):
     "A warpgroup's results that haven't been stored yet."
@@ -129,52 +71,97 @@ class TmaStore(NamedTuple):
     barrier: int   # number of the warpgroup's named barrier
     elected: bool  # is this the warpgroup's elected thread, which issues the TMA stores?
     releases: bool  # is this its warp's elected thread, which releases stages?
-    first_box: int  # address of the warpgroup's first box of 64×64 in shared memory
+    first_box: int  # address of the warpgroup's first box in shared memory
     lane_row: int  # address of the lane's row
     swizzle: int   # for that row
     map_c: int     # address of C's tensor map
 
-@cuda.jit(device=True)
+def c_bytes(
+    tile: WgmmaTile,
+) -> int:
+    "Staging for results on their way out: two boxes for each consumer."
+    return 2 * tile.c_box * ROW * tile.warpgroups
+
+@cache
 def tma_store_of(
-    thread, storage,
-    map_c,  # address of C's tensor map
-):
-    "The `TmaStore` of a consumer thread."
-    warpgroup = uint32(thread // 128 - 1)
-    lane = uint32(thread % 32)
-    # `stmatrix`: each lane supplies a row address, half of them for its right half
-    row = uint32(thread % 128 // 32 * 16 + lane % 16)
-    first_box = uint32(storage.c_tiles + warpgroup * uint32(2 * BOX))
-    swizzle = uint32(swizzle_128b(row, uint32(lane // 16)) * 16)
-    lane_row = uint32(first_box + uint32(row * uint32(ROW)))
-    return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, first_box, lane_row, swizzle, map_c)
+    tile: WgmmaTile,
+) -> Callable:
+    "A device function (thread, `SharedStorage`, address of C's tensor map): a consumer thread's `TmaStore`."
+    m_major_c, boxes_bytes = tile.m_major_c, 2 * tile.c_box * ROW
+
+    @cuda.jit(device=True)
+    def tma_store(thread, storage, map_c):
+        warpgroup = uint32(thread // 128 - 1)
+        warp, lane = uint32(thread % 128 // 32), uint32(thread % 32)
+        # `stmatrix`: each lane supplies a row address, half of them for its right half
+        if m_major_c:
+            row = uint32(lane // 16 * 8 + lane % 8)
+            chunk = uint32(uint32(2) * warp + lane // 8 % 2)
+        else:
+            row = uint32(warp * 16 + lane % 16)
+            chunk = uint32(lane // 16)
+        first_box = uint32(storage.c_tiles + warpgroup * uint32(boxes_bytes))
+        swizzle = uint32(swizzle_128b(row, chunk) * 16)
+        lane_row = uint32(first_box + uint32(row * uint32(ROW)))
+        return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, first_box, lane_row, swizzle,
+                        map_c)
+    return tma_store
 
 
 @cache
+def box_filler(
+    tile: WgmmaTile,
+    first: int,  # of its columns
+) -> Callable:
+    "A device function: the threads of a warpgroup write a box of packed results to shared memory."
+    groups, m_major_c = tile.c_box // 16, tile.m_major_c
+    number, step = first // 4, 16 * ROW  # of its `packed`; from 16 rows to the next
+
+    @cuda.jit(device=True)
+    def fill_rows(store, box, packed):
+        stmatrix(uint32(store.lane_row + box), store.swizzle, packed, number, groups)
+
+    @cuda.jit(device=True)
+    def fill_columns(store, box, packed):
+        lane_row = uint32(uint32(store.lane_row + store.swizzle) + box)
+        stmatrix_trans(lane_row, step, packed, number, groups)
+    return fill_columns if m_major_c else fill_rows
+
+@cache
 def boxes_storer(
-    first: int, end: int,     # which boxes, of 64 columns each
-    stride_bytes: int = BOX,  # from one box in shared memory to the next
+    tile: WgmmaTile,
+    first: int, end: int,     # which boxes, `c_box` columns of the tile each
+    stride_bytes: int = None,  # from one box in shared memory to the next; a box if None
     reused: bool = True,      # are there two boxes, which the previous round may still be reading?
 ) -> Callable:
     "A device function (`PendingTile`, `TmaStore`): a warpgroup stores boxes of results."
+    m_major_c = tile.m_major_c
+    starts = [min(tile.c_box * i, tile.bn - tile.c_box) for i in range(end)]  # the last two may overlap
+    fill = [box_filler(tile, start) for start in starts]
+    stride_bytes = stride_bytes or tile.c_box * ROW
+    again = 0 if tile.c_boxes % 2 else -1  # a box that follows another one in the same place
+
     @cuda.jit(device=True)
     @unrolled
     def store_boxes(pending, store):
         for i in static(first, end):
             # the box is free
             if reused:
-                if store.elected: cp_async_bulk_wait_group_read(1)  # its previous contents have been read
+                if store.elected:  # its previous contents have been read
+                    if i == again: cp_async_bulk_wait_group_read(0)
+                    else: cp_async_bulk_wait_group_read(1)
                 bar_sync(store.barrier, uint32(128))
             elif i == 0: bar_sync(store.barrier, uint32(128))  # all warps are done with the ring
             # fill it, and make it visible to the TMA
             box = uint32(stride_bytes * (i % 2 if reused else i))
-            stmatrix(uint32(store.lane_row + box), store.swizzle, pending.packed, 16 * i, 4)
+            fill[i](store, box, pending.packed)
             fence_proxy_async()
             bar_sync(store.barrier, uint32(128))
             # one thread stores it
             if store.elected and pending.valid:
-                cp_async_bulk_tensor_2d_shared_to_global(store.map_c, uint32(store.first_box + box),
-                                                         uint32(pending.col + uint32(64 * i)), pending.row)
+                row, col = pending.row, uint32(pending.col + uint32(starts[i]))
+                if m_major_c: row, col = col, row
+                cp_async_bulk_tensor_2d_shared_to_global(store.map_c, uint32(store.first_box + box), col, row)
                 cp_async_bulk_commit_group()
     return store_boxes
 
@@ -209,7 +196,8 @@ def overlapped_epilogue(
     scaled: bool,      # is alpha not 1?
 ) -> Epilogue:
     "Results are rounded, and stored by TMA while the next tile is multiplied; the last ones immediately."
-    store_last = boxes_storer(0, tile.bn // 64, tile.stage_bytes, False)
+    store_last = boxes_storer(tile, 0, tile.c_boxes, tile.stage_bytes, False)
+    store_staged = boxes_storer(tile, 0, tile.c_boxes)
     one = np.float32(1)
 
     @cuda.jit(device=True)
@@ -222,13 +210,16 @@ def overlapped_epilogue(
         lane_row = uint32(first_box + uint32(store.lane_row - store.first_box))
         store_last(pending, TmaStore(store.barrier, store.elected, store.releases, first_box, lane_row,
                                      store.swizzle, store.map_c))
-    return Epilogue(tile.bn // 64, finish, drain)
+
+    @cuda.jit(device=True)
+    def drain_staged(pending, storage, store, warpgroup): store_staged(pending, store)
+    return Epilogue(tile.c_boxes, finish, drain_staged if tile.m_major_c else drain)
 
 @cache
 def staged_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
     "Results are rounded, and stored by TMA before the next tile starts."
     pack = overlapped_epilogue(tile, predicated, read_c, scaled).finish
-    store_all = boxes_storer(0, tile.bn // 64)
+    store_all = boxes_storer(tile, 0, tile.c_boxes)
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
@@ -239,26 +230,72 @@ def staged_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: boo
 
 
 @cache
-def direct_epilogue(
-    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,  # as for the others
-    write_pair: Callable = None,  # see `pair_writer`
-) -> Epilogue:
+def direct_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
     "Each thread writes its results, and reads its elements of C first if beta is not 0."
-    write = mma_tile_writer(1, tile.bn // 8, write_pair or pair_writer(predicated, 8, read_c))
+    write = tile_writer(tile, predicated, read_c)
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
-        lane = uint32(thread % 32)
-        write(Target(to.array, to.rows * (part + 1), to.cols, to.alpha, to.beta),
-              to.rows * part + row + thread % 128 // 32 * 16 + lane // 4,
-              int64(col) + lane % 4 * 2, acc)
+        write(to, row, col, thread, acc)
         return pending
     return Epilogue(0, finish, drain_nothing)
 
 @cache
 def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
-    "Each thread writes its sums to a workspace, where the parts are stacked vertically."
-    return direct_epilogue(tile, predicated, read_c, scaled, partial_sum_writer(predicated))
+    "Parts of sums go to a workspace. A warp whose part is the last one adds them up, and writes the results."
+    write = tile_writer(tile, predicated, read_c)
+    bn, warp_size, piece_size = tile.bn, 16 * tile.bn, 64 * tile.bn  # sums of a warp, of a warpgroup
+    zeros, cluster = (np.float32(0),) * tile.results, tile.cluster
+    together = min(8, max(1, 128 // tile.results))  # parts that are loaded at a time
+
+    @cuda.jit(device=True)
+    @unrolled
+    def finish(acc, pending, to, part, row, col, thread, store):
+        c, sums, arrivals, launch, parts = to.array  # `SplitTarget`
+        split_k = int64(parts)
+        warp, lane = uint32(thread % 128 // 32), uint32(thread % 32)
+        # where the parts of this warp's sums are: a lane's fours are 128 numbers apart
+        across = (to.cols + bn * cluster - 1) // (bn * cluster) * cluster
+        piece = int64(row // uint32(64)) * across + int64(col // uint32(bn))
+        first = piece * split_k * piece_size + warp * warp_size + 4 * lane
+        store_fours(sums, uint64(first + part * piece_size), 128, acc)
+        # is this part the last one?
+        cuda.syncwarp()
+        number = int32(0)
+        if lane == 0:
+            fence_acq_rel_gpu()
+            number = int32(arrive(arrivals, 4 * piece + warp, launch, split_k))
+            fence_acq_rel_gpu()
+        cuda.syncwarp()
+        number = cuda.shfl_sync(0xFFFFFFFF, number, 0)
+        if number == split_k:
+            # add up all of them, in order; several loads wait for memory together
+            total, other = zeros, int64(0)
+            while other < split_k:
+                loaded = ()
+                for i in static(together):
+                    at = min(other + i, split_k - 1)
+                    loaded = loaded + (add_fours(zeros, sums, uint64(first + at * piece_size), 128),)
+                for i in static(together):
+                    if other + i < split_k: total = add_tuples(total, loaded[i])
+                other += together
+            write(Target(c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, total)
+        return pending
+    return Epilogue(0, finish, drain_nothing)
+
+@cache
+def two_epilogues(
+    one: Epilogue,  # any but the overlapped one
+) -> Epilogue:
+    "The epilogue of a warpgroup with two products, 64 rows each."
+    finish_one = one.finish
+
+    @cuda.jit(device=True)
+    def finish(acc, pending, to, part, row, col, thread, store):
+        finish_one(acc[0], pending, to, part, row, col, thread, store)
+        finish_one(acc[1], pending, to, part, uint32(row + uint32(64)), col, thread, store)
+        return pending
+    return one._replace(finish=finish)
 
 EPILOGUES = dict(overlapped=overlapped_epilogue, staged=staged_epilogue, direct=direct_epilogue,
                  split_k=split_k_epilogue)
@@ -351,6 +388,7 @@ def fused_epilogue(
     "The epilogue of a layer: the overlapped one, with more work before results are rounded."
     if read_c or scaled:
         raise ValueError("a layer doesn't have alpha or beta: its epilogue takes read_c=False, scaled=False")
+    if tile.m_major_c: raise ValueError(f"{tile}: a layer's C isn't transposed, so m_major_c must be 0")
     overlapped = overlapped_epilogue(tile, predicated, read_c, scaled)
     finished = finished_pairs(tile.bn // 8, pair_finisher(predicated, bias, activation, residual))
 

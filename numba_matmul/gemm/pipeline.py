@@ -5,7 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from ..ptx.core import shared_address
-from ..ptx.hopper import mbarrier_arrive, mbarrier_wait
+from ..ptx.hopper import mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_wait
 from .tiles import WgmmaTile
 from numba import cuda, uint32, uint64
 
@@ -103,3 +103,12 @@ def consumer_release(
 ):
     "Release a stage: no product reads its k tile anymore."
     if releases: mbarrier_arrive(empty_barrier(storage, stage))
+
+@cuda.jit(device=True)
+def release_in_cluster(storage, stage, releases):
+    "The same in both blocks of a cluster."
+    if releases:
+        mbarrier_arrive_cluster(empty_barrier(storage, stage), uint32(0))
+        mbarrier_arrive_cluster(empty_barrier(storage, stage), uint32(1))
+
+def release_of(tile): return consumer_release if tile.cluster == 1 else release_in_cluster

@@ -37,6 +37,7 @@ class Launch(NamedTuple):
     shared_bytes: int = 0  # dynamic shared memory per block; may exceed 48 KB
     # do blocks wait for each other? Then they launch only if all fit at once
     cooperative: bool = False
+    cluster: int = 1  # blocks that run together
 
 
 class Plan(NamedTuple):
@@ -51,7 +52,11 @@ def kernel_args(launch: Launch) -> list:
     if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):
         raise TypeError("tensor maps must be the first argument: kernels look for them at the beginning of "
                         "their parameters")
-    return [arg() if arg is launch_number else getattr(arg, "words", arg) for arg in launch.args]
+    def given(arg):
+        if hasattr(arg, "_fields"): return type(arg)(*map(given, arg))
+        if isinstance(arg, tuple): return tuple(map(given, arg))
+        return arg() if arg is launch_number else getattr(arg, "words", arg)
+    return [given(arg) for arg in launch.args]
 
 
 class LaunchConfig(NamedTuple):
@@ -69,7 +74,9 @@ def simulate_plan(plan: Plan):
     for launch in plan.launches:
         need_shared_memory(launch.shared_bytes)
         size = OptIn(launch.shared_bytes) if launch.shared_bytes else 0
-        launch.kernel[launch.blocks, launch.threads, 0, size](*kernel_args(launch))
+        configured = launch.kernel[launch.blocks, launch.threads, 0, size]
+        configured.cluster = launch.cluster
+        configured(*kernel_args(launch))
 
 
 def _warn_of_minutes(g):
@@ -118,6 +125,13 @@ class PackedLaunch:
             attribute = b.CUlaunchAttribute()
             attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
+            self.config.attrs = [attribute]
+            self.config.numAttrs = 1
+        if launch.cluster > 1:
+            attribute = b.CUlaunchAttribute()
+            attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+            attribute.value.clusterDim.x = launch.cluster
+            attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
             self.config.attrs = [attribute]
             self.config.numAttrs = 1
 

@@ -53,7 +53,8 @@ def persistent_scheduler(
     is_split: bool,  # are sums divided into parts?
 ) -> Scheduler:
     "The order of work tiles, see `rasterize`."
-    bm, bn, bk, group_m = tile.bm, tile.bn, tile.bk, tile.group_m
+    bm, bn, bk, group_m = tile.bm, tile.bn * tile.cluster, tile.bk, tile.group_m
+    cluster, own = tile.cluster, tile.bn
 
     @cuda.jit(device=True)
     def work_grid(m, n, k, split_k):
@@ -76,5 +77,7 @@ def persistent_scheduler(
     @cuda.jit(device=True)
     def tile_origin(number, grid):
         row, col = rasterize(number, grid.rows, grid.cols, uint32(group_m))
-        return uint32(row * uint32(bm)), uint32(col * uint32(bn))
+        row, col = uint32(row * uint32(bm)), uint32(col * uint32(bn))
+        if cluster > 1: col = uint32(col + uint32(cuda.blockIdx.x % 2) * uint32(own))
+        return row, col
     return Scheduler(work_grid, work_tile, tile_origin)

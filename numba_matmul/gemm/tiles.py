@@ -221,27 +221,35 @@ class MmaTile(NamedTuple):
 ROW = 128         # bytes of a row of the swizzle's pattern: 64 numbers
 BOX = 64 * ROW    # bytes of 64 rows: a box of B, or a warpgroup's part of A's tile
 BK = 64           # columns of A's tile, rows of B's
+MOST_SHARED = 227 * 1024  # bytes that a block may have on an H100
 
 class WgmmaTile(NamedTuple):
     "What a block computes with wgmma."
-    bm: int       # rows of the block's tile of C: 64 per warpgroup
+    bm: int       # rows of the block's tile of C
     bn: int       # its columns
     stages: int   # tiles of A and B in shared memory at a time
     group_m: int = 16  # rows of tiles that blocks process together, see `rasterize`
     k_major_b: int = 0  # 1: B is transposed, (n, k), so adjacent elements in a row of its tile run along k
     m_major_a: int = 0  # 1: A is transposed, (k, m), so adjacent elements in a row of its tile run along m
     parts: int = 1      # 16-bit matrices that make up each of A and B, see lesson 19
-
-    bk = BK
+    m_major_c: int = 0  # 1: C is transposed, (n, m), so adjacent elements in a row of it run along m
+    wm: int = 64        # rows of a warpgroup: 64, or 128 in two products
+    k_tiles: int = 1    # k tiles in a stage
+    cluster: int = 1    # blocks that share a tile of A: neighbors along n, 1 or 2
 
     @property
-    def warpgroups(self): return self.bm // 64
+    def bk(self): return BK * self.k_tiles
+
+    @property
+    def warpgroups(self): return self.bm // self.wm
 
     @property
     def threads(self): return 128 * self.warpgroups
 
     @property
-    def results(self): return self.bn // 2
+    def results(self):
+        "Sums of a thread in one product."
+        return self.bn // 2
 
     @property
     def bytes_a(self): return self.bm * ROW
@@ -249,13 +257,25 @@ class WgmmaTile(NamedTuple):
     @property
     def stage_bytes(self):
         "Bytes of both tiles."
-        return self.parts * (self.bytes_a + self.bn * ROW)
+        return self.k_tiles * self.parts * (self.bytes_a + self.bn * ROW)
 
     @property
     def shared_bytes(self):
         """The ring, two mbarriers per stage (lesson 17 needs both), and 1024 bytes more to align the start to
         1024."""
         return self.stages * (self.stage_bytes + 16) + 1024
+
+    @property
+    def c_box(self):
+        "Columns of a box of results on its way out. If C is transposed, as many as there is room for."
+        if not self.m_major_c: return 64
+        room = (MOST_SHARED - self.shared_bytes - 8) // (2 * ROW * self.warpgroups)  # two boxes for each
+        return max(16, min(64, self.bn, room) // 16 * 16)
+
+    @property
+    def c_boxes(self):
+        "Boxes in a warpgroup's results."
+        return -(-self.bn // self.c_box)
 
     fits = Tile.fits
 

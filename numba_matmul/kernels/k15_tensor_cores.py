@@ -16,7 +16,6 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, shared_memory_limit
 from ..gemm.pipeline import swizzle_128b
@@ -24,6 +23,7 @@ from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import rasterize
 from ..gemm.tiled import launch_options
 from ..gemm.tiles import MmaTile, check_tile
+from ..gemm.writers import Target, mma_tile_writer, pair_writer
 from ..ptx.ampere import (
     cp_async, cp_async_commit_group, cp_async_wait_group, ldmatrix, mma_m16n8k16, move_eight)
 from ..ptx.core import shared_address

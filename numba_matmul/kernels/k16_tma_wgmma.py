@@ -15,7 +15,6 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm, gemm_args
-from ..gemm.epilogue import Target, mma_tile_writer, pair_writer
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import need_capability, with_shared_memory
 from ..gemm.pipeline import (
@@ -25,10 +24,12 @@ from ..gemm.schedule import rasterize
 from ..gemm.tensor_maps import TensorMapWords, map_of, tma_counts
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile, check_tile
+from ..gemm.writers import Target, mma_tile_writer, pair_writer
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from ..ptx.core import global_address, shared_address, to_array
+from ..static import static, unrolled
 from numba_matmul.ptx.hopper import (
-    cp_async_bulk_tensor_2d_global_to_shared, fence_mbarrier_init, fence_proxy_tensormap,
+    cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast, fence_mbarrier_init, fence_proxy_tensormap,
     mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address, wgmma_mma_async,
     wgmma_wait_group)
 from . import k15_tensor_cores
@@ -129,7 +130,9 @@ def short_tma_wgmma(map_a, map_b, c, k):
 # %% ../../nbs/16_tma_wgmma.ipynb #e407cafc
 RULES = {
     "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
-    "bn must be a multiple of 64, 256 at most": lambda t: t.bn % 64 == 0 and t.bn <= 256,
+    "wm must be 64": lambda t: t.wm == 64 or t.m_major_c,
+    "bn must be a multiple of 64 (of 8, and at least 16, where k_major_b is 1), 256 at most":
+        lambda t: t.bn % (8 if t.k_major_b else 64) == 0 and 16 <= t.bn <= 256,
     "the accumulators and 40 more registers per thread must fit into 65,536 registers":
         lambda t: t.threads * (t.results + 40) <= 65536,
     "stages must be at least 2": lambda t: t.stages >= 2,
@@ -151,9 +154,13 @@ def k_tile_loader(
     "A device function: issue the TMA loads of a k tile, from one thread."
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
     boxes_a, boxes_b = tile.bm // 64, tile.bn // 64
-    m_major_a, k_major_b = tile.m_major_a, tile.k_major_b
+    bk = tile.bk
+    m_major_a, k_major_b, cluster, half_a = tile.m_major_a, tile.k_major_b, tile.cluster, tile.bm // 128
+
+    k_tiles, tile_bytes = tile.k_tiles, tile.stage_bytes // tile.k_tiles
 
     @cuda.jit(device=True)
+    @unrolled
     def load_k_tile(
         storage,   # `SharedStorage`
         stage,     # that is empty
@@ -161,23 +168,31 @@ def k_tile_loader(
         row, col,  # of the tile of C
         k_tile,    # its number
     ):
-        to = uint32(storage.ab_tiles + uint32(stage_bytes) * stage)
         full = full_barrier(storage, stage)
-        k = uint32(k_tile * uint32(BK))  # column of A, row of B
         mbarrier_arrive_expect_tx(full, uint32(stage_bytes))
-        # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile
-        if m_major_a:
-            for box in range(boxes_a):
-                cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,
-                                                         uint32(row + uint32(64 * box)), k)
-        else: cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
-        # B: one box per 64 columns; transposed, one box
-        if k_major_b:
-            cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
-        else:
-            for box in range(boxes_b):
-                cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a + BOX * box)), maps.b,
-                                                         full, uint32(col + uint32(64 * box)), k)
+        for i in static(k_tiles):
+            to = uint32(storage.ab_tiles + uint32(stage_bytes) * stage)
+            k = uint32(k_tile * uint32(bk))  # column of A, row of B
+            if i > 0: to, k = uint32(to + uint32(tile_bytes * i)), uint32(k + uint32(BK * i))
+            # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile
+            if cluster > 1:
+                first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(64 * half_a))
+                for box in range(half_a):
+                    col_a = uint32(first + uint32(64 * box))
+                    cp_async_bulk_tensor_2d_multicast(uint32(to + col_a * uint32(ROW)), maps.a, full,
+                                                      uint32(row + col_a), k, 3)
+            elif m_major_a:
+                for box in range(boxes_a):
+                    cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,
+                                                             uint32(row + uint32(64 * box)), k)
+            else: cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
+            # B: one box per 64 columns; transposed, one box
+            if k_major_b:
+                cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
+            else:
+                for box in range(boxes_b):
+                    cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a + BOX * box)), maps.b,
+                                                             full, uint32(col + uint32(64 * box)), k)
     return load_k_tile
 
 # %% ../../nbs/16_tma_wgmma.ipynb #01bd7edc
@@ -185,29 +200,37 @@ def k_tile_loader(
 def wgmma_multiplier(
     tile,             # a `WgmmaTile`
     accumulate=True,  # do the accumulators go on, or start at zero?
+    pending=1,        # calls whose products may be incomplete on return
 ):
     """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
-    steps = BK // 16
+    steps, cluster = BK // 16, tile.cluster
     scale_d = int(accumulate)
     along_k, along_c = (OF_A, NEXT_A), (OF_B, NEXT_B)  # neighbors in a row of a tile
     of_a, next_a = along_c if tile.m_major_a else along_k
     of_b, next_b = along_k if tile.k_major_b else along_c
     transpose = 2 * tile.m_major_a + (1 - tile.k_major_b)
-    pending = 1
+
+    k_tiles, tile_bytes, pending = tile.k_tiles, tile.stage_bytes // tile.k_tiles, pending * tile.k_tiles
 
     @cuda.jit(device=True)
+    @unrolled
     def mma(
         acc,        # accumulators, a tuple
         storage,    # `SharedStorage`
         stage,
-        warpgroup,  # its number
+        warpgroup,  # its number: which 64 rows of A's tile
     ):
         here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
+        if cluster > 1: here = uint32(here & uint32(0x3FFFF))
         a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
-        return wgmma_mma_async(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
+        acc = wgmma_mma_async(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
+        for i in static(1, k_tiles):
+            more = uint64(tile_bytes // 16 * i)
+            acc = wgmma_mma_async(acc, a + more, b + more, next_a, next_b, steps, transpose, pending, 1)
+        return acc
     return mma
 
 # %% ../../nbs/16_tma_wgmma.ipynb #9f2f574d

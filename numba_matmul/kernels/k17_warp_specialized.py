@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
            'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
-           'order_barrier', 'with_producer', 'c_bytes', 'shared_bytes', 'barrier_init', 'producer_loop',
+           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
            'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
            'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -17,12 +18,12 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, tma_store_of
+from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_bytes, tma_store_of, two_epilogues
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
-    PipelineState, TensorMaps, consumer_release, consumer_wait, empty_barrier, full_barrier,
-    pipeline_advance, producer_acquire, storage_layout)
+    PipelineState, TensorMaps, consumer_wait, empty_barrier, full_barrier,
+    pipeline_advance, producer_acquire, release_of, storage_layout)
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
@@ -30,8 +31,8 @@ from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, setmaxnreg_dec, setmaxnreg_inc,
+    cluster_sync,     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
     tensor_map_address, wgmma_mma_async, wgmma_wait_group)
 from ..static import static, unrolled
 from . import k15_tensor_cores
@@ -93,9 +94,26 @@ class Mainloop(NamedTuple):
 
 @cache
 def bf16_mainloop(tile):
-    "One product for each k tile."
-    return Mainloop((np.float32(0),) * tile.results, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+    "One product for each k tile, or two, 64 rows each."
+    zeros = (np.float32(0),) * tile.results
+    if tile.wm == 64:
+        return Mainloop(zeros, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
 
+    def two(accumulate):
+        multiply = wgmma_multiplier(tile, accumulate, pending=2)
+        @cuda.jit(device=True)
+        def mma(acc, storage, stage, warpgroup):
+            first = uint32(uint32(2) * warpgroup)
+            return (multiply(acc[0], storage, stage, first),
+                    multiply(acc[1], storage, stage, uint32(first + uint32(1))))
+        return mma
+
+    @cuda.jit(device=True)
+    def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
+    return Mainloop((zeros, zeros), two(False), two(True), wait)
+
+
+# %% ../../nbs/17_warp_specialized.ipynb #17firstk
 @cache
 def first_k_tiles(
     count,     # k tiles, the prologue of the main loop
@@ -104,10 +122,10 @@ def first_k_tiles(
     mainloop,  # `Mainloop`
 ):
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
-    advance = pipeline_advance(tile.stages)
+    advance, release = pipeline_advance(tile.stages), release_of(tile)
     first_mma, mma = mainloop.first_mma, mainloop.mma
     stored = count if stores else 0
-    store_box = [boxes_storer(box, box + 1) for box in range(stored)]
+    store_box = [boxes_storer(tile, box, box + 1) for box in range(stored)]
 
     @cuda.jit(device=True)
     @unrolled
@@ -128,7 +146,7 @@ def first_k_tiles(
             elif k_tile < k_tiles:
                 consumer_wait(storage, state)
                 acc = mma(acc, storage, state.stage, warpgroup)
-                consumer_release(storage, previous, store.releases)
+                release(storage, previous, store.releases)
                 state, previous = advance(state), state.stage
             if k_tile < stored: store_box[k_tile](pending, store)
         return acc, state, previous
@@ -166,22 +184,27 @@ def order_barrier(
 
 # %% ../../nbs/17_warp_specialized.ipynb #e14bf48e
 RULES = RING_RULES | {
-    "bm must be 64 or 128": lambda t: t.bm <= 128,  # and a multiple of 64, a rule of lesson 16
-    "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0,
+    "bm must be 64 or 128": lambda t: t.bm <= 128 or t.m_major_c,  # and a multiple of 64, see lesson 16
+    "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0 or t.m_major_c,
     # a consumer's last results leave by a box in each stage, see `drain_box`
-    "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64,
+    "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64 or t.m_major_c,
+    "wm must be 64, or 128 if it divides bm": lambda t: t.wm in (64, 128) and t.bm % t.wm == 0,
+    "a block has three consumers at most": lambda t: t.warpgroups <= 3,
+    "wm·bn must be at most 128·160, and 64·192 with three consumers":
+        lambda t: t.wm * t.bn <= (64 * 192 if t.warpgroups > 2 else 128 * 160),
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}
 LARGE = WgmmaTile(bm=128, bn=256, stages=4)
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 40, {1: 240, 2: 232}  # by the number of consumers
+# by the number of consumers
+PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32}, {1: 240, 2: 232, 3: 160}
 
 def with_producer(tile) -> int:
     "Threads of a block of kernel 17: those that multiply, and one more warpgroup."
     return tile.threads + 128
 
-def c_bytes(tile) -> int:
-    "Staging for results on their way out: two boxes for each consumer."
-    return 2 * BOX * tile.warpgroups
+def overlaps(tile) -> bool:
+    "Do registers suffice for the results of two tiles, the packed ones of the first included?"
+    return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
     "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and the order barrier."
@@ -242,16 +265,17 @@ def consumer_loop(
     distance,  # see `stagger_distance`; 0: no consumer waits
     mainloop,  # `Mainloop`
 ):
-    "A device function, for a warpgroup: multiply 64 rows of a block's work tiles, and store the results."
+    "A device function, for a warpgroup: multiply its rows of a block's work tiles, and store the results."
     scheduler = persistent_scheduler(tile, is_split)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
-    advance = pipeline_advance(tile.stages)
+    tma_store = tma_store_of(tile)
+    advance, release = pipeline_advance(tile.stages), release_of(tile)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
     mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
-    nothing = (np.uint32(0),) * (tile.results // 2)
+    wm, nothing = tile.wm, (np.uint32(0),) * (tile.results // 2)
 
     @cuda.jit(device=True)
     def consume(
@@ -262,7 +286,7 @@ def consumer_loop(
         thread,
     ):
         warpgroup = uint32(thread // 128 - 1)
-        store = tma_store_of(thread, storage, map_c)
+        store = tma_store(thread, storage, map_c)
         pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results that have not left yet
         state = PipelineState(uint32(0), uint32(0))
         previous = uint32(0)  # the stage of the previous k tile
@@ -282,14 +306,14 @@ def consumer_loop(
                 order_wait(storage, k_tile, pause)
                 consumer_wait(storage, state)
                 acc = mma(acc, storage, state.stage, warpgroup)  # and the products before these are complete
-                consumer_release(storage, previous, store.releases)
+                release(storage, previous, store.releases)
                 previous, state = state.stage, advance(state)
                 k_tile = uint32(k_tile + uint32(1))
             order_arrive(storage, is_last_tile, thread)
             acc = wait(acc)
-            consumer_release(storage, previous, store.releases)
+            release(storage, previous, store.releases)
             # the epilogue
-            row = uint32(row + warpgroup * uint32(64))
+            row = uint32(row + warpgroup * uint32(wm))
             pending = finish(acc, pending, target, part, row, col, thread, store)
             work = uint32(work + step)
         drain(pending, storage, store, warpgroup)
@@ -311,22 +335,28 @@ def bf16_gemm_warp_specialized_kernel(
     check_tile(tile, RULES)
     if epilogue not in EPILOGUES:
         raise ValueError(f"epilogue is {epilogue!r}; there are {', '.join(EPILOGUES)}")
+    if epilogue == "overlapped" and not overlaps(tile):
+        raise ValueError(f"{tile}: registers don't suffice for the results of two tiles, so the epilogue "
+                         "can't be overlapped")
+    if epilogue in ("direct", "split_k") and tile.wm > 64:
+        raise ValueError(f"{tile}: registers don't suffice for the {epilogue} epilogue if wm is {tile.wm}")
     consumers = tile.warpgroups
     is_split = epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
     shared_storage = storage_layout(tile, c_bytes(tile))
-    init = barrier_init(tile.stages, consumers)
+    init = barrier_init(tile.stages, consumers * tile.cluster)
+    cluster, prefetch = tile.cluster, tile.m_major_c
     work_grid = persistent_scheduler(tile, is_split).work_grid
     produce = producer_loop(tile, is_split, k_tile_loader(tile))
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
+    if tile.wm > 64: finish = two_epilogues(finish)
     consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
-    producer_registers = PRODUCER_REGISTERS
-    consumer_registers = CONSUMER_REGISTERS[consumers]
+    producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or the workspace
+        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or a `SplitTarget`
         m, n, k,
         split_k,      # uint32, parts of each sum; each of them has a k tile or more
         alpha,        # factor of A·B
@@ -336,19 +366,24 @@ def bf16_gemm_warp_specialized_kernel(
         storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
         thread = uint32(cuda.threadIdx.x)
         maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
+        if prefetch and thread == 0:
+            prefetch_tensormap(maps.a)
+            prefetch_tensormap(maps.b)
         init(storage, thread)
-        cuda.syncthreads()
+        if cluster > 1: cluster_sync()
+        else: cuda.syncthreads()
 
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
         target = Target(c, m, n, alpha, beta)
-        work, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
+        work, step = uint32(cuda.blockIdx.x // cluster), uint32(cuda.gridDim.x // cluster)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
             if thread == 0: produce(storage, maps, grid, work, step)
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
+        if cluster > 1: cluster_sync()
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
@@ -356,24 +391,27 @@ def gemm_launch(
     g: Gemm,               # of matrices that the TMA can copy
     tile: WgmmaTile,
     blocks: int,           # of the grid
-    workspace=None,        # (split_k·m·n,) float32: for sums that are cut into parts, in lesson 18
-    split_k: int = 1,      # parts of each sum
+    split=None,            # a `SplitTarget` if sums are divided into parts, in lesson 18
     **options,             # of the factory
 ) -> Launch:
     "The launch of kernel 17."
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
-    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else "overlapped")
+    by_tma = "overlapped" if overlaps(tile) else "staged"
+    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else by_tma)
     by_threads = epilogue in ("direct", "split_k")
+    # Cᵀ = Bᵀ·Aᵀ
+    if tile.m_major_c: g = replace(g, m=g.n, n=g.m, a=g.b, b=g.a)
     if options["read_c"] and not by_threads:
         raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
                          "pass epilogue=\"direct\", or none")
     # the TMA needs no predicate
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)
     kernel = KERNEL.factory(tile, **options)
-    maps = TensorMapWords((g.a, tile.bm), (g.b, BK), (g.c, 64))
-    c = g.c.ravel() if workspace is None else workspace
-    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha, g.beta
-    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile))
+    maps = TensorMapWords((g.a, BK if tile.m_major_a else tile.bm), (g.b, tile.bn if tile.k_major_b else BK),
+                          (g.c, tile.c_box))
+    c, split_k = (split, split.split_k) if split else (g.c.ravel(), np.uint32(1))
+    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), split_k, g.alpha, g.beta
+    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(

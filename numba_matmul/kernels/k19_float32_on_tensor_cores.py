@@ -223,7 +223,7 @@ def sgemm_tensor_cores_kernel(
     produce = producer_loop(tile, is_split, part_loader(tile))
     epilogue = float32_epilogue(tile, predicated, width, read_c, is_split)
     consume = consumer_loop(tile, is_split, epilogue, distance, part_mainloop(tile))
-    producer_registers, consumer_registers = PRODUCER_REGISTERS, CONSUMER_REGISTERS[consumers]
+    producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(threads, 1))
     def sgemm_tensor_cores_kernel(

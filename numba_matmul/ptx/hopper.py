@@ -56,6 +56,12 @@ def fence_proxy_tensormap(
     fence.proxy.tensormap."""
     getcurrent().maps.add(int(tensor_map))
 
+@bind("prefetch.tensormap [$0];", "l")
+def prefetch_tensormap(
+    tensor_map,  # address
+):
+    "Fetch a tensor map ahead of its first use. PTX ISA, prefetch.tensormap."
+
 @bind("fence.proxy.tensormap::generic.release.gpu;")
 def fence_proxy_tensormap_release():
     """Make a tensor map written by this thread visible to others' copies, once they have fenced it too.
@@ -94,6 +100,33 @@ def cp_async_bulk_tensor_2d_global_to_shared(
 ):
     "Start copying a box of a matrix to shared memory, by one thread. PTX ISA, cp.async.bulk.tensor."
     hopper.load_box(target, tensor_map, barrier, column, row)
+
+
+@bind("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[$0], [$1, {$3, $4}], [$2], $5;", "rlrrrn")
+def cp_async_bulk_tensor_2d_multicast(
+    target, tensor_map, barrier, column, row,  # see `cp_async_bulk_tensor_2d_global_to_shared`
+    blocks,  # of the cluster that get the box: a mask, a literal
+):
+    """Start copying a box to the same place in several blocks of the cluster. Each one's mbarrier counts the
+    bytes. PTX ISA, cp.async.bulk.tensor, .multicast::cluster."""
+    memories = getcurrent().block.memories
+    chosen = [memory for rank, memory in enumerate(memories) if blocks >> rank & 1]
+    hopper.load_box(target, tensor_map, barrier, column, row, chosen)
+
+@bind("{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there]; }", "rr")
+def mbarrier_arrive_cluster(
+    barrier,  # its address in this block
+    block,    # of the cluster
+):
+    "Arrive at an mbarrier of a block of the cluster. PTX ISA, mapa, mbarrier.arrive."
+    hopper.mbarrier_arrive_cluster(barrier, block)
+
+@bind("barrier.cluster.arrive; barrier.cluster.wait;")
+def cluster_sync():
+    "Wait for all threads of the cluster. PTX ISA, barrier.cluster."
+    getcurrent().wait(sys._getframe(1))
 
 
 def _with_sums(builder, text, sums, others=()):
@@ -218,6 +251,34 @@ def stmatrix(
             here = start + (bits ^ 32 * group) + 4 * (lane % 4)
             hopper.store_pair(here, packed[first + 4 * group + matrix], frame)
 
+def _emit_stmatrix_trans(context, builder, kinds, args):
+    from llvmlite import ir
+    from numba.core import cgutils
+    address, step, packed, first, count = args
+    values = cgutils.unpack_tuple(builder, packed)[first:]
+    for group in range(count):
+        here = builder.add(address, ir.IntType(32)(step * group))
+        _assembly(builder, "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [$0], {$1, $2, $3, $4};",
+                  "r,r,r,r,r", [here, *values[4 * group:4 * group + 4]])
+
+@bind(_emit_stmatrix_trans, "rn-nn")
+def stmatrix_trans(
+    address,  # of this lane's row
+    step,     # bytes from one group to the next, a literal
+    packed,   # tuple of uint32
+    first,    # the first of them to store, a literal
+    count,    # groups, four of `packed` each; a literal
+):
+    "Store 8×8 matrices to shared memory, each of them transposed. PTX ISA, stmatrix.trans."
+    frame, lane = sys._getframe(1), getcurrent().lane
+    rows = scheduler.exchange(int(address), frame)
+    for group in range(count):
+        for matrix in range(4):
+            pair = int(packed[first + 4 * group + matrix])
+            for number, bits in enumerate((pair & 0xFFFF, pair >> 16)):
+                start = rows[8 * matrix + lane % 4 * 2 + number] + step * group
+                hopper.store_number(start + 2 * (lane // 4), bits, frame)
+
 
 @bind("fence.proxy.async.shared::cta;")
 def fence_proxy_async():
@@ -254,7 +315,9 @@ def bar_sync(
     if not 1 <= number <= 15 or threads % 32:
         raise scheduler.SimulatorError(f"named barrier {number} for {threads} threads: the number must be 1 "
                                        "to 15, and the threads a multiple of 32")
-    getcurrent().meet(sys._getframe(1), f"named barrier {number}", int(threads))
+    thread = getcurrent()
+    where = f" of block {thread.rank} of the cluster" * (len(thread.block.memories) > 1)
+    thread.meet(sys._getframe(1), f"named barrier {number}{where}", int(threads))
 
 @bind("setmaxnreg.dec.sync.aligned.u32 $0;", "n")
 def setmaxnreg_dec(

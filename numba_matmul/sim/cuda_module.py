@@ -19,7 +19,7 @@ class StrictModule(kernelapi.FakeCUDAModule):
     threadIdx = property(lambda self: getcurrent().threadIdx)
     blockIdx = property(lambda self: getcurrent().blockIdx)
     laneid = property(lambda self: getcurrent().lane)
-    shared = property(lambda self: getcurrent().block.memory)
+    shared = property(lambda self: getcurrent().memory)
 
     def syncthreads(self): getcurrent().wait(sys._getframe(1))
     def threadfence(self): self._fence(True, sys._getframe(1))

@@ -65,7 +65,7 @@ class MBarrier:
 
 def mbarrier_init(address, count):
     "The running thread initializes an mbarrier."
-    memory, at = getcurrent().block.memory, int(address)
+    memory, at = getcurrent().memory, int(address)
     if at % 8 or not 0 <= at <= 2 * memory.numbers.size - 8 or count < 1 or at in memory.mbarriers:
         raise SimulatorError(f"can't initialize an mbarrier with {count} arrivals at {at}: it needs 8 "
                              "bytes of shared memory aligned to 8, 1 arrival or more, and is made only once",
@@ -74,19 +74,26 @@ def mbarrier_init(address, count):
 
 def fence_mbarrier_init():
     "Make the running thread's mbarriers visible to copies."
-    for barrier in getcurrent().block.memory.mbarriers.values():
+    for barrier in getcurrent().memory.mbarriers.values():
         if barrier.maker is getcurrent(): barrier.fenced = True
 
-def mbarrier(address) -> MBarrier:
-    "The mbarrier at an address, if it is visible to the running thread."
+def mbarrier(address, memory=None) -> MBarrier:
+    "The mbarrier at an address, in this block's memory or another's, if it is visible to the running thread."
     thread = getcurrent()
-    found = thread.block.memory.mbarriers.get(int(address))
+    found = (memory or thread.memory).mbarriers.get(int(address))
     if found is None:
         raise SimulatorError(f"there is no mbarrier at {int(address)}", "barrier", at="mbarrier")
     if found.maker is not thread and thread.barriers == found.made:
         raise SimulatorError(f"the mbarrier initialized by {found.maker} is used "
                              "without a block barrier in between", "barrier", at="mbarrier")
     return found
+
+def mbarrier_arrive_cluster(address, rank):
+    "Arrive at the mbarrier at this address in the shared memory of a block of the cluster."
+    memories = getcurrent().block.memories
+    if not 0 <= rank < len(memories):
+        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(memories)}")
+    mbarrier(address, memories[int(rank)]).arrive()
 
 def mbarrier_wait(address, parity, frame):
     "Pause until the phase with this parity has completed."
@@ -160,25 +167,28 @@ def _covered(matrix, row, column, rows, columns):
     return part, (slice(top, top + part.shape[0]), slice(left, left + part.shape[1]))
 
 
-def load_box(target, map_address, barrier_address, column, row):
-    "Start copying a box. It lands when a thread waits for the mbarrier and nobody else can continue."
-    thread, barrier = getcurrent(), mbarrier(barrier_address)
-    if not barrier.fenced:
-        raise SimulatorError("a copy uses an mbarrier that it may not see yet: fence_mbarrier_init",
-                             "fence", of="mbarrier")
+def load_box(target, map_address, barrier_address, column, row, memories=None):
+    """Start copying a box to the same place in one or several shared memories. It lands in each when a thread
+    waits for that memory's mbarrier and nobody else can continue."""
+    thread = getcurrent()
     matrix, rows, row_bytes = _described(map_address)
     part, inside = _covered(matrix, *_signed(row, column), rows, row_bytes // 2)
-    values, memory = np.zeros((rows, row_bytes // 2), np.uint16), thread.block.memory
+    values = np.zeros((rows, row_bytes // 2), np.uint16)
     values[inside] = part
     places = _box(int(target), rows, row_bytes).ravel()
-    # nothing else may use the target
-    taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
-    leaving = memory.leaving and not memory.leaving.isdisjoint(places.tolist())
-    if leaving or np.isin(taken, places).any():
-        raise SimulatorError("a box is copied over an mbarrier, or over data that a store may still read",
-                             "race", array=memory.numbers.name, accesses=("store", "copy"))
-    memory.numbers.fly(places, thread)
-    barrier.copies.append((memory.numbers, places, values.ravel()))
+    for memory in memories or [thread.memory]:
+        barrier = mbarrier(barrier_address, memory)
+        if not barrier.fenced:
+            raise SimulatorError("a copy uses an mbarrier that it may not see yet: fence_mbarrier_init",
+                                 "fence", of="mbarrier")
+        # nothing else may use the target
+        taken = [at // 2 + i for at in memory.mbarriers for i in range(4)]
+        leaving = memory.leaving and not memory.leaving.isdisjoint(places.tolist())
+        if leaving or np.isin(taken, places).any():
+            raise SimulatorError("a box is copied over an mbarrier, or over data that a store may still read",
+                                 "race", array=memory.numbers.name, accesses=("store", "copy"))
+        memory.numbers.fly(places, thread)
+        barrier.copies.append((memory.numbers, places, values.ravel()))
 
 
 # The 128 threads of a warpgroup issue `wgmma` together, and it may read its operands at any time between its
@@ -190,7 +200,7 @@ def load_box(target, map_address, barrier_address, column, row):
 class Products:
     "Products of a warpgroup's operands in shared memory, which are read as late as possible."
     def __init__(self, a, b, step_a, step_b, steps, transpose, columns, from_bits):
-        self.memory = getcurrent().block.memory
+        self.memory = getcurrent().memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
         self.from_bits = from_bits  # 16-bit patterns → the values they encode
@@ -303,14 +313,21 @@ def finished_sums(acc, pending, frame):
 
 def store_pair(address, pair, frame):
     "Write two numbers for a later `store_box` to read."
+    _store(address, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
+
+def store_number(address, number, frame):
+    "Write one number for a later `store_box` to read."
+    _store(address, (np.uint16(number),), frame)
+
+def _store(address, numbers, frame):
     thread, index = getcurrent(), int(address) // 2
-    memory = thread.block.memory
+    memory = thread.memory
     if index in memory.leaving:
         raise SimulatorError(f"{memory.numbers.label(index)} is written while a store may still "
                              "read it: call cp_async_bulk_wait_group_read, then pass a barrier",
                              "race", array=memory.numbers.name, accesses=("store", "write"))
-    memory.numbers.store(index, (np.uint16(int(pair) & 0xFFFF), np.uint16(int(pair) >> 16)), frame)
-    thread.stored += [index, index + 1]
+    memory.numbers.store(index, numbers, frame)
+    thread.stored += range(index, index + len(numbers))
 
 def fence_proxy_async():
     "Make the running thread's stores and mbarriers visible to copies."
@@ -329,12 +346,13 @@ def store_box(map_address, source, column, row):
                              "GPU, where only loads may start below 0", "bounds", negative=True)
     places = _box(int(source), rows, row_bytes)
     for other in thread.block.threads:
+        if other.memory is not thread.memory: continue
         # a thread's own stores need a fence; other threads' also need a barrier after it
         early = {*other.stored, *(other.fenced if other is not thread else ())}
         if early and not early.isdisjoint(places.flat):
             raise SimulatorError(f"a box is stored, but what {other} has written to it may not be visible "
                                  "yet: fence_proxy_async, and then a barrier", "fence", of="store")
-    thread.block.memory.leaving.update(places.flat)
+    thread.memory.leaving.update(places.flat)
     thread.sends[-1].append((_covered(matrix, row, column, rows, row_bytes // 2), places))
 
 def cp_async_bulk_commit_group():
@@ -347,14 +365,14 @@ def cp_async_bulk_wait_group_read(pending, frame):
     done = max(0, len(thread.sends) - 1 - pending)
     if any(thread.sends[:done]): let_others_run(frame)
     groups, thread.sends = thread.sends[:done], thread.sends[done:]
-    memory = thread.block.memory
+    memory = thread.memory
     for (part, inside), places in (send for group in groups for send in group):
         part[...] = memory.numbers.fetch(places, "sent", by="store")[inside]
         memory.leaving.difference_update(places.flat)
 
 def check_end(block):
     "Nothing may be in flight when a block ends."
-    if any(barrier.copies for barrier in block.memory.mbarriers.values()):
+    if any(barrier.copies for memory in block.memories for barrier in memory.mbarriers.values()):
         raise SimulatorError(f"{block} ends while copies to its shared memory are in flight",
                              "unfinished", what="copies")
     for thread in block.threads:

@@ -182,6 +182,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         device, fastmath = options.get("device", False), options.get("fastmath", False)
         super().__init__(fn, device=device, fastmath=fastmath)
         self.options, self.blocks = options, None  # blocks: run only these
+        self.cluster = 1  # blocks along x that run together
 
     def __getitem__(self, configuration):
         if not isinstance(configuration, tuple) or len(configuration) not in (2, 3, 4):
@@ -254,20 +255,21 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
         all_noted = _overlap(array.data for array in arrays)
         for array in arrays:
             array.begin(not memory.recorder and (all_noted or array.name not in learned))
-        indices = self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim)))
+        indices = iter(self.blocks or (index[::-1] for index in np.ndindex(*reversed(self.grid_dim))))
+        clusters = zip(*[indices] * self.cluster)
         cuda_here = StrictModule(self.grid_dim, self.block_dim)
         progress = cuda_here.progress = Progress(self)
         # blocks start when there is room for them, and finish one by one
-        def start(index):
+        def start(indices):
             progress.next_block()
-            return Block(grid, index, args, SharedMemory(self.dynshared_size))
+            return Block(grid, indices, args, [SharedMemory(self.dynshared_size) for _ in indices])
         def end(block):
             self._check_shared(block.memory.static_bytes)
             check_end(block)
         collector = gc.get_threshold()
         gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, few of them garbage
         try:
-            with numba_kernel._push_kernel_context(cuda_here): grid.run(indices, start, end)
+            with numba_kernel._push_kernel_context(cuda_here): grid.run(clusters, start, end)
         except SimulatorError as e:  # after the races; a new one, without what the traceback holds
             grid.races[None] = SimulatorError(str(e), e.kind, **e.data)
         finally:
@@ -300,6 +302,9 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             raise SimulatorError(f"{self.dynshared_size} bytes of dynamic shared memory, "
                                  f"but a block on sm_90 may use at most {DYNAMIC_SHARED_LIMIT}")
         self._check_shared(0)
+        if self.grid_dim[0] % self.cluster or threads % 128 and self.cluster > 1:
+            raise SimulatorError(f"clusters of {self.cluster} blocks need a grid that is a multiple of "
+                                 f"{self.cluster} along x, and blocks of whole warpgroups")
         check_size(len(self.blocks) if self.blocks else prod(self.grid_dim), threads)
 
     def _check_shared(self, static):

@@ -106,9 +106,10 @@ def share(threads):
 
 class Thread(greenlet):
     "One simulated CUDA thread. It runs until it waits at a barrier, or returns."
-    def __init__(self, target, block, index, linear):
+    def __init__(self, target, block, index, linear, rank):
         super().__init__(target)
-        self.block, self.threadIdx, self.blockIdx = block, kernelapi.Dim3(*index), block.index
+        self.block, self.threadIdx, self.blockIdx = block, kernelapi.Dim3(*index), block.indices[rank]
+        self.rank, self.memory = rank, block.memories[rank]  # in a cluster
         self.linear, self.warp, self.lane = linear, linear // 32, linear % 32
         self.barriers = self.time = 0  # block barriers passed; moments that others may know
         self.moment = self.near = self  # see `Block.begin_moment`
@@ -202,13 +203,15 @@ class Thread(greenlet):
 # completed; a block whose threads are all at the same `syncthreads` continues; anything else is an error.
 
 class Block:
-    "One block of a launch: its threads, run one after another from barrier to barrier."
-    def __init__(self, grid, index, args, memory):
-        self.dims, self.grid_dims, self.index = grid.block_dim, grid.grid_dim, kernelapi.Dim3(*index)
-        self.grid, self.memory = grid, memory
-        places = np.ndindex(*reversed(self.dims))  # x runs fastest
-        self.threads = [Thread(lambda: grid.fn(*args), self, reversed(place), i)
-                        for i, place in enumerate(places)]
+    """One block of a launch, or all blocks of a cluster: threads, run one after another from barrier to
+    barrier. A cluster's threads are numbered consecutively; each has its own block's shared memory."""
+    def __init__(self, grid, indices, args, memories):
+        self.dims, self.grid_dims = grid.block_dim, grid.grid_dim
+        self.indices = [kernelapi.Dim3(*index) for index in indices]
+        self.index, self.grid, self.memory, self.memories = self.indices[0], grid, memories[0], memories
+        places = [*np.ndindex(*reversed(self.dims))]  # x runs fastest
+        self.threads = [Thread(lambda: grid.fn(*args), self, reversed(place), rank * len(places) + i, rank)
+                        for rank in range(len(memories)) for i, place in enumerate(places)]
         self.runnable, self.alive = self.threads, self.threads
         self.begin_moment()
 
