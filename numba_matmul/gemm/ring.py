@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ..ptx.core import global_address, shared_address
 from ..static import static, unrolled
 from .tiles import WarpTile
-from numba import cuda, int32, uint32, uint64
+from numba import cuda, int32, int64, uint32, uint64
 
 
 class TileAddresses(NamedTuple):
@@ -50,6 +50,7 @@ def thread_work(
     tile: WarpTile,
     first_result: Callable,  # device function: thread → row and column of its first result
     hidden: bool,  # hide from the compiler how operand addresses depend on the thread number?
+    width: int = 4,  # floats that a copy of B moves: 4, or 1 where rows aren't aligned
 ) -> Callable:
     "A device function: a thread's `ThreadWork`."
     bn, bk = tile.bn, tile.bk
@@ -63,7 +64,7 @@ def thread_work(
     ):
         row, col = first_result(thread)
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
-        b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
+        b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * width)
         copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + a_row)),
                                shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
         factors_a = shared_address(ring, uint64(row))
@@ -126,3 +127,53 @@ def group_writer(
                 four = acc[cols * i + 4 * j:cols * i + 4 * j + 4]
                 write4(c, row + (i // tm * step_m + i % tm), col + j * step_n, four, alpha, beta)
     return write_all
+
+
+# Where rows of C aren't aligned, results are stored one by one. Lanes next to each other should then store
+# results next to each other, or every store touches as many sectors as four would.
+
+@cache
+def single_writer(
+    predicated: bool,  # may results lie outside C?
+    read_c: bool,      # may beta be other than 0?
+    step: int,         # columns from one of the four results to the next
+) -> Callable:
+    "A device function: C ← alpha·x + beta·C for four results of a row, one by one."
+    @cuda.jit(device=True)
+    @unrolled
+    def write4(
+        c,         # (m, n)
+        row, col,  # where the first belongs
+        x,         # the four
+        alpha, beta,
+    ):
+        for i in static(4):
+            here = col + i * step
+            if not predicated or (row < int64(c.shape[0]) and here < int64(c.shape[1])):
+                y = alpha * x[i]
+                if read_c: y += beta * c[row, here]
+                c[row, here] = y
+    return write4
+
+
+@cache
+def quad_writer(
+    tile: WarpTile,  # with four lanes or more side by side
+    predicated: bool, read_c: bool,  # see `single_writer`
+) -> Callable:
+    "A device function like `single_writer`, for whole warps: first, four lanes transpose their 4×4 results."
+    near, far = 1 << tile.zigzag, 2 << tile.zigzag  # distances to the lanes that hold the next four results
+    write = single_writer(predicated, read_c, 4)
+
+    @cuda.jit(device=True)
+    def write4(c, row, col, x, alpha, beta):
+        place = uint32(uint32(col) // uint32(4) % uint32(4))  # among the four lanes
+        odd, upper = place % uint32(2) == 1, place >= uint32(2)
+        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if odd else x[1], near)
+        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[2] if odd else x[3], near)
+        x = (p, x[1], q, x[3]) if odd else (x[0], p, x[2], q)
+        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if upper else x[2], far)
+        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if upper else x[3], far)
+        x = (p, q, x[2], x[3]) if upper else (x[0], x[1], p, q)
+        write(c, row, col - int64(3) * int64(place), x, alpha, beta)
+    return write4

@@ -20,7 +20,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
 from ..gemm.ring import (
-    SourceAddress, TileAddresses, group_writer, thread_sources, thread_work)
+    SourceAddress, TileAddresses, group_writer, quad_writer, thread_sources, thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
@@ -166,12 +166,13 @@ def tile_copier(
 ):
     "A device function: start a thread's copies of a k tile, or a part of them."
     bn = tile.bn
-    # rows per pass, passes, and copies of B side by side
+    # rows per pass, and passes
     pass_a = tile.threads // tile.bk
     pass_b = 4 * tile.threads // bn
     passes_a = tile.bm // pass_a
     passes_b = tile.bk // pass_b
-    across = 4 // width
+    across = 4 // width  # copies of B side by side, by neighboring threads …
+    stride_b = bn // across  # … and columns from one of a thread's to its next
     # the copies of this part, by number: those of A come first
     share = cdiv(passes_a + passes_b * across, parts)
     first, end = part * share, (part + 1) * share
@@ -189,12 +190,13 @@ def tile_copier(
                 start = source_a.address + uint64(i) * source_a.pass_stride_bytes
                 cp_async_at(ring, to.a, 4 * pass_a * i, source_a.array, start, 1, inside)
         for i in static(passes_b):
-            for col in static(0, 4, width):
-                if first <= passes_a + i * across + col // width < end:
+            for j in static(across):
+                if first <= passes_a + i * across + j < end:
                     inside = width if not predicated or (
-                        pass_b * i < source_b.rows and col < source_b.cols) else 0
-                    start = source_b.address + uint64(i) * source_b.pass_stride_bytes + uint64(4 * col)
-                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + col), source_b.array, start, width, inside)
+                        pass_b * i < source_b.rows and stride_b * j < source_b.cols) else 0
+                    start = source_b.address + uint64(i) * source_b.pass_stride_bytes + uint64(4 * stride_b * j)
+                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + stride_b * j), source_b.array, start, width,
+                                inside)
     return copy
 
 # %% ../../nbs/13_planned_loop.ipynb #13000025
@@ -355,6 +357,15 @@ TILES = LARGE, MEDIUM, SMALL, TINY
 
 # %% ../../nbs/13_planned_loop.ipynb #13000030
 @cache
+def result_writer(
+    tile,        # a `WarpTile`
+    predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
+):
+    "What writes four results of a thread: lanes help each other if rows aren't aligned."
+    if width == 4 or tile.lanes[1] % 4: return four_writer(predicated, width, read_c)
+    return quad_writer(tile, predicated, read_c)
+
+@cache
 def sgemm_planned_loop_kernel(
     tile=LARGE,        # a `WarpTile` that keeps `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
@@ -367,9 +378,9 @@ def sgemm_planned_loop_kernel(
     check_schedule(schedule, tile)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     ring_floats = tile.shared_bytes // 4
-    work_of = thread_work(tile, thread_place(tile), schedule.hidden)
+    work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = group_writer(tile, four_writer(predicated, width, read_c))
+    write_tile = group_writer(tile, result_writer(tile, predicated, width, read_c))
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_planned_loop_kernel(a, b, c, k, alpha, beta):

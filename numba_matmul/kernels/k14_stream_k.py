@@ -17,6 +17,8 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.ring import group_writer, thread_work
+from ..gemm.rows import ROW_RULES, RowTile, sgemm_rows_kernel
+from ..gemm.shared_sums import raise_flag, slice_adder, wait_for_parts
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
 from ..ptx.core import add_fours, store_fours, store_relaxed
@@ -25,7 +27,8 @@ from .k10_warptiling import thread_place
 from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
 from numba_matmul.kernels.k13_planned_loop import (
     COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES, TILES, MainloopSchedule, check_schedule,
-    k_tile_cycles, planned_main_loop)
+    k_tile_cycles, planned_main_loop, result_writer)
+from ..static import static, unrolled
 from numba import cuda, float32, int64, uint32, uint64
 
 # %% ../../nbs/14_stream_k.ipynb #14000007
@@ -94,9 +97,9 @@ def sgemm_stream_k_kernel(
     need_whole("shift", shift, 0, tile.results - 1)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     ring_floats = tile.shared_bytes // 4
-    work_of = thread_work(tile, thread_place(tile), schedule.hidden)
+    work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = group_writer(tile, four_writer(predicated, width, read_c))
+    write_tile = group_writer(tile, result_writer(tile, predicated, width, read_c))
     part = tile.results * tile.threads  # values of a block in the workspace
     part_stride = 4 * tile.threads      # from a thread's four to its next four
     shift_back = (tile.results - shift) % tile.results
@@ -161,6 +164,77 @@ def sgemm_stream_k_kernel(
             cuda.syncthreads()  # no thread needs the ring anymore
     return sgemm_stream_k_kernel
 
+# %% ../../nbs/14_stream_k.ipynb #3dfbba12
+@cache
+def tile_slice_adder(
+    tile, predicated, width, read_c, shift,  # see `sgemm_stream_k_kernel`
+):
+    "A `slice_adder` for what threads store of their results, four by four."
+    threads, groups = tile.threads, tile.shape[1] // 4
+    (step_m, step_n), tm, results = tile.step, tile.tm, tile.results
+    thread_at = thread_place(tile)
+
+    @cuda.jit(device=True)
+    def place(four):
+        row, col = thread_at(uint32(four % threads))
+        i, j = four // threads // groups, four // threads % groups
+        return i // tm * step_m + i % tm + row, j * step_n + col
+
+    @cuda.jit(device=True)
+    @unrolled
+    def read4(workspace, start, four):
+        found = ()
+        for q in static(4):  # undo the shift
+            number = uint32(uint32(four // threads) * uint32(4) + uint32(q + results - shift)) % uint32(results)
+            at = number // uint32(4) * uint32(4 * threads) + uint32(4) * uint32(four % threads) + number % uint32(4)
+            found = found + (workspace[uint64(start + at)],)
+        return found
+    write4 = four_writer(predicated, width, read_c)
+    return slice_adder(results * threads // 4, threads, read4, place, write4)
+
+@cache
+def sgemm_split_k_kernel(
+    tile=LARGE, schedule=DEFAULT, predicated=True, width=1, read_c=True,  # see `sgemm_stream_k_kernel`
+    shift=1, guarded=False,
+):
+    "Each block multiplies an equal part of the sums of a tile; then blocks add up parts together."
+    check_tile(tile, RULES)
+    check_schedule(schedule, tile)
+    need_whole("shift", shift, 0, tile.results - 1)
+    bm, bn, bk = tile.bm, tile.bn, tile.bk
+    ring_floats = tile.shared_bytes // 4
+    work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
+    main_loop = planned_main_loop(tile, schedule, predicated, width)
+    add_slice = tile_slice_adder(tile, predicated, width, read_c, shift)
+    part = tile.results * tile.threads  # values of a block in the workspace
+    part_stride = 4 * tile.threads      # from a thread's four to its next four
+
+    @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
+    def sgemm_split_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch, wanted, parts):
+        if guarded and wanted[0] == 0: return
+        ring = cuda.shared.array(ring_floats, float32, alignment=16)
+        m, n = int64(c.shape[0]), int64(c.shape[1])
+        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        work = work_of(ring, thread)
+
+        # this block's part of a tile
+        number, index = uint32(block // parts), uint32(block % parts)
+        across = uint32((n + bn - 1) // bn)
+        row0, col0 = int64(number // across) * bm, int64(number % across) * bn
+        k_tiles = (k + bk - 1) // bk
+        begin = first_k_tile(int64(index), int64(parts), k_tiles)
+        end = first_k_tile(int64(index) + 1, int64(parts), k_tiles)
+        acc = main_loop(ring, work, a, b, m, n, k, row0, col0, begin * bk, uint32(end - begin))
+
+        # all parts, slice by slice
+        store_fours(workspace, uint64(int64(block) * part + 4 * int64(thread)), part_stride,
+                    acc[shift:] + acc[:shift])
+        counter = uint32(cuda.gridDim.x + number)
+        raise_flag(flags, block, counter, index == 0, launch, thread)
+        wait_for_parts(flags, uint32(block - index), parts, counter, launch, thread)
+        add_slice(c, workspace, int64(block - index), parts, index, row0, col0, alpha, beta, thread)
+    return sgemm_split_k_kernel
+
 # %% ../../nbs/14_stream_k.ipynb #bef87539
 START = 12000  # cycles before a block's k tiles and after them, launch and results included
 
@@ -195,32 +269,65 @@ def select_config(
     configs = (LaunchConfig(tile, blocks) for tile in tiles for blocks in numbers(tile))
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
+# %% ../../nbs/14_stream_k.ipynb #bef87539b
+def split_plan(
+    g: Gemm,
+    factory,   # `sgemm_split_k_kernel` or `sgemm_rows_kernel`
+    tile,
+    split_k,   # parts of each sum
+    wanted,
+    options,   # of the factory, with those that the matrices imply
+) -> Plan:
+    "A block for each part of a tile; if there are several, they add them up together."
+    tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    blocks, most = tiles * split_k, sm_count() * tile.launch_bounds[1]
+    if split_k > 1 and blocks > most:
+        raise ValueError(f"split_k is {split_k}, so there are {blocks} blocks; expected at most {most}: blocks "
+                         "wait for each other, so all of them must run at once")
+    kernel = factory(tile, **options | dict(guarded=wanted is not None))
+    sums = g.workspace(blocks * tile.bm * tile.bn if split_k > 1 else 1)
+    flags = g.workspace(blocks + tiles if split_k > 1 else 1, kind="int64")
+    if wanted is None: wanted = flags  # not read then
+    k = np.int64(g.k if g.alpha else 0)
+    args = (g.a.ravel(), g.b.ravel(), g.c, k, g.alpha, g.beta, sums, flags, launch_number, wanted,
+            np.uint32(split_k))
+    return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=split_k > 1)], [sums, flags])
+
 # %% ../../nbs/14_stream_k.ipynb #bef8753a
 def plan_stream_k(
     g: Gemm,
-    tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
+    tile=None,    # a `WarpTile` that keeps `RULES`, or a `RowTile`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
+    split_k=None,  # equal parts of each sum, which blocks add up together; a good number if None
     wanted=None,  # (1,) int32 device array: 0 where nothing is to be done
     **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks, with a workspace for parts of sums and their flags."
     need_capability(KERNEL.capability, "cp.async")
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+    k = g.k if g.alpha else 0
+    if tile is not None and hasattr(tile, "ahead"):
+        check_options(sgemm_rows_kernel, tile, options)
+        check_tile(tile, ROW_RULES, RowTile)
+        if not (g.m and g.n): return Plan()
+        follow = launch_options(sgemm_rows_kernel, tile, g, tile, options)
+        return split_plan(g, sgemm_rows_kernel, tile, split_k or 1, wanted, follow)
     check_options(sgemm_stream_k_kernel, LARGE, options)
     if tile is not None: check_tile(tile, RULES, WarpTile)
-    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     if not (g.m and g.n): return Plan()
-    k = g.k if g.alpha else 0
     chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
     tile = chosen.tile
     if blocks is None: blocks = chosen.blocks
     follow = launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options)
+    if split_k and split_k > 1:
+        return split_plan(g, sgemm_split_k_kernel, tile, split_k, wanted, follow)
     kernel = sgemm_stream_k_kernel(tile, **follow | dict(guarded=wanted is not None))
-    cooperative = bool(options.get("stream_k", True))
+    shares = k and follow.get("stream_k", True) and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks
+    cooperative = bool(shares)
     if cooperative:
         most = sm_count() * tile.launch_bounds[1]
         if blocks > most: raise ValueError(f"blocks is {blocks}; expected at most {most}: blocks wait "
                                            "for each other, so all of them must run at once")
-    shares = k and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks  # tiles that blocks share
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
     flags = g.workspace(blocks if shares else 1, kind="int64")
     if wanted is None: wanted = flags  # not read then
@@ -236,13 +343,14 @@ def sgemm_stream_k(
     beta=0.0,     # factor of C
     tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
     blocks=None,  # of the grid; a good number if None
+    split_k=None,  # equal parts of each sum, which blocks add up together; a good number if None
     **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by a planned loop in persistent blocks that share the last tiles
     (stream-K, arXiv 2301.03598). Each launch has a workspace of its own, in a CUDA graph too. The
     order in which parts of a sum are added is fixed, so the same call gives the same bits. Raises
     `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
-    return run(plan_stream_k, a, b, c, alpha, beta, tile, blocks, **options)
+    return run(plan_stream_k, a, b, c, alpha, beta, tile, blocks, split_k, **options)
 
 sgemm_stream_k.plan = plan_stream_k
 
