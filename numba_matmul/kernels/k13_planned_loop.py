@@ -7,7 +7,7 @@ __all__ = ['ZEROS', 'RESULTS', 'LEFT', 'NO_X', 'NO_Y', 'DEFAULT', 'RULES', 'LARG
            'sgemm_planned_loop', 'VARIANTS', 'SMALL_TILES', 'COMPILED', 'PATH_TILES', 'TURNS', 'PATHS', 'KERNEL',
            'short_place', 'short_factors', 'short_step', 'start_piece', 'short_main_loop', 'short_write',
            'short_planned_loop', 'MainloopSchedule', 'check_schedule', 'tile_copier', 'scheduled_steps',
-           'planned_main_loop', 'sgemm_planned_loop_kernel', 'k_tile_cycles', 'choose_tile']
+           'planned_main_loop', 'result_writer', 'sgemm_planned_loop_kernel', 'k_tile_cycles', 'choose_tile']
 
 # %% ../../nbs/13_planned_loop.ipynb #13000003
 from functools import cache

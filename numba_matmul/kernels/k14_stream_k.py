@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PART', 'STEP', 'START', 'VARIANTS', 'TURNS', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k',
-           'sgemm_stream_k_kernel', 'estimated_cycles', 'select_config', 'plan_stream_k', 'sgemm_stream_k']
+           'sgemm_stream_k_kernel', 'tile_slice_adder', 'sgemm_split_k_kernel', 'estimated_cycles', 'select_config',
+           'split_plan', 'plan_stream_k', 'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
 from functools import cache
@@ -25,7 +26,7 @@ from ..ptx.core import add_fours, store_fours, store_relaxed
 from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
-from numba_matmul.kernels.k13_planned_loop import (
+from .k13_planned_loop import (
     COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES, TILES, MainloopSchedule, check_schedule,
     k_tile_cycles, planned_main_loop, result_writer)
 from ..static import static, unrolled
@@ -164,7 +165,7 @@ def sgemm_stream_k_kernel(
             cuda.syncthreads()  # no thread needs the ring anymore
     return sgemm_stream_k_kernel
 
-# %% ../../nbs/14_stream_k.ipynb #3dfbba12
+# %% ../../nbs/14_stream_k.ipynb #14b00001
 @cache
 def tile_slice_adder(
     tile, predicated, width, read_c, shift,  # see `sgemm_stream_k_kernel`
@@ -192,6 +193,7 @@ def tile_slice_adder(
     write4 = four_writer(predicated, width, read_c)
     return slice_adder(results * threads // 4, threads, read4, place, write4)
 
+# %% ../../nbs/14_stream_k.ipynb #14b00002
 @cache
 def sgemm_split_k_kernel(
     tile=LARGE, schedule=DEFAULT, predicated=True, width=1, read_c=True,  # see `sgemm_stream_k_kernel`
@@ -269,7 +271,7 @@ def select_config(
     configs = (LaunchConfig(tile, blocks) for tile in tiles for blocks in numbers(tile))
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
-# %% ../../nbs/14_stream_k.ipynb #bef87539b
+# %% ../../nbs/14_stream_k.ipynb #14b00003
 def split_plan(
     g: Gemm,
     factory,   # `sgemm_split_k_kernel` or `sgemm_rows_kernel`
@@ -360,7 +362,16 @@ VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, strea
             dict(blocks=3, schedule=MainloopSchedule(0, 2, 1, 0, 1), shift=2),
             dict(blocks=3, schedule=MainloopSchedule(2, 1, 0, 1, 0), shift=5))
 TURNS = [dict(tile=tile) | variant for tile, variant in zip(PATH_TILES + PATH_TILES, VARIANTS)]
-PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (
+FEW = RowTile(bm=4, warps=2, ahead=4, chunk=2)
+FEW_TURNS = [dict(tile=FEW, split_k=parts) for parts in (2, 1, 3)]
+SPLIT = dict(tile=PATH_TILES[1], split_k=2)
+PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + edge_paths(FEW_TURNS[0]) + tile_paths(*FEW_TURNS) + (
+    Path("parts of sums, whole tiles", (32, 64, 48), 0.5, -1.5, SPLIT),
+    Path("parts of sums, whole tiles, C not read", (64, 32, 40), 0.5, 0.0, SPLIT | dict(split_k=5)),
+    Path("parts of sums, rests, width 4", (17, 36, 61), 0.5, -1.5, SPLIT | dict(split_k=3)),
+    Path("parts of sums, rests, width 1", (35, 33, 29), -0.75, 0.0, SPLIT),
+    Path("some parts without a k tile", (5, 8, 12), 0.5, -1.5, SPLIT | dict(split_k=4)),
+    Path("parts of no sums", (5, 8, 0), 0.5, -1.5, SPLIT),
     Path("blocks with nothing to do", (16, 32, 24), 0.5, -1.5, TURNS[0] | dict(blocks=7)),
     Path("whole tiles for all blocks", (32, 64, 24), 0.5, -1.5, TURNS[0] | dict(blocks=2)),
     Path("one more column, and step", (16, 33, 25), 0.5, 0.0, TURNS[0] | dict(blocks=3)),
