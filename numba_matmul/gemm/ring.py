@@ -10,10 +10,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from ..ptx.core import global_address, shared_address
+from ..ptx.core import global_address, load2, shared_address, store2
 from ..static import static, unrolled
 from .tiles import WarpTile
 from numba import cuda, int32, int64, uint32, uint64
+
+
+MOST_K = 2**31 - 2**10  # columns of A: what is left of them is counted in 32 bits
 
 
 class TileAddresses(NamedTuple):
@@ -27,7 +30,7 @@ class SourceAddress(NamedTuple):
     address: int   # of the first element
     pass_stride_bytes: int    # from the rows of one pass to those of the next
     k_tile_stride_bytes: int  # from one k tile to the next
-    rows: int      # remaining to the edge of the matrix
+    rows: int      # remaining to the edge of the matrix, `MOST_K` at most: int32
     cols: int
 
 class ThreadWork(NamedTuple):
@@ -50,7 +53,7 @@ def thread_work(
     tile: WarpTile,
     first_result: Callable,  # device function: thread → row and column of its first result
     hidden: bool,  # hide from the compiler how operand addresses depend on the thread number?
-    width: int = 4,  # floats that a copy of B moves: 4, or 1 where rows aren't aligned
+    width: int = 4,  # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned to 16 bytes
 ) -> Callable:
     "A device function: a thread's `ThreadWork`."
     bn, bk = tile.bn, tile.bk
@@ -88,6 +91,9 @@ def thread_sources(
     k_tile_bytes = 4 * bk  # of a row of A, or of a column of B
 
     @cuda.jit(device=True, inline="always")
+    def left(count): return int32(min(count, int64(MOST_K)))  # in 32 bits, so that fewer registers are needed
+
+    @cuda.jit(device=True, inline="always")
     def sources(
         a, b,        # flat
         m, n, k,     # sizes of the matrices
@@ -98,9 +104,9 @@ def thread_sources(
         from_a = global_address(a, uint64((row0 + work.a_row) * k + k0 + work.a_col))
         from_b = global_address(b, uint64((k0 + work.b_row) * n + col0 + work.b_col))
         return (SourceAddress(a, from_a, uint64(4 * pass_a * k), uint64(k_tile_bytes),
-                              m - row0 - work.a_row, k - k0 - work.a_col),
+                              left(m - row0 - work.a_row), left(k - k0 - work.a_col)),
                 SourceAddress(b, from_b, uint64(4 * pass_b * n), uint64(k_tile_bytes * n),
-                              k - k0 - work.b_row, n - col0 - work.b_col))
+                              left(k - k0 - work.b_row), left(n - col0 - work.b_col)))
     return sources
 
 
@@ -129,8 +135,8 @@ def group_writer(
     return write_all
 
 
-# Where rows of C aren't aligned, results are stored one by one. Lanes next to each other should then store
-# results next to each other, or every store touches as many sectors as four would.
+# Where rows of C aren't aligned to 16 bytes, results are stored one by one, or two by two. Lanes next to each
+# other should then store results next to each other, or every store touches as many sectors as all of them do.
 
 @cache
 def single_writer(
@@ -176,4 +182,35 @@ def quad_writer(
         q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if upper else x[3], far)
         x = (p, q, x[2], x[3]) if upper else (x[0], x[1], p, q)
         write(c, row, col - int64(3) * int64(place), x, alpha, beta)
+    return write4
+
+
+@cache
+def pair_writer(
+    tile: WarpTile,  # with two lanes or more side by side
+    predicated: bool, read_c: bool,  # see `single_writer`
+) -> Callable:
+    "The same for rows aligned to 8 bytes, two results at a time: two lanes transpose their 2×2 pairs."
+    near = 1 << tile.zigzag
+
+    @cuda.jit(device=True)
+    def write2(c, row, col, x, y, alpha, beta):
+        if not predicated or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
+            at = uint64(row), uint64(col)
+            x, y = alpha * x, alpha * y
+            if read_c:
+                old = load2(c, at)
+                x += beta * old[0]
+                y += beta * old[1]
+            store2(c, at, x, y)
+
+    @cuda.jit(device=True)
+    def write4(c, row, col, x, alpha, beta):
+        odd = uint32(uint32(col) // uint32(4) % uint32(2)) == 1
+        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if odd else x[2], near)
+        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if odd else x[3], near)
+        x = (p, q, x[2], x[3]) if odd else (x[0], x[1], p, q)
+        first = col - int64(2) if odd else col
+        write2(c, row, first, x[0], x[1], alpha, beta)
+        write2(c, row, first + 4, x[2], x[3], alpha, beta)
     return write4

@@ -20,7 +20,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
 from ..gemm.ring import (
-    SourceAddress, TileAddresses, group_writer, quad_writer, thread_sources, thread_work)
+    MOST_K, SourceAddress, TileAddresses, group_writer, pair_writer, quad_writer, thread_sources, thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
@@ -30,7 +30,7 @@ from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k12_async_copy import BK, BM, BN, PADDED, STAGES, THREADS, TM, TN, WM, WN, start_copies
 from .k12_async_copy import RULES as RING_RULES
-from numba import cuda, float32, int64, uint32, uint64
+from numba import cuda, float32, int32, int64, uint32, uint64
 
 # %% ../../nbs/13_planned_loop.ipynb #1300000d
 ZEROS, RESULTS, LEFT = (np.float32(0),) * (TM * TN), TM * TN, TM * TN // 4
@@ -160,7 +160,7 @@ RULES = RING_RULES | {  # then a thread's groups of four are equally far apart
 def tile_copier(
     tile,        # a `WarpTile`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
+    width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
     part=0,      # which part of a thread's copies …
     parts=1,     # … of so many
 ):
@@ -250,7 +250,7 @@ def planned_main_loop(
     tile,        # a `WarpTile` that keeps `RULES`
     schedule,    # a `MainloopSchedule`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
+    width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
 ):
     "A device function: a thread's results, summed over some k tiles, as a tuple."
     rows, cols = tile.shape
@@ -289,10 +289,10 @@ def planned_main_loop(
     def next_tiles(source_a, source_b): return (
         SourceAddress(source_a.array, source_a.address + source_a.k_tile_stride_bytes,
                       source_a.pass_stride_bytes, source_a.k_tile_stride_bytes,
-                      source_a.rows, source_a.cols - bk),
+                      source_a.rows, int32(source_a.cols - bk)),
         SourceAddress(source_b.array, source_b.address + source_b.k_tile_stride_bytes,
                       source_b.pass_stride_bytes, source_b.k_tile_stride_bytes,
-                      source_b.rows - bk, source_b.cols))
+                      int32(source_b.rows - bk), source_b.cols))
 
     @cuda.jit(device=True, inline="always")
     def main_loop(
@@ -362,8 +362,8 @@ def result_writer(
     predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
 ):
     "What writes four results of a thread: lanes help each other if rows aren't aligned."
-    if width == 4 or tile.lanes[1] % 4: return four_writer(predicated, width, read_c)
-    return quad_writer(tile, predicated, read_c)
+    if width == 4 or tile.lanes[1] % (4 // width): return four_writer(predicated, width, read_c)
+    return (quad_writer if width == 1 else pair_writer)(tile, predicated, read_c)
 
 @cache
 def sgemm_planned_loop_kernel(
@@ -418,7 +418,7 @@ sgemm_planned_loop = tiled(
     sgemm_planned_loop_kernel, LARGE,
     "C ← alpha·A·B + beta·C by a loop planned line by line, one block per tile of C (sm_80 and up).",
     choose=lambda m, n: choose_tile(m, n, sm_count()),
-    needs=((8, 0), "cp.async"))
+    needs=((8, 0), "cp.async"), most_k=MOST_K)
 
 # For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 VARIANTS = ({}, dict(schedule=MainloopSchedule(1, 1, 0, 0, 0)),
