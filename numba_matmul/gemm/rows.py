@@ -2,8 +2,8 @@
 
 With few rows of A, every element of B is multiplied only a few times, so the time is what it takes to read
 B. A tile in shared memory would only delay it. Each thread reads four columns of B, row by row, several rows
-ahead, and multiplies them by all rows of A, which are in shared memory. The warps of a block, and blocks,
-share the sums: each takes other rows of B.
+ahead, and multiplies them by all rows of A, which are in shared memory. Teams of threads, and blocks, share the
+sums: each takes other rows of B.
 """
 from functools import cache
 from typing import NamedTuple
@@ -16,25 +16,26 @@ from ..ptx.core import add_part, global_address, load4, load_fours_at, shared_ad
 from ..static import static, unrolled
 from .ring import single_writer
 from .shared_sums import raise_flag, slice_adder, wait_for_parts
+from .tiles import Tile
 from numba import cuda, float32, int64, uint32, uint64
 
-COLS = 128  # columns of C that a warp computes: four for each lane
-
-
 class RowTile(NamedTuple):
-    "What a block computes if C has few rows."
-    bm: int         # rows of C
-    warps: int = 4  # that share the sums
-    ahead: int = 8  # rows of B that a thread reads before it multiplies them
-    chunk: int = 4  # so many times that many rows of B for each warp, per chunk of A in shared memory
-
-    bn = COLS
-
-    @property
-    def bk(self): return self.warps * self.ahead * self.chunk
+    """What a block computes if C has few rows. Its threads are divided into teams of `lanes`, side by side; each
+    team takes other rows of B."""
+    bm: int             # rows of C
+    lanes: int = 32     # of a team: each has four columns
+    threads: int = 128  # of the block
+    ahead: int = 8      # rows of B that a thread reads before it multiplies them
+    chunk: int = 4      # as often, a team does that with one chunk of A
 
     @property
-    def threads(self): return 32 * self.warps
+    def bn(self): return 4 * self.lanes
+
+    @property
+    def teams(self): return self.threads // self.lanes
+
+    @property
+    def bk(self): return self.teams * self.ahead * self.chunk
 
     @property
     def pitch(self):
@@ -42,27 +43,25 @@ class RowTile(NamedTuple):
         return self.bm + (4 if self.bm % 8 == 0 else 0)
 
     @property
-    def shared_floats(self):
-        "Two chunks of A; in the end, the sums of all warps."
-        return max(2 * self.bk * self.pitch, self.warps * self.bm * COLS)
+    def results(self): return 4 * self.bm
 
     @property
-    def results(self): return 4 * self.bm
+    def shared_bytes(self):
+        "Two chunks of A; in the end, the sums of all teams."
+        return 4 * max(2 * self.bk * self.pitch, self.threads * self.results)
 
     @property
     def launch_bounds(self):
         registers = 128 if self.bm <= 8 else 168
         return self.threads, 65536 // (registers * self.threads)
 
-    @property
-    def shared_bytes(self): return 4 * self.shared_floats
-
-    def fits(self, g): return not (g.m % self.bm or g.n % COLS or g.k % self.bk)
+    fits = Tile.fits
 
 ROW_RULES = {
     "bm must be a multiple of 4": lambda t: t.bm % 4 == 0,
-    "the warps must divide bm": lambda t: t.bm % t.warps == 0,
-    "the threads must copy whole rows of a chunk of A": lambda t: t.threads % t.bk == 0,
+    "lanes is 8, 16 or 32": lambda t: t.lanes in (8, 16, 32),
+    "threads must be whole warps": lambda t: t.threads % 32 == 0,
+    "the threads must copy whole rows of a chunk of A": lambda t: t.threads % t.bk == 0 == t.bm % (t.threads // t.bk),
     "the sums must fit into 48 KB of shared memory": lambda t: t.shared_bytes <= 48 * 1024,
 }
 
@@ -73,8 +72,9 @@ def rows_of_b(
     width,     # floats per access: 4, or 1 where rows aren't aligned
     predicated,  # may n or k not be multiples of the tile?
 ):
-    "A device function: four elements of some rows of B, as a tuple. What lies outside is read elsewhere."
-    ahead = tile.ahead
+    """Two device functions: four elements of `ahead` rows of B, as a tuple; and of fewer rows, with zeros for the
+    others. (What they read instead of elements outside is somewhere inside.)"""
+    ahead, lanes = tile.ahead, tile.lanes
 
     @cuda.jit(device=True)
     @unrolled
@@ -84,7 +84,7 @@ def rows_of_b(
             if width == 4: found = found + load4(b, uint64(start + col))
             else:
                 for j in static(4):
-                    here = min(col + 32 * j, n - 1) if predicated else col + 32 * j
+                    here = min(col + lanes * j, n - 1) if predicated else col + lanes * j
                     found = found + (b[uint64(start + here)],)
             start += n
         return found
@@ -98,15 +98,11 @@ def rows_of_b(
             if width == 4: some = load4(b, uint64(at + col))
             else:
                 some = ()
-                for j in static(4): some = some + (b[uint64(at + min(col + 32 * j, n - 1))],)
+                for j in static(4): some = some + (b[uint64(at + min(col + lanes * j, n - 1))],)
             for j in static(4): found = found + (some[j] if i < rows else float32(0),)
         return found
 
-    @cuda.jit(device=True)
-    def rows_from(b, n, k_end, row, col):
-        if predicated and row + ahead > k_end: return last_rows(b, n, k_end - row, row * n, col)
-        return whole_rows(b, n, row * n, col)
-    return rows_from
+    return whole_rows, last_rows
 
 
 @cache
@@ -119,21 +115,21 @@ def sgemm_rows_kernel(
 ):
     "A kernel for few rows of C, each block with a part of the sums of a tile."
     bm, bk, pitch, ahead, chunk = tile.bm, tile.bk, tile.pitch, tile.ahead, tile.chunk
-    warps, threads = tile.warps, tile.threads
-    results, shared_floats = tile.results, tile.shared_floats
+    bn, lanes, teams, threads = tile.bn, tile.lanes, tile.teams, tile.threads
+    results, shared_floats = tile.results, tile.shared_bytes // 4
     chunk_bytes = 4 * bk * pitch
     zeros, nothing = (np.float32(0),) * results, (np.float32(0),) * (4 * ahead)
-    load_rows = rows_of_b(tile, width, predicated)
-    unit = warps * ahead       # rows of B that all warps read at a time
+    whole_rows, last_rows = rows_of_b(tile, width, predicated)
+    unit = teams * ahead       # rows of B that all teams read at a time
     pass_rows = threads // bk  # rows of A that are copied at a time
-    fours = bm * COLS // 4
+    fours = bm * lanes
     if width == 4: write4 = four_writer(predicated, 4, read_c)
-    else: write4 = single_writer(predicated, read_c, 32)
+    else: write4 = single_writer(predicated, read_c, lanes)
 
     @cuda.jit(device=True)
     def place(four):
-        lane = four % 32
-        return four // 32, 4 * lane if width == 4 else lane
+        lane = four % lanes
+        return four // lanes, 4 * lane if width == 4 else lane
 
     @cuda.jit(device=True)
     def read4(workspace, start, four): return load4(workspace, uint64(start + 4 * four))
@@ -169,13 +165,13 @@ def sgemm_rows_kernel(
         ring = cuda.shared.array(shared_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
         thread = uint32(cuda.threadIdx.x)
-        warp, lane = uint32(thread // uint32(32)), uint32(thread % uint32(32))
+        team, lane = uint32(thread // uint32(lanes)), uint32(thread % uint32(lanes))
 
-        # this block's tile of C, and its part of the sums: whole rounds of all warps, or the rest
+        # this block's tile of C, and its part of the sums: whole rounds of all teams, or the rest
         block = uint32(cuda.blockIdx.x)
         number, part = uint32(block // parts), uint32(block % parts)
-        across = uint32((n + COLS - 1) // COLS)
-        row0, col0 = int64(number // across) * bm, int64(number % across) * COLS
+        across = uint32((n + bn - 1) // bn)
+        row0, col0 = int64(number // across) * bm, int64(number % across) * bn
         units = (k + unit - 1) // unit
         k0 = int64(part) * units // int64(parts) * unit
         k_end = min(k, (int64(part) + 1) * units // int64(parts) * unit)
@@ -183,22 +179,21 @@ def sgemm_rows_kernel(
         if predicated and width == 4: col = min(col, n - 4)
 
         # A in chunks; B several rows ahead, the next ones while these are multiplied
-        acc, found = zeros, nothing
-        row = k0 + warp * ahead
+        acc, found, here = zeros, nothing, uint32(0)
+        row = k0 + team * ahead
         base = shared_address(ring, uint64(0))
-        to, at = uint32(base), uint32(base + uint32(4) * (warp * uint32(ahead * pitch)))
-        if row < k_end: found = load_rows(b, n, k_end, row, col)
+        to, at = uint32(base), uint32(base + uint32(4) * (team * uint32(ahead * pitch)))
+        if row + ahead <= k_end: found = whole_rows(b, n, row * n, col)
         copy_a(ring, to, a, m, k, row0, k0, k_end, thread)
         other = uint32(chunk_bytes)
         while k0 < k_end:
             copy_a(ring, uint32(to + other), a, m, k, row0, k0 + bk, k_end, thread)
             cp_async_wait_group(1)
             cuda.syncthreads()
-            turn = uint32(0)
-            here = at
-            while turn < uint32(chunk) and row < k_end:
+            turn, here = uint32(0), at
+            while turn < uint32(chunk) and row + ahead <= k_end:
                 now = found
-                if row + unit < k_end: found = load_rows(b, n, k_end, row + unit, col)
+                if row + unit + ahead <= k_end: found = whole_rows(b, n, (row + unit) * n, col)
                 acc = multiply(acc, ring, here, now)
                 row += unit
                 here = uint32(here + uint32(4 * unit * pitch))
@@ -206,22 +201,25 @@ def sgemm_rows_kernel(
             cuda.syncthreads()
             k0 += bk
             to, at, other = uint32(to + other), uint32(at + other), uint32(uint32(0) - other)
+        if predicated and row < k_end:
+            acc = multiply(acc, ring, here, last_rows(b, n, k_end - row, row * n, col))
         cp_async_wait_group(0)
 
-        # add up the sums of all warps
+        # add up the sums of all teams
         cuda.syncthreads()
-        store_fours(ring, uint64(4 * (warp * uint32(fours) + lane)), 128, acc)
+        store_fours(ring, uint64(4 * (team * uint32(fours) + lane)), bn, acc)
         cuda.syncthreads()
-        for i in static(fours // threads):
-            four = uint32(thread + uint32(i * threads))
+        four = thread
+        while four < uint32(fours):
             x, y, z, w = load4(ring, uint64(uint32(4) * four))
-            for j in static(1, warps):
+            for j in static(1, teams):
                 more = load4(ring, uint64(uint32(4) * uint32(four + uint32(j * fours))))
                 x, y, z, w = x + more[0], y + more[1], z + more[2], w + more[3]
             if parts == 1:
                 in_row, in_col = place(int64(four))
                 write4(c, row0 + in_row, col0 + in_col, (x, y, z, w), alpha, beta)
             else: store_fours(workspace, uint64(4 * (int64(block) * fours + four)), 4, (x, y, z, w))
+            four = uint32(four + uint32(threads))
         if parts > 1:
             counter = uint32(cuda.gridDim.x + number)
             raise_flag(flags, block, counter, part == 0, launch, thread)

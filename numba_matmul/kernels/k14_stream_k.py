@@ -365,7 +365,7 @@ VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, strea
             dict(blocks=3, schedule=MainloopSchedule(0, 2, 1, 0, 1), shift=2),
             dict(blocks=3, schedule=MainloopSchedule(2, 1, 0, 1, 0), shift=5))
 TURNS = [dict(tile=tile) | variant for tile, variant in zip(PATH_TILES + PATH_TILES, VARIANTS)]
-FEW = RowTile(bm=4, warps=2, ahead=4, chunk=2)
+FEW = RowTile(bm=4, lanes=8, threads=32, ahead=4, chunk=1)
 FEW_TURNS = [dict(tile=FEW, split_k=parts) for parts in (2, 1, 3)]
 SPLIT = dict(tile=PATH_TILES[1], split_k=2)
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + edge_paths(FEW_TURNS[0]) + tile_paths(*FEW_TURNS) + (
