@@ -163,6 +163,7 @@ def test_paths(numbers):
     for number, paths in found.items(): what_was_launched(KERNELS[number], paths)
     own = {KERNELS[number].fn.__module__.removeprefix("numba_matmul.") for number in numbers}
     if 13 in numbers: own.add("gemm.ring")
+    if 14 in numbers: own |= {"gemm.ring", "gemm.rows", "gemm.shared_sums"}
     if 19 in numbers: own.add("gemm.split")
     if 16 in numbers: own |= {"gemm.epilogue", "gemm.pipeline", "gemm.schedule"}
     missing = []
@@ -189,13 +190,15 @@ def what_was_launched(kernel, paths):
         own = [grid for name, grid in launches if name == kernel.kernel_name]
         if kernel.number == 18:
             assert ("split_k_reduce_kernel" in dict(launches)) == ("parts" in path.name), path
-        if path.options.get("bs"): tile = None
+        if path.options.get("bs") or path.options.get("split_k"): tile = None
         if not own or tile is None or kernel.uses_tma: continue
         size = 2 if kernel.dtype == "bfloat16" else 4
         aligned = min(math.gcd(16, size * skip, size * cols) for skip, cols in zip(path.skips, (k, n, n)))
         whole = m % tile.bm == 0, n % tile.bn == 0, k % tile.bk == 0
         assert options["predicated"] == (not all(whole)), path
-        width = aligned // 2 if size == 2 else 4 if aligned == 16 else 1
+        if kernel.number == 14:  # A is copied one by one
+            aligned = min(math.gcd(16, 4 * skip, 4 * n) for skip in path.skips[1:])
+        width = aligned // size if size == 2 or kernel.number == 14 else 4 if aligned == 16 else 1
         assert options.get("width", width) == width, path
         assert options["read_c"] == (path.beta != 0), path
         if k and path.alpha:
@@ -217,6 +220,7 @@ def what_was_launched(kernel, paths):
     assert wholes == set(product((True, False), repeat=3)), kernel.name
     widths = {width for _, width, _ in facts}
     assert facts == set(product((True, False), widths, (True, False))), (kernel.name, facts)
-    assert len(widths) == (1 if kernel.number < 6 else 4 if kernel.number == 15 else 2), (kernel.name, facts)
+    assert len(widths) == (1 if kernel.number < 6 else 4 if kernel.number == 15 else 3 if kernel.number == 14 else 2), (
+        kernel.name, facts)
     assert {(False, False), (True, True)} <= grids, kernel.name
     assert kernel.number > 13 or max(strips) > 1, kernel.name

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from ..ptx.core import global_address, load2, shared_address, store2
+from ..ptx.core import global_address, load2, shared_address, store2, store4
 from ..static import static, unrolled
 from .tiles import WarpTile
 from numba import cuda, int32, int64, uint32, uint64
@@ -162,27 +162,51 @@ def single_writer(
     return write4
 
 
+def can_stage(
+    tile: WarpTile,
+) -> bool:
+    "Is there room for `staged_writer`?"
+    return tile.wn % 32 == 0 and 16 * tile.step[0] * (tile.wn + 4) * tile.threads // 128 <= tile.shared_bytes
+
+
 @cache
-def quad_writer(
-    tile: WarpTile,  # with four lanes or more side by side
+def staged_writer(
+    tile: WarpTile,  # see `can_stage`
     predicated: bool, read_c: bool,  # see `single_writer`
 ) -> Callable:
-    "A device function like `single_writer`, for whole warps: first, four lanes transpose their 4×4 results."
-    near, far = 1 << tile.zigzag, 2 << tile.zigzag  # distances to the lanes that hold the next four results
-    write = single_writer(predicated, read_c, 4)
+    "A device function: write all results. Each warp puts them into shared memory first, to store rows of C."
+    rows, cols = tile.shape
+    step_m, step_n = tile.step
+    wm, wn, tm = tile.wm, tile.wn, tile.tm
+    warps_across, pitch = tile.bn // wn, wn + 4
+    region = step_m * pitch
 
     @cuda.jit(device=True)
-    def write4(c, row, col, x, alpha, beta):
-        place = uint32(uint32(col) // uint32(4) % uint32(4))  # among the four lanes
-        odd, upper = place % uint32(2) == 1, place >= uint32(2)
-        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if odd else x[1], near)
-        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[2] if odd else x[3], near)
-        x = (p, x[1], q, x[3]) if odd else (x[0], p, x[2], q)
-        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if upper else x[2], far)
-        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if upper else x[3], far)
-        x = (p, q, x[2], x[3]) if upper else (x[0], x[1], p, q)
-        write(c, row, col - int64(3) * int64(place), x, alpha, beta)
-    return write4
+    @unrolled
+    def write_all(c, acc, ring, thread, work, row0, col0, alpha, beta):
+        warp, lane = uint32(thread // uint32(32)), uint32(thread % uint32(32))
+        warp_row = uint32(warp // uint32(warps_across) * uint32(wm))
+        warp_col = uint32(warp % uint32(warps_across) * uint32(wn))
+        base = uint32(warp * uint32(region))
+        own = uint32(base + (work.row - warp_row) * uint32(pitch) + work.col - warp_col)
+        col = col0 + warp_col + lane
+        cuda.syncthreads()  # no thread needs the ring anymore
+        for group in static(rows // tm):
+            for i in static(tm):
+                for j in static(cols // 4):
+                    four = acc[cols * (tm * group + i) + 4 * j:cols * (tm * group + i) + 4 * j + 4]
+                    store4(ring, uint64(own + uint32(i * pitch + j * step_n)), alpha * four[0], alpha * four[1],
+                           alpha * four[2], alpha * four[3])
+            cuda.syncwarp()
+            for i in static(step_m):
+                row = row0 + warp_row + (group * step_m + i)
+                for j in static(0, wn, 32):
+                    if not predicated or (row < int64(c.shape[0]) and col + j < int64(c.shape[1])):
+                        y = ring[uint64(base + uint32(i * pitch + j) + lane)]
+                        if read_c: y += beta * c[row, col + j]
+                        c[row, col + j] = y
+            cuda.syncwarp()
+    return write_all
 
 
 @cache
@@ -190,7 +214,8 @@ def pair_writer(
     tile: WarpTile,  # with two lanes or more side by side
     predicated: bool, read_c: bool,  # see `single_writer`
 ) -> Callable:
-    "The same for rows aligned to 8 bytes, two results at a time: two lanes transpose their 2×2 pairs."
+    """A device function for whole warps: C ← alpha·x + beta·C for four results of a row, two by two. Before that,
+    two lanes transpose their 2×2 pairs."""
     near = 1 << tile.zigzag
 
     @cuda.jit(device=True)

@@ -20,7 +20,8 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
 from ..gemm.ring import (
-    MOST_K, SourceAddress, TileAddresses, group_writer, pair_writer, quad_writer, thread_sources, thread_work)
+    MOST_K, SourceAddress, TileAddresses, can_stage, group_writer, pair_writer, staged_writer, thread_sources,
+    thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
@@ -361,9 +362,16 @@ def result_writer(
     tile,        # a `WarpTile`
     predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
 ):
-    "What writes four results of a thread: lanes help each other if rows aren't aligned."
-    if width == 4 or tile.lanes[1] % (4 // width): return four_writer(predicated, width, read_c)
-    return (quad_writer if width == 1 else pair_writer)(tile, predicated, read_c)
+    "A device function: write a thread's results. Lanes help each other if rows aren't aligned."
+    if width == 1 and can_stage(tile): return staged_writer(tile, predicated, read_c)
+    if width == 2 and tile.lanes[1] % 2 == 0: write4 = pair_writer(tile, predicated, read_c)
+    else: write4 = four_writer(predicated, width, read_c)
+    write_tile = group_writer(tile, write4)
+
+    @cuda.jit(device=True, inline="always")
+    def write_all(c, acc, ring, thread, work, row0, col0, alpha, beta):
+        write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
+    return write_all
 
 @cache
 def sgemm_planned_loop_kernel(
@@ -380,7 +388,7 @@ def sgemm_planned_loop_kernel(
     ring_floats = tile.shared_bytes // 4
     work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = group_writer(tile, result_writer(tile, predicated, width, read_c))
+    write_tile = result_writer(tile, predicated, width, read_c)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_planned_loop_kernel(a, b, c, k, alpha, beta):
@@ -389,10 +397,11 @@ def sgemm_planned_loop_kernel(
         # the block's tile of C begins here
         row0 = int64(uint32(cuda.blockIdx.y)) * bm
         col0 = int64(uint32(cuda.blockIdx.x)) * bn
-        work = work_of(ring, uint32(cuda.threadIdx.x))
+        thread = uint32(cuda.threadIdx.x)
+        work = work_of(ring, thread)
         k_tiles = uint32((k + bk - 1) // bk)
         acc = main_loop(ring, work, a, b, m, n, k, row0, col0, int64(0), k_tiles)
-        write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
+        write_tile(c, acc, ring, thread, work, row0, col0, alpha, beta)
     return sgemm_planned_loop_kernel
 
 # %% ../../nbs/13_planned_loop.ipynb #13000032

@@ -17,7 +17,7 @@ from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.ring import MOST_K, group_writer, thread_work
+from ..gemm.ring import MOST_K, thread_work
 from ..gemm.rows import ROW_RULES, RowTile, sgemm_rows_kernel
 from ..gemm.shared_sums import raise_flag, slice_adder, wait_for_parts
 from ..gemm.tiled import check_options, launch_options
@@ -27,8 +27,8 @@ from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
 from .k13_planned_loop import (
-    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES, TILES, MainloopSchedule, check_schedule,
-    k_tile_cycles, planned_main_loop, result_writer)
+    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL, SMALL_TILES, TINY, MainloopSchedule, check_schedule,
+    planned_main_loop, result_writer)
 from ..static import static, unrolled
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -100,7 +100,7 @@ def sgemm_stream_k_kernel(
     ring_floats = tile.shared_bytes // 4
     work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = group_writer(tile, result_writer(tile, predicated, width, read_c))
+    write_tile = result_writer(tile, predicated, width, read_c)
     part = tile.results * tile.threads  # values of a block in the workspace
     part_stride = 4 * tile.threads      # from a thread's four to its next four
     shift_back = (tile.results - shift) % tile.results
@@ -161,7 +161,7 @@ def sgemm_stream_k_kernel(
                         sums = add_fours(acc[shift:] + acc[:shift], workspace, at_other, part_stride)
                         acc = sums[shift_back:] + sums[:shift_back]
                     done, other = min(k_tiles, until), other + 1
-                write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
+                write_tile(c, acc, ring, thread, work, row0, col0, alpha, beta)
             cuda.syncthreads()  # no thread needs the ring anymore
     return sgemm_stream_k_kernel
 
@@ -207,13 +207,13 @@ def sgemm_split_k_kernel(
     ring_floats = tile.shared_bytes // 4
     work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = group_writer(tile, result_writer(tile, predicated, width, read_c))
+    write_tile = result_writer(tile, predicated, width, read_c)
     add_slice = tile_slice_adder(tile, predicated, width, read_c, shift)
     part = tile.results * tile.threads  # values of a block in the workspace
     part_stride = 4 * tile.threads      # from a thread's four to its next four
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
-    def sgemm_split_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch, wanted, parts):
+    def sgemm_stream_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch, wanted, parts):
         if guarded and wanted[0] == 0: return
         ring = cuda.shared.array(ring_floats, float32, alignment=16)
         m, n = int64(c.shape[0]), int64(c.shape[1])
@@ -229,7 +229,7 @@ def sgemm_split_k_kernel(
         end = first_k_tile(int64(index) + 1, int64(parts), k_tiles)
         acc = main_loop(ring, work, a, b, m, n, k, row0, col0, begin * bk, uint32(end - begin))
 
-        if parts == 1: write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
+        if parts == 1: write_tile(c, acc, ring, thread, work, row0, col0, alpha, beta)
         else:  # all parts, slice by slice
             store_fours(workspace, uint64(int64(block) * part + 4 * int64(thread)), part_stride,
                         acc[shift:] + acc[:shift])
@@ -237,40 +237,103 @@ def sgemm_split_k_kernel(
             raise_flag(flags, block, counter, index == 0, launch, thread)
             wait_for_parts(flags, uint32(block - index), parts, counter, launch, thread)
             add_slice(c, workspace, int64(block - index), parts, index, row0, col0, alpha, beta, thread)
-    return sgemm_split_k_kernel
+    return sgemm_stream_k_kernel
 
 # %% ../../nbs/14_stream_k.ipynb #bef87539
-START = 12000  # cycles before a block's k tiles and after them, launch and results included
+SQUARE = TINY._replace(bk=16, unroll=16)
+THIN = SQUARE._replace(bm=32, bn=128)
+TILES = LARGE, SMALL, SQUARE, THIN
+FEW_ROWS = RowTile(4), RowTile(16, ahead=4, chunk=8)
 
+# Fitted to times of one H100. In its cycles:
+START = 4700          # of a launch with almost nothing to do
+INSTRUCTION = 1.05    # of a multiprocessor, for an instruction of four warps
+ALONE = 1.14          # times as many if a scheduler has a single warp
+PIECE = 2100          # from a block's first copy to its first products, and after the last ones
+STORED = 0.11         # for each result; blocks on the same multiprocessor do that at the same time
+NOT_ALIGNED = 0.35    # more for each result that's stored by itself
+MERGE = 2800          # to wait for the next part of a tile; its owner reads 64 bytes a cycle
+TOGETHER = 5300       # to wait for all parts of a tile
+L2, MEMORY = 2700, 1630  # bytes a cycle, of all multiprocessors
+L2_SIZE = 40e6        # bytes that are in the L2 when a product begins, if it has just been there
+
+def width_of(
+    n,  # columns of B and C
+) -> int:
+    "How many floats are moved at a time."
+    return 4 if n % 4 == 0 else 2 if n % 2 == 0 else 1
+
+def k_tile_instructions(
+    tile,   # a `WarpTile`
+    width,  # floats that a copy of B moves
+) -> float:
+    "Instructions of a warp for a k tile: multiply-adds, loads, five for each copy, and others."
+    copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
+    return tile.bk * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
+
+# %% ../../nbs/14_stream_k.ipynb #14b00004
 def estimated_cycles(
     m, n, k,  # the matrices
     sms,      # multiprocessors of the GPU
     config,   # a `LaunchConfig`
 ) -> float:
     "About how many cycles a launch takes."
-    tile, blocks = config.tile, config.blocks
+    tile, blocks, split_k, _ = config
+    width, warps = width_of(n), tile.threads / 128  # of each of a multiprocessor's four schedulers
     count = cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    k_tiles = cdiv(k, tile.bk)
-    shared = count % blocks
-    busiest = count // blocks * k_tiles + cdiv(shared * k_tiles, blocks)
-    neighbours = cdiv(blocks, sms)  # blocks on the same multiprocessor
-    others = cdiv(blocks, shared) - 1 if shared else 0  # blocks whose part is to be added
-    merge = 1000 + tile.bm * tile.bn / 6                # to add another block's part
-    return START + neighbours * busiest * k_tile_cycles(tile) + others * merge
+    moved = 4 * (m * k + k * n + m * n)
+    memory = moved / (MEMORY if moved > L2_SIZE else L2)
+    part = 4 * tile.bm * tile.bn  # bytes
+    merge = TOGETHER + 2 * blocks * part / L2 if split_k > 1 else 0
+    if isinstance(tile, RowTile):
+        neighbors = cdiv(blocks, sms)
+        rows = cdiv(cdiv(k, tile.teams * tile.ahead), split_k) * tile.ahead
+        work = warps * rows * (4.25 * tile.bm + 12 / width + 4) * INSTRUCTION
+        return START + PIECE + max(neighbors * work, memory, 3 * k * n * cdiv(m, tile.bm) / L2) + merge
+
+    # what the busiest multiprocessor does: `neighbors` blocks at a time, each with so many tiles or parts
+    k_tiles, most = cdiv(k, tile.bk), tile.launch_bounds[1]
+    neighbors = min(cdiv(blocks, sms), most)
+    if blocks == count * split_k: pieces, todo = cdiv(blocks, sms), cdiv(blocks, sms) * cdiv(k_tiles, split_k)
+    else:
+        shared = count % blocks
+        pieces = neighbors * (count // blocks + (shared > 0))
+        todo = neighbors * (count // blocks * k_tiles + cdiv(shared * k_tiles, blocks))
+        if shared: merge = (cdiv(blocks, shared) - 1) * (MERGE + part / 64)
+    one = k_tile_instructions(tile, width) * INSTRUCTION * max(warps, 1 / neighbors)
+    if warps * neighbors < 2: one *= ALONE
+    results = tile.bm * tile.bn
+    ends = (PIECE + STORED * results) / neighbors + NOT_ALIGNED * results * (4 / width - 1) / 3
+    loads = 4 * count * (tile.bm + tile.bn) * k / L2
+    return START + max(todo * one + pieces * ends, memory, loads) + merge
+
+# %% ../../nbs/14_stream_k.ipynb #14b00005
+def launch_configs(
+    m, n, k,  # the matrices
+    sms,      # multiprocessors of the GPU
+    tile,     # a `WarpTile` or a `RowTile`
+):
+    "The numbers of blocks and parts that come into question for a tile."
+    count, places = cdiv(m, tile.bm) * cdiv(n, tile.bn), sms * tile.launch_bounds[1]
+    most = max(1, places // count)  # parts of each sum
+    if isinstance(tile, RowTile):
+        parts = min(most, max(1, cdiv(k, tile.teams * tile.ahead)))
+        return [LaunchConfig(tile, count * parts, parts)]
+    several = {2, most // 4, most // 2, most} & set(range(2, most + 1))
+    return [LaunchConfig(tile, places), LaunchConfig(tile, count),
+            *(LaunchConfig(tile, count * parts, parts) for parts in several if parts <= k // 16),
+            *(LaunchConfig(tile, count * parts) for parts in several if parts <= min(k // 128, 5))]
 
 @remembered
 def select_config(
     m, n, k,      # the matrices
     sms,          # multiprocessors of the GPU
-    tiles=TILES,  # to choose from
+    tiles=None,   # to choose from; `TILES`, and `FEW_ROWS` for few rows, if None
 ) -> LaunchConfig:
-    "The tile and the number of blocks with the shortest estimated time."
-    def numbers(tile):
-        count = cdiv(m, tile.bm) * cdiv(n, tile.bn)
-        places = sms * tile.launch_bounds[1]
-        parts = range(1, places // count + 1)
-        return [places] + [count * part for part in parts]
-    configs = (LaunchConfig(tile, blocks) for tile in tiles for blocks in numbers(tile))
+    """The choice with the shortest estimated time. If there is one block for each of `split_k` parts of each
+    tile, blocks add up parts together; if not, they are persistent, and a tile's owner adds them up."""
+    if tiles is None: tiles = FEW_ROWS if k > MOST_K else TILES + FEW_ROWS[m > 8:] if m <= 16 else TILES
+    configs = [config for tile in tiles for config in launch_configs(m, n, k, sms, tile)]
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
 # %% ../../nbs/14_stream_k.ipynb #14b00003
@@ -298,46 +361,60 @@ def split_plan(
     return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=split_k > 1)], [sums, flags])
 
 # %% ../../nbs/14_stream_k.ipynb #bef8753a
-def plan_stream_k(
-    g: Gemm,
-    tile=None,    # a `WarpTile` that keeps `RULES`, or a `RowTile`; a good one for the shape if None
-    blocks=None,  # of the grid; a good number if None
-    split_k=None,  # equal parts of each sum, which blocks add up together; a good number if None
-    wanted=None,  # (1,) int32 device array: 0 where nothing is to be done
-    **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
+def shared_plan(
+    g: Gemm, tile, blocks, wanted,
+    options,  # of `sgemm_stream_k_kernel`, with those that the matrices imply
 ) -> Plan:
     "Persistent blocks, with a workspace for parts of sums and their flags."
-    need_capability(KERNEL.capability, "cp.async")
-    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
-    k, width = g.k if g.alpha else 0, min(g.alignments["b"], g.alignments["c"]) // 4  # A is copied one by one
-    if tile is not None and hasattr(tile, "ahead"):
-        check_options(sgemm_rows_kernel, tile, options)
-        check_tile(tile, ROW_RULES, RowTile)
-        if not (g.m and g.n): return Plan()
-        follow = launch_options(sgemm_rows_kernel, tile, g, tile, options, 4 if width == 4 else 1)
-        return split_plan(g, sgemm_rows_kernel, tile, split_k or 1, wanted, follow)
-    check_options(sgemm_stream_k_kernel, LARGE, options)
-    if tile is not None:
-        check_tile(tile, RULES, WarpTile)
-        need_whole("k", g.k, 0, MOST_K)
-    if not (g.m and g.n): return Plan()
-    chosen = select_config(g.m, g.n, k, sm_count(), (tile,) if tile else TILES)
-    tile = chosen.tile
-    if blocks is None: blocks = chosen.blocks
-    follow = launch_options(sgemm_stream_k_kernel, LARGE, g, tile, options, width)
-    if split_k: return split_plan(g, sgemm_split_k_kernel, tile, split_k, wanted, follow)
-    kernel = sgemm_stream_k_kernel(tile, **follow | dict(guarded=wanted is not None))
-    shares = k and follow.get("stream_k", True) and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks
-    cooperative = bool(shares)
-    if cooperative:
-        most = sm_count() * tile.launch_bounds[1]
-        if blocks > most: raise ValueError(f"blocks is {blocks}; expected at most {most}: blocks wait "
-                                           "for each other, so all of them must run at once")
+    kernel = sgemm_stream_k_kernel(tile, **options | dict(guarded=wanted is not None))
+    k = np.int64(g.k if g.alpha else 0)
+    shares = k and options.get("stream_k", True) and cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn) % blocks
+    most = sm_count() * tile.launch_bounds[1]
+    if shares and blocks > most:
+        raise ValueError(f"blocks is {blocks}; expected at most {most}: blocks wait for each other, so all of "
+                         "them must run at once")
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
     flags = g.workspace(blocks if shares else 1, kind="int64")
     if wanted is None: wanted = flags  # not read then
-    args = g.a.ravel(), g.b.ravel(), g.c, np.int64(k), g.alpha, g.beta, sums, flags, launch_number, wanted
-    return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=cooperative)], [sums, flags])
+    args = g.a.ravel(), g.b.ravel(), g.c, k, g.alpha, g.beta, sums, flags, launch_number, wanted
+    return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=bool(shares))], [sums, flags])
+
+def plan_stream_k(
+    g: Gemm,
+    tile=None, blocks=None, split_k=None,  # see `sgemm_stream_k`
+    wanted=None,  # (1,) int32 device array: 0 where nothing is to be done
+    **options,    # see `sgemm_stream_k`
+) -> Plan:
+    "One launch: few rows, parts of sums that blocks add up together, or persistent blocks."
+    need_capability(KERNEL.capability, "cp.async")
+    k = g.k if g.alpha else 0
+    # what the caller asks for
+    few = hasattr(tile, "ahead")
+    factory = sgemm_rows_kernel if few else sgemm_split_k_kernel if split_k else sgemm_stream_k_kernel
+    check_options(factory, tile if few else LARGE, options)
+    if tile is not None: check_tile(tile, *(ROW_RULES, RowTile) if few else (RULES, WarpTile))
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+    if split_k is not None: split_k = need_whole("split_k", split_k, 1, max(1, g.k))
+    if blocks and (split_k or few): raise ValueError(f"blocks is {blocks}; expected None: it follows from split_k")
+    if not (g.m and g.n): return Plan()
+
+    # what is best for the shape
+    k = g.k if g.alpha else 0
+    if tile is not None: tiles = (tile,)
+    else: tiles = TILES if blocks or split_k or options else None
+    tile, best_blocks, best_split_k, _ = select_config(g.m, g.n, k, sm_count(), tiles)
+    few = isinstance(tile, RowTile)
+    if not few: need_whole("k", g.k, 0, MOST_K)
+
+    # which kernel
+    width = min(g.alignments["b"], g.alignments["c"]) // 4  # A is copied one by one
+    if few and width < 4: width = 1
+    follow = launch_options(factory, tile, g, tile, options, width)
+    if few: return split_plan(g, sgemm_rows_kernel, tile, split_k or best_split_k, wanted, follow)
+    tiles_of_c = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
+    if tiles is None and best_blocks == tiles_of_c * best_split_k: split_k = best_split_k
+    if split_k: return split_plan(g, sgemm_split_k_kernel, tile, split_k, wanted, follow)
+    return shared_plan(g, tile, blocks or best_blocks, wanted, follow)
 
 # %% ../../nbs/14_stream_k.ipynb #4f90e226
 def sgemm_stream_k(
@@ -346,13 +423,14 @@ def sgemm_stream_k(
     c=None,       # (m, n) float32 device array, row-major; a new one like `a` if None
     alpha=1.0,    # factor of A·B
     beta=0.0,     # factor of C
-    tile=None,    # a `WarpTile` that keeps `RULES`; a good one for the shape if None
-    blocks=None,  # of the grid; a good number if None
+    tile=None,    # a `WarpTile` that keeps `RULES`, or a `RowTile`; a good one for the shape if None
+    blocks=None,  # of the grid, if blocks share tiles; a good number if None
     split_k=None,  # equal parts of each sum, which blocks add up together; a good number if None
     **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by a planned loop in persistent blocks that share the last tiles
-    (stream-K, arXiv 2301.03598). Each launch has a workspace of its own, in a CUDA graph too. The
+    (stream-K, arXiv 2301.03598); or in blocks that have equal parts of all sums (split-K), or, for few rows, that
+    read B once. Each launch has a workspace of its own, in a CUDA graph too. The
     order in which parts of a sum are added is fixed, so the same call gives the same bits. Raises
     `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
     return run(plan_stream_k, a, b, c, alpha, beta, tile, blocks, split_k, **options)
