@@ -1,10 +1,11 @@
 """A product with few rows: one pass over B.
 
 With few rows of A, every element of B is multiplied only a few times, so the time is what it takes to read
-B. A tile in shared memory would only delay it. Each thread reads four columns of B, row by row, several rows
-ahead, and multiplies them by all rows of A, which are in shared memory. Teams of threads, and blocks, share the
-sums: each takes other rows of B.
+B. A tile in shared memory would only delay it. Each thread reads four columns of B, several rows ahead, and
+multiplies them by all rows of A, which are in shared memory. Teams of threads, and blocks, share the sums:
+each takes other rows of B.
 """
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -14,14 +15,13 @@ from ..kernels.k06_vectorized import four_writer
 from ..ptx.ampere import cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_part, global_address, load4, load_fours_at, shared_address, store_fours
 from ..static import static, unrolled
-from .ring import single_writer
 from .shared_sums import raise_flag, slice_adder, wait_for_parts
 from .tiles import Tile
 from numba import cuda, float32, int64, uint32, uint64
 
 class RowTile(NamedTuple):
-    """What a block computes if C has few rows. Its threads are divided into teams of `lanes`, side by side; each
-    team takes other rows of B."""
+    """What a block computes if C has few rows. Its threads are divided into teams of `lanes`, side by side;
+    each team takes other rows of B."""
     bm: int             # rows of C
     lanes: int = 32     # of a team: each has four columns
     threads: int = 128  # of the block
@@ -61,9 +61,34 @@ ROW_RULES = {
     "bm must be a multiple of 4": lambda t: t.bm % 4 == 0,
     "lanes is 8, 16 or 32": lambda t: t.lanes in (8, 16, 32),
     "threads must be whole warps": lambda t: t.threads % 32 == 0,
-    "the threads must copy whole rows of a chunk of A": lambda t: t.threads % t.bk == 0 == t.bm % (t.threads // t.bk),
+    "the threads must copy whole rows of a chunk of A":
+        lambda t: t.threads % t.bk == 0 == t.bm % (t.threads // t.bk),
     "the sums must fit into 48 KB of shared memory": lambda t: t.shared_bytes <= 48 * 1024,
 }
+
+
+@cache
+def single_writer(
+    predicated: bool,  # may results lie outside C?
+    read_c: bool,      # may beta be other than 0?
+    step: int,         # columns from one of the four results to the next
+) -> Callable:
+    "A device function: C ← alpha·x + beta·C for four results of a row, one by one."
+    @cuda.jit(device=True)
+    @unrolled
+    def write4(
+        c,         # (m, n)
+        row, col,  # where the first belongs
+        x,         # the four
+        alpha, beta,
+    ):
+        for i in static(4):
+            here = col + i * step
+            if not predicated or (row < int64(c.shape[0]) and here < int64(c.shape[1])):
+                y = alpha * x[i]
+                if read_c: y += beta * c[row, here]
+                c[row, here] = y
+    return write4
 
 
 @cache
@@ -72,8 +97,8 @@ def rows_of_b(
     width,     # floats per access: 4, or 1 where rows aren't aligned
     predicated,  # may n or k not be multiples of the tile?
 ):
-    """Two device functions: four elements of `ahead` rows of B, as a tuple; and of fewer rows, with zeros for the
-    others. (What they read instead of elements outside is somewhere inside.)"""
+    """Two device functions: four elements of `ahead` rows of B, as a tuple; and of fewer rows, with zeros for
+    the others. (What they read instead of elements outside is somewhere inside.)"""
     ahead, lanes = tile.ahead, tile.lanes
 
     @cuda.jit(device=True)
@@ -81,12 +106,12 @@ def rows_of_b(
     def whole_rows(b, n, start, col):
         found = ()
         for i in static(ahead):
-            if width == 4: found = found + load4(b, uint64(start + col))
+            at = start + i * n
+            if width == 4: found = found + load4(b, uint64(at + col))
             else:
                 for j in static(4):
                     here = min(col + lanes * j, n - 1) if predicated else col + lanes * j
-                    found = found + (b[uint64(start + here)],)
-            start += n
+                    found = found + (b[uint64(at + here)],)
         return found
 
     @cuda.jit(device=True)

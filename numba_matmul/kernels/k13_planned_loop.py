@@ -20,10 +20,10 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
 from ..gemm.ring import (
-    MOST_K, SourceAddress, TileAddresses, can_stage, group_writer, pair_writer, staged_writer, thread_sources,
-    thread_work)
+    MOST_K, SourceAddress, TileAddresses, group_writer, thread_sources, thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
+from ..gemm.unaligned import can_stage, pair_writer, staged_writer
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_outer, add_part, load4, load_fours_at, store4, to_array
 from ..static import static, unrolled
