@@ -20,7 +20,7 @@ AT_ONCE = 4  # parts that a thread reads before it adds them
 
 @cuda.jit(device=True)
 def raise_flag(
-    flags,   # (parts + tiles,) int64: a flag for each part, then a counter for each tile
+    flags,   # (parts + tiles,) int64: one flag per part, then one counter per tile
     part,    # number of the part, which all threads of the block have stored
     counter,  # of its tile
     first,   # is it the tile's first part?

@@ -347,7 +347,7 @@ def split_plan(
     wanted,
     options,   # of the factory, with those that the matrices imply
 ) -> Plan:
-    "A block for each part of a tile; if there are several, they add them up together."
+    "One block per part of a tile; if there are several, they add them up together."
     tiles = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn)
     blocks, most = tiles * split_k, sm_count() * tile.launch_bounds[1]
     if split_k > 1 and blocks > most:
