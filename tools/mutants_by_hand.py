@@ -161,7 +161,7 @@ EXCUSED = {
     ('kernels.k06_vectorized', 'if width == 4: # then rows are multiples of four: all are inside, or none',
      'width == 4 → False'):
         'the results are the same, by narrower accesses: the other branch reads the same four',
-    ('kernels.k14_stream_k', 'if cooperative:', 'cooperative → False'):
+    ('kernels.k14_stream_k', 'if shares and blocks > most:', 'shares and blocks > most → False'):
         'no number of blocks is refused then: the simulator gives each its turn, however many there are',
     ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → True'):
         'the lanes of a warp are numbered in another order, on the way in and out: a matter of speed',

@@ -13,7 +13,10 @@ from typing import NamedTuple
 from ..ptx.core import global_address, shared_address
 from ..static import static, unrolled
 from .tiles import WarpTile
-from numba import cuda, int32, uint32, uint64
+from numba import cuda, int32, int64, uint32, uint64
+
+
+MOST_K = 2**31 - 2**10  # columns of A: what is left of them is counted in 32 bits
 
 
 class TileAddresses(NamedTuple):
@@ -27,7 +30,7 @@ class SourceAddress(NamedTuple):
     address: int   # of the first element
     pass_stride_bytes: int    # from the rows of one pass to those of the next
     k_tile_stride_bytes: int  # from one k tile to the next
-    rows: int      # remaining to the edge of the matrix
+    rows: int      # remaining to the edge of the matrix, `MOST_K` at most: int32
     cols: int
 
 class ThreadWork(NamedTuple):
@@ -50,6 +53,7 @@ def thread_work(
     tile: WarpTile,
     first_result: Callable,  # device function: thread → row and column of its first result
     hidden: bool,  # hide from the compiler how operand addresses depend on the thread number?
+    width: int = 4,  # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned to 16 bytes
 ) -> Callable:
     "A device function: a thread's `ThreadWork`."
     bn, bk = tile.bn, tile.bk
@@ -63,7 +67,7 @@ def thread_work(
     ):
         row, col = first_result(thread)
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
-        b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
+        b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * width)
         copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + a_row)),
                                shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
         factors_a = shared_address(ring, uint64(row))
@@ -87,6 +91,9 @@ def thread_sources(
     k_tile_bytes = 4 * bk  # of a row of A, or of a column of B
 
     @cuda.jit(device=True, inline="always")
+    def left(count): return int32(min(count, int64(MOST_K)))  # in 32 bits, so that fewer registers are needed
+
+    @cuda.jit(device=True, inline="always")
     def sources(
         a, b,        # flat
         m, n, k,     # sizes of the matrices
@@ -97,9 +104,9 @@ def thread_sources(
         from_a = global_address(a, uint64((row0 + work.a_row) * k + k0 + work.a_col))
         from_b = global_address(b, uint64((k0 + work.b_row) * n + col0 + work.b_col))
         return (SourceAddress(a, from_a, uint64(4 * pass_a * k), uint64(k_tile_bytes),
-                              m - row0 - work.a_row, k - k0 - work.a_col),
+                              left(m - row0 - work.a_row), left(k - k0 - work.a_col)),
                 SourceAddress(b, from_b, uint64(4 * pass_b * n), uint64(k_tile_bytes * n),
-                              k - k0 - work.b_row, n - col0 - work.b_col))
+                              left(k - k0 - work.b_row), left(n - col0 - work.b_col)))
     return sources
 
 

@@ -107,12 +107,14 @@ def tiled(
     needs: tuple = None,      # compute capability, and what needs it
     width: int = None,  # see `launch_options`
     flat: bool = True,  # see `tile_launches`
+    most_k: int = None,  # the most columns of A that it can take
 ) -> Callable:          # the host function
     "A host function, whose `plan` launches a kernel with one block per tile of C."
     sizes = [name for name in signature(factory).parameters if hasattr(default_tile, name)]
 
     def plan(g, tile, **options):
         if needs: need_capability(*needs)
+        if most_k: need_whole("k", g.k, 0, most_k)
         if tile is None: tile = choose(g.m, g.n) if choose else default_tile
         options = launch_options(factory, default_tile, g, tile, options, width)
         if sizes: kernel = factory(*(getattr(tile, name) for name in sizes), **options)

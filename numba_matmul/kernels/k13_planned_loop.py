@@ -7,7 +7,7 @@ __all__ = ['ZEROS', 'RESULTS', 'LEFT', 'NO_X', 'NO_Y', 'DEFAULT', 'RULES', 'LARG
            'sgemm_planned_loop', 'VARIANTS', 'SMALL_TILES', 'COMPILED', 'PATH_TILES', 'TURNS', 'PATHS', 'KERNEL',
            'short_place', 'short_factors', 'short_step', 'start_piece', 'short_main_loop', 'short_write',
            'short_planned_loop', 'MainloopSchedule', 'check_schedule', 'tile_copier', 'scheduled_steps',
-           'planned_main_loop', 'sgemm_planned_loop_kernel', 'k_tile_cycles', 'choose_tile']
+           'planned_main_loop', 'result_writer', 'sgemm_planned_loop_kernel', 'k_tile_cycles', 'choose_tile']
 
 # %% ../../nbs/13_planned_loop.ipynb #13000003
 from functools import cache
@@ -20,9 +20,10 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import sm_count
 from ..gemm.plan import remembered
 from ..gemm.ring import (
-    SourceAddress, TileAddresses, group_writer, thread_sources, thread_work)
+    MOST_K, SourceAddress, TileAddresses, group_writer, thread_sources, thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
+from ..gemm.unaligned import can_stage, pair_writer, staged_writer
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_outer, add_part, load4, load_fours_at, store4, to_array
 from ..static import static, unrolled
@@ -30,7 +31,7 @@ from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k12_async_copy import BK, BM, BN, PADDED, STAGES, THREADS, TM, TN, WM, WN, start_copies
 from .k12_async_copy import RULES as RING_RULES
-from numba import cuda, float32, int64, uint32, uint64
+from numba import cuda, float32, int32, int64, uint32, uint64
 
 # %% ../../nbs/13_planned_loop.ipynb #1300000d
 ZEROS, RESULTS, LEFT = (np.float32(0),) * (TM * TN), TM * TN, TM * TN // 4
@@ -160,18 +161,19 @@ RULES = RING_RULES | {  # then a thread's groups of four are equally far apart
 def tile_copier(
     tile,        # a `WarpTile`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
+    width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
     part=0,      # which part of a thread's copies …
     parts=1,     # … of this many
 ):
     "A device function: start a thread's copies of a k tile, or a part of them."
     bn = tile.bn
-    # rows per pass, passes, and copies of B side by side
+    # rows per pass, and passes
     pass_a = tile.threads // tile.bk
     pass_b = 4 * tile.threads // bn
     passes_a = tile.bm // pass_a
     passes_b = tile.bk // pass_b
-    across = 4 // width
+    across = 4 // width  # copies of B side by side, by neighboring threads …
+    stride_b = bn // across  # … and columns from one of a thread's to its next
     # the copies of this part, by number: those of A come first
     share = cdiv(passes_a + passes_b * across, parts)
     first, end = part * share, (part + 1) * share
@@ -189,12 +191,13 @@ def tile_copier(
                 start = source_a.address + uint64(i) * source_a.pass_stride_bytes
                 cp_async_at(ring, to.a, 4 * pass_a * i, source_a.array, start, 1, inside)
         for i in static(passes_b):
-            for col in static(0, 4, width):
-                if first <= passes_a + i * across + col // width < end:
+            for j in static(across):
+                if first <= passes_a + i * across + j < end:
                     inside = width if not predicated or (
-                        pass_b * i < source_b.rows and col < source_b.cols) else 0
-                    start = source_b.address + uint64(i) * source_b.pass_stride_bytes + uint64(4 * col)
-                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + col), source_b.array, start, width, inside)
+                        pass_b * i < source_b.rows and stride_b * j < source_b.cols) else 0
+                    start = source_b.address + uint64(i) * source_b.pass_stride_bytes + uint64(4 * stride_b * j)
+                    cp_async_at(ring, to.b, 4 * (pass_b * bn * i + stride_b * j), source_b.array, start, width,
+                                inside)
     return copy
 
 # %% ../../nbs/13_planned_loop.ipynb #13000025
@@ -248,7 +251,7 @@ def planned_main_loop(
     tile,        # a `WarpTile` that keeps `RULES`
     schedule,    # a `MainloopSchedule`
     predicated,  # may m, n or k not be multiples of the tile?
-    width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
+    width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
 ):
     "A device function: a thread's results, summed over some k tiles, as a tuple."
     rows, cols = tile.shape
@@ -287,10 +290,10 @@ def planned_main_loop(
     def next_tiles(source_a, source_b): return (
         SourceAddress(source_a.array, source_a.address + source_a.k_tile_stride_bytes,
                       source_a.pass_stride_bytes, source_a.k_tile_stride_bytes,
-                      source_a.rows, source_a.cols - bk),
+                      source_a.rows, int32(source_a.cols - bk)),
         SourceAddress(source_b.array, source_b.address + source_b.k_tile_stride_bytes,
                       source_b.pass_stride_bytes, source_b.k_tile_stride_bytes,
-                      source_b.rows - bk, source_b.cols))
+                      int32(source_b.rows - bk), source_b.cols))
 
     @cuda.jit(device=True, inline="always")
     def main_loop(
@@ -355,6 +358,22 @@ TILES = LARGE, MEDIUM, SMALL, TINY
 
 # %% ../../nbs/13_planned_loop.ipynb #13000030
 @cache
+def result_writer(
+    tile,        # a `WarpTile`
+    predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
+):
+    "A device function: write a thread's results. Lanes help each other if rows aren't aligned."
+    if width == 1 and can_stage(tile): return staged_writer(tile, predicated, read_c)
+    if width == 2 and tile.lanes[1] % 2 == 0: write4 = pair_writer(tile, predicated, read_c)
+    else: write4 = four_writer(predicated, width, read_c)
+    write_tile = group_writer(tile, write4)
+
+    @cuda.jit(device=True, inline="always")
+    def write_all(c, acc, ring, thread, work, row0, col0, alpha, beta):
+        write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
+    return write_all
+
+@cache
 def sgemm_planned_loop_kernel(
     tile=LARGE,        # a `WarpTile` that keeps `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
@@ -367,9 +386,9 @@ def sgemm_planned_loop_kernel(
     check_schedule(schedule, tile)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     ring_floats = tile.shared_bytes // 4
-    work_of = thread_work(tile, thread_place(tile), schedule.hidden)
+    work_of = thread_work(tile, thread_place(tile), schedule.hidden, width)
     main_loop = planned_main_loop(tile, schedule, predicated, width)
-    write_tile = group_writer(tile, four_writer(predicated, width, read_c))
+    write_tile = result_writer(tile, predicated, width, read_c)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_planned_loop_kernel(a, b, c, k, alpha, beta):
@@ -378,10 +397,11 @@ def sgemm_planned_loop_kernel(
         # the block's tile of C begins here
         row0 = int64(uint32(cuda.blockIdx.y)) * bm
         col0 = int64(uint32(cuda.blockIdx.x)) * bn
-        work = work_of(ring, uint32(cuda.threadIdx.x))
+        thread = uint32(cuda.threadIdx.x)
+        work = work_of(ring, thread)
         k_tiles = uint32((k + bk - 1) // bk)
         acc = main_loop(ring, work, a, b, m, n, k, row0, col0, int64(0), k_tiles)
-        write_tile(c, acc, row0 + work.row, col0 + work.col, alpha, beta)
+        write_tile(c, acc, ring, thread, work, row0, col0, alpha, beta)
     return sgemm_planned_loop_kernel
 
 # %% ../../nbs/13_planned_loop.ipynb #13000032
@@ -407,7 +427,7 @@ sgemm_planned_loop = tiled(
     sgemm_planned_loop_kernel, LARGE,
     "C ← alpha·A·B + beta·C by a loop planned line by line, one block per tile of C (sm_80 and up).",
     choose=lambda m, n: choose_tile(m, n, sm_count()),
-    needs=((8, 0), "cp.async"))
+    needs=((8, 0), "cp.async"), most_k=MOST_K)
 
 # For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 VARIANTS = ({}, dict(schedule=MainloopSchedule(1, 1, 0, 0, 0)),

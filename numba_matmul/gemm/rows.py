@@ -1,0 +1,253 @@
+"""A product with few rows: one pass over B.
+
+With few rows of A, every element of B is multiplied only a few times, so the time is what it takes to read
+B. A tile in shared memory would only delay it. Each thread reads four columns of B, several rows ahead, and
+multiplies them by all rows of A, which are in shared memory. Teams of threads, and blocks, share the sums:
+each takes other rows of B.
+"""
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from ..kernels.k06_vectorized import four_writer
+from ..ptx.ampere import cp_async_at, cp_async_commit_group, cp_async_wait_group
+from ..ptx.core import add_part, global_address, load4, load_fours_at, shared_address, store_fours
+from ..static import static, unrolled
+from .shared_sums import raise_flag, slice_adder, wait_for_parts
+from .tiles import Tile
+from numba import cuda, float32, int64, uint32, uint64
+
+class RowTile(NamedTuple):
+    """What a block computes if C has few rows. Its threads are divided into teams of `lanes`, side by side;
+    each team takes other rows of B."""
+    bm: int             # rows of C
+    lanes: int = 32     # of a team: each has four columns
+    threads: int = 128  # of the block
+    ahead: int = 8      # rows of B that a thread reads before it multiplies them
+    chunk: int = 4      # as often, a team does that with one chunk of A
+
+    @property
+    def bn(self): return 4 * self.lanes
+
+    @property
+    def teams(self): return self.threads // self.lanes
+
+    @property
+    def bk(self): return self.teams * self.ahead * self.chunk
+
+    @property
+    def pitch(self):
+        "Words from one column of A's chunk to the next: few bank conflicts for the copies."
+        return self.bm + (4 if self.bm % 8 == 0 else 0)
+
+    @property
+    def results(self): return 4 * self.bm
+
+    @property
+    def shared_bytes(self):
+        "Two chunks of A; in the end, the sums of all teams."
+        return 4 * max(2 * self.bk * self.pitch, self.threads * self.results)
+
+    @property
+    def launch_bounds(self):
+        registers = 128 if self.bm <= 8 else 168
+        return self.threads, 65536 // (registers * self.threads)
+
+    fits = Tile.fits
+
+ROW_RULES = {
+    "bm must be a multiple of 4": lambda t: t.bm % 4 == 0,
+    "lanes is 8, 16 or 32": lambda t: t.lanes in (8, 16, 32),
+    "threads must be whole warps": lambda t: t.threads % 32 == 0,
+    "the threads must copy whole rows of a chunk of A":
+        lambda t: t.threads % t.bk == 0 == t.bm % (t.threads // t.bk),
+    "the sums must fit into 48 KB of shared memory": lambda t: t.shared_bytes <= 48 * 1024,
+}
+
+
+@cache
+def single_writer(
+    predicated: bool,  # may results lie outside C?
+    read_c: bool,      # may beta be other than 0?
+    step: int,         # columns from one of the four results to the next
+) -> Callable:
+    "A device function: C ← alpha·x + beta·C for four results of a row, one by one."
+    @cuda.jit(device=True)
+    @unrolled
+    def write4(
+        c,         # (m, n)
+        row, col,  # where the first belongs
+        x,         # the four
+        alpha, beta,
+    ):
+        for i in static(4):
+            here = col + i * step
+            if not predicated or (row < int64(c.shape[0]) and here < int64(c.shape[1])):
+                y = alpha * x[i]
+                if read_c: y += beta * c[row, here]
+                c[row, here] = y
+    return write4
+
+
+@cache
+def rows_of_b(
+    tile,      # a `RowTile`
+    width,     # floats per access: 4, or 1 where rows aren't aligned
+    predicated,  # may n or k not be multiples of the tile?
+):
+    """Two device functions: four elements of `ahead` rows of B, as a tuple; and of fewer rows, with zeros for
+    the others. (What they read instead of elements outside is somewhere inside.)"""
+    ahead, lanes = tile.ahead, tile.lanes
+
+    @cuda.jit(device=True)
+    @unrolled
+    def whole_rows(b, n, start, col):
+        found = ()
+        for i in static(ahead):
+            at = start + i * n
+            if width == 4: found = found + load4(b, uint64(at + col))
+            else:
+                for j in static(4):
+                    here = min(col + lanes * j, n - 1) if predicated else col + lanes * j
+                    found = found + (b[uint64(at + here)],)
+        return found
+
+    @cuda.jit(device=True)
+    @unrolled
+    def last_rows(b, n, rows, start, col):
+        found = ()
+        for i in static(ahead):
+            at = start + min(i, rows - 1) * n
+            if width == 4: some = load4(b, uint64(at + col))
+            else:
+                some = ()
+                for j in static(4): some = some + (b[uint64(at + min(col + lanes * j, n - 1))],)
+            for j in static(4): found = found + (some[j] if i < rows else float32(0),)
+        return found
+
+    return whole_rows, last_rows
+
+
+@cache
+def sgemm_rows_kernel(
+    tile,             # a `RowTile`
+    predicated=True,  # may m, n or k not be multiples of the tile?
+    width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
+    read_c=True,      # may beta be other than 0?
+    guarded=False,    # does it return at once where `wanted` is 0?
+):
+    "A kernel for few rows of C, each block with a part of the sums of a tile."
+    bm, bk, pitch, ahead, chunk = tile.bm, tile.bk, tile.pitch, tile.ahead, tile.chunk
+    bn, lanes, teams, threads = tile.bn, tile.lanes, tile.teams, tile.threads
+    results, shared_floats = tile.results, tile.shared_bytes // 4
+    chunk_bytes = 4 * bk * pitch
+    zeros, nothing = (np.float32(0),) * results, (np.float32(0),) * (4 * ahead)
+    whole_rows, last_rows = rows_of_b(tile, width, predicated)
+    unit = teams * ahead       # rows of B that all teams read at a time
+    pass_rows = threads // bk  # rows of A that are copied at a time
+    fours = bm * lanes
+    if width == 4: write4 = four_writer(predicated, 4, read_c)
+    else: write4 = single_writer(predicated, read_c, lanes)
+
+    @cuda.jit(device=True)
+    def place(four):
+        lane = four % lanes
+        return four // lanes, 4 * lane if width == 4 else lane
+
+    @cuda.jit(device=True)
+    def read4(workspace, start, four): return load4(workspace, uint64(start + 4 * four))
+
+    add_slice = slice_adder(fours, threads, read4, place, write4)
+
+    @cuda.jit(device=True)
+    def copy_a(ring, to, a, m, k, row0, k0, k_end, thread):
+        "Start to copy a chunk of A, transposed; zeros outside."
+        row, col = uint32(thread // uint32(bk)), uint32(thread % uint32(bk))
+        start = global_address(a, uint64((row0 + row) * k + k0 + col))
+        to = uint32(to + uint32(4) * (col * uint32(pitch) + row))
+        rows = m - row0 if k0 + col < k_end else int64(0)
+        while row < uint32(bm):
+            cp_async_at(ring, to, 0, a, start, 1, 1 if row < rows else 0)
+            start += uint64(4 * pass_rows) * uint64(k)
+            to = uint32(to + uint32(4 * pass_rows))
+            row = uint32(row + uint32(pass_rows))
+        cp_async_commit_group()
+
+    @cuda.jit(device=True)
+    @unrolled
+    def multiply(acc, ring, at, found):
+        for i in static(ahead):
+            x = load_fours_at(ring, at, 4 * pitch * i, 16, bm)
+            acc = add_part(acc, x, found[4 * i:4 * i + 4], 0, results, 1)
+        return acc
+
+    @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
+    @unrolled
+    def sgemm_stream_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch, wanted, parts):
+        if guarded and wanted[0] == 0: return
+        ring = cuda.shared.array(shared_floats, float32, alignment=16)
+        m, n = int64(c.shape[0]), int64(c.shape[1])
+        thread = uint32(cuda.threadIdx.x)
+        team, lane = uint32(thread // uint32(lanes)), uint32(thread % uint32(lanes))
+
+        # this block's tile of C, and its part of the sums: whole rounds of all teams, or the rest
+        block = uint32(cuda.blockIdx.x)
+        number, part = uint32(block // parts), uint32(block % parts)
+        across = uint32((n + bn - 1) // bn)
+        row0, col0 = int64(number // across) * bm, int64(number % across) * bn
+        units = (k + unit - 1) // unit
+        k0 = int64(part) * units // int64(parts) * unit
+        k_end = min(k, (int64(part) + 1) * units // int64(parts) * unit)
+        col = col0 + (uint32(4) * lane if width == 4 else lane)
+        if predicated and width == 4: col = min(col, n - 4)
+
+        # A in chunks; B several rows ahead, the next ones while these are multiplied
+        acc, found, here = zeros, nothing, uint32(0)
+        row = k0 + team * ahead
+        base = shared_address(ring, uint64(0))
+        to, at = uint32(base), uint32(base + uint32(4) * (team * uint32(ahead * pitch)))
+        if row + ahead <= k_end: found = whole_rows(b, n, row * n, col)
+        copy_a(ring, to, a, m, k, row0, k0, k_end, thread)
+        other = uint32(chunk_bytes)
+        while k0 < k_end:
+            copy_a(ring, uint32(to + other), a, m, k, row0, k0 + bk, k_end, thread)
+            cp_async_wait_group(1)
+            cuda.syncthreads()
+            turn, here = uint32(0), at
+            while turn < uint32(chunk) and row + ahead <= k_end:
+                now = found
+                if row + unit + ahead <= k_end: found = whole_rows(b, n, (row + unit) * n, col)
+                acc = multiply(acc, ring, here, now)
+                row += unit
+                here = uint32(here + uint32(4 * unit * pitch))
+                turn = uint32(turn + uint32(1))
+            cuda.syncthreads()
+            k0 += bk
+            to, at, other = uint32(to + other), uint32(at + other), uint32(uint32(0) - other)
+        if predicated and row < k_end:
+            acc = multiply(acc, ring, here, last_rows(b, n, k_end - row, row * n, col))
+        cp_async_wait_group(0)
+
+        # add up the sums of all teams
+        cuda.syncthreads()
+        store_fours(ring, uint64(4 * (team * uint32(fours) + lane)), bn, acc)
+        cuda.syncthreads()
+        four = thread
+        while four < uint32(fours):
+            x, y, z, w = load4(ring, uint64(uint32(4) * four))
+            for j in static(1, teams):
+                more = load4(ring, uint64(uint32(4) * uint32(four + uint32(j * fours))))
+                x, y, z, w = x + more[0], y + more[1], z + more[2], w + more[3]
+            if parts == 1:
+                in_row, in_col = place(int64(four))
+                write4(c, row0 + in_row, col0 + in_col, (x, y, z, w), alpha, beta)
+            else: store_fours(workspace, uint64(4 * (int64(block) * fours + four)), 4, (x, y, z, w))
+            four = uint32(four + uint32(threads))
+        if parts > 1:
+            counter = uint32(cuda.gridDim.x + number)
+            raise_flag(flags, block, counter, part == 0, launch, thread)
+            wait_for_parts(flags, uint32(block - part), parts, counter, launch, thread)
+            add_slice(c, workspace, int64(block - part), parts, part, row0, col0, alpha, beta, thread)
+    return sgemm_stream_k_kernel  # the name that a profiler shows

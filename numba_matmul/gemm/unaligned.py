@@ -1,0 +1,93 @@
+"""How a thread's results get to C where its rows don't start at multiples of 16 bytes.
+
+Results are then stored one by one, or two by two. A thread has four neighbors of a row, so lanes next to each
+other would store results that are four apart, and every store would touch as many sectors as all of them do.
+Here lanes exchange results first.
+"""
+from collections.abc import Callable
+from functools import cache
+
+from ..ptx.core import load2, store2, store4
+from ..static import static, unrolled
+from .tiles import WarpTile
+from numba import cuda, int64, uint32, uint64
+
+
+def can_stage(
+    tile: WarpTile,
+) -> bool:
+    "Is there room for `staged_writer`?"
+    return tile.wn % 32 == 0 and 16 * tile.step[0] * (tile.wn + 4) * tile.threads // 128 <= tile.shared_bytes
+
+
+@cache
+def staged_writer(
+    tile: WarpTile,  # see `can_stage`
+    predicated: bool,  # may results lie outside C?
+    read_c: bool,      # may beta be other than 0?
+) -> Callable:
+    "A device function: write all results. Each warp puts them into shared memory first, to store rows of C."
+    rows, cols = tile.shape
+    step_m, step_n = tile.step
+    wm, wn, tm = tile.wm, tile.wn, tile.tm
+    warps_across, pitch = tile.bn // wn, wn + 4
+    region = step_m * pitch
+
+    @cuda.jit(device=True)
+    @unrolled
+    def write_all(c, acc, ring, thread, work, row0, col0, alpha, beta):
+        warp, lane = uint32(thread // uint32(32)), uint32(thread % uint32(32))
+        warp_row = uint32(warp // uint32(warps_across) * uint32(wm))
+        warp_col = uint32(warp % uint32(warps_across) * uint32(wn))
+        base = uint32(warp * uint32(region))
+        own = uint32(base + (work.row - warp_row) * uint32(pitch) + work.col - warp_col)
+        col = col0 + warp_col + lane
+        cuda.syncthreads()  # no thread needs the ring anymore
+        for group in static(rows // tm):
+            for i in static(tm):
+                for j in static(cols // 4):
+                    four = acc[cols * (tm * group + i) + 4 * j:cols * (tm * group + i) + 4 * j + 4]
+                    store4(ring, uint64(own + uint32(i * pitch + j * step_n)),
+                           alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
+            cuda.syncwarp()
+            for i in static(step_m):
+                row = row0 + warp_row + (group * step_m + i)
+                for j in static(0, wn, 32):
+                    if not predicated or (row < int64(c.shape[0]) and col + j < int64(c.shape[1])):
+                        y = ring[uint64(base + uint32(i * pitch + j) + lane)]
+                        if read_c: y += beta * c[row, col + j]
+                        c[row, col + j] = y
+            cuda.syncwarp()
+    return write_all
+
+
+@cache
+def pair_writer(
+    tile: WarpTile,  # with two lanes or more side by side
+    predicated: bool, read_c: bool,  # see `staged_writer`
+) -> Callable:
+    """A device function for whole warps: C ← alpha·x + beta·C for four results of a row, two by two. First,
+    two lanes transpose their 2×2 pairs."""
+    near = 1 << tile.zigzag
+
+    @cuda.jit(device=True)
+    def write2(c, row, col, x, y, alpha, beta):
+        if not predicated or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
+            at = uint64(row), uint64(col)
+            x, y = alpha * x, alpha * y
+            if read_c:
+                old = load2(c, at)
+                x += beta * old[0]
+                y += beta * old[1]
+            store2(c, at, x, y)
+
+    @cuda.jit(device=True)
+    def write4(c, row, col, x, alpha, beta):
+        odd = uint32(uint32(col) // uint32(4) % uint32(2)) == 1
+        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if odd else x[2], near)
+        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if odd else x[3], near)
+        x = (p, q, x[2], x[3]) if odd else (x[0], x[1], p, q)
+        first = col - int64(2) if odd else col
+        write2(c, row, first, x[0], x[1], alpha, beta)
+        write2(c, row, first + 4, x[2], x[3], alpha, beta)
+    return write4
