@@ -234,6 +234,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                         'numba_matmul/kernels/k14_stream_k.py'),
                                                    'numba_matmul.kernels.k14_stream_k.select_config': ( 'stream_k.html#select_config',
                                                                                                         'numba_matmul/kernels/k14_stream_k.py'),
+                                                   'numba_matmul.kernels.k14_stream_k.sgemm_rows_kernel': ( 'stream_k.html#sgemm_rows_kernel',
+                                                                                                            'numba_matmul/kernels/k14_stream_k.py'),
                                                    'numba_matmul.kernels.k14_stream_k.sgemm_split_k_kernel': ( 'stream_k.html#sgemm_split_k_kernel',
                                                                                                                'numba_matmul/kernels/k14_stream_k.py'),
                                                    'numba_matmul.kernels.k14_stream_k.sgemm_stream_k': ( 'stream_k.html#sgemm_stream_k',

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..kernels.k06_vectorized import four_writer
 from ..ptx.ampere import cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_part, global_address, load4, load_fours_at, shared_address, store_fours
 from ..static import static, unrolled
@@ -131,8 +130,9 @@ def rows_of_b(
 
 
 @cache
-def sgemm_rows_kernel(
+def rows_kernel(
     tile,             # a `RowTile`
+    four_writer,      # the factory of lesson 6 that writes four results
     predicated=True,  # may m, n or k not be multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # may beta be other than 0?

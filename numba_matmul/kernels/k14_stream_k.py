@@ -7,7 +7,7 @@ __all__ = ['PART', 'STEP', 'SQUARE', 'THIN', 'TILES', 'FEW_ROWS', 'START', 'INST
            'NOT_ALIGNED', 'MERGE', 'TOGETHER', 'L2', 'MEMORY', 'L2_SIZE', 'VARIANTS', 'TURNS', 'FEW', 'FEW_TURNS',
            'SPLIT', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k', 'sgemm_stream_k_kernel', 'tile_slice_adder',
            'sgemm_split_k_kernel', 'width_of', 'k_tile_instructions', 'estimated_cycles', 'launch_configs',
-           'select_config', 'split_plan', 'shared_plan', 'plan_stream_k', 'sgemm_stream_k']
+           'select_config', 'sgemm_rows_kernel', 'split_plan', 'shared_plan', 'plan_stream_k', 'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
 from functools import cache
@@ -20,7 +20,7 @@ from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.ring import MOST_K, thread_work
-from ..gemm.rows import ROW_RULES, RowTile, sgemm_rows_kernel
+from ..gemm.rows import ROW_RULES, RowTile, rows_kernel
 from ..gemm.shared_sums import raise_flag, slice_adder, wait_for_parts
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import WarpTile, check_tile
@@ -339,6 +339,10 @@ def select_config(
     return min(configs, key=lambda config: estimated_cycles(m, n, k, sms, config))
 
 # %% ../../nbs/14_stream_k.ipynb #14b00003
+def sgemm_rows_kernel(tile, predicated=True, width=1, read_c=True, guarded=False):
+    "The kernel for few rows of C, with lesson 6's stores: options as in `sgemm_split_k_kernel`."
+    return rows_kernel(tile, four_writer, predicated, width, read_c, guarded)
+
 def split_plan(
     g: Gemm,
     factory,   # `sgemm_split_k_kernel` or `sgemm_rows_kernel`
@@ -401,7 +405,6 @@ def plan_stream_k(
     if not (g.m and g.n): return Plan()
 
     # what is best for the shape
-    k = g.k if g.alpha else 0
     if tile is not None: tiles = (tile,)
     elif options: tiles = LARGE, SMALL, TINY  # with the eight steps that schedules are for
     else: tiles = TILES if blocks or split_k else None
