@@ -75,7 +75,7 @@ BY_HAND = [
      "flags = g.workspace(1, kind=\"int64\")", "one flag for all"),
     ("kernels.k14_stream_k", "whole = shared_tiles + block\n", "whole = block\n",
      "shared tiles are done again"),
-    ("kernels.k15_tensor_cores", "cuda.syncthreads()  # nobody needs the ring any more", "pass",
+    ("kernels.k15_tensor_cores", "cuda.syncthreads()  # no thread needs the ring anymore", "pass",
      "results overwrite the ring"),
     ("kernels.k15_tensor_cores", "staged = staged and width == 8 and not read_c",
      "staged = staged and not read_c", "16-byte accesses to misaligned rows"),
