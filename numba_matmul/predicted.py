@@ -171,12 +171,12 @@ PREDICTED = {
             (256, 256, 65536): (5.999, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80846, "issue slots"),
         }),
-        "sgemm_planned_loop": ("349d0930d353", {
+        "sgemm_planned_loop": ("ca387d940fee", {
             (256, 256, 256): (0.011026, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.01935, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050931, "latency: too few warps (4), waiting for register banks"),
             (2048, 2048, 2048): (0.32503, "issue slots"),
-            (4092, 4092, 4092): (2.6359, "issue slots"),
+            (4092, 4092, 4092): (2.6183, "issue slots"),
             (4096, 4096, 4096): (2.578, "issue slots"),
             (6144, 6144, 6144): (8.6829, "issue slots"),
             (8192, 8192, 8192): (20.563, "issue slots"),
@@ -185,37 +185,30 @@ PREDICTED = {
             (256, 256, 65536): (4.486, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80372, "issue slots"),
         }),
-        "sgemm_stream_k": ("1002d2c2d2ee", {
-            (1024, 1024, 1024): (0.04495, "issue slots"),
-            (2048, 2048, 2048): (0.30209, "issue slots"),
-            (4092, 4092, 4092): (2.4886, "issue slots"),
-            (4096, 4096, 4096): (2.3919, "issue slots"),
-            (6144, 6144, 6144): (8.0572, "issue slots"),
-            (8192, 8192, 8192): (19.084, "issue slots"),
-            (128, 8192, 4096): (0.15206, "issue slots"),
-            (8192, 128, 4096): (0.19154, "issue slots"),
-            (256, 256, 65536): (0.30377, "latency: too few warps (4), waiting for global memory"),
-            (16384, 16384, 64): (0.72612, "issue slots"),
+        "sgemm_stream_k": ("d183b87ba8f5", {
+            (1024, 1024, 1024): (0.048667, "issue slots"),
+            (256, 256, 65536): (0.15535, "issue slots"),
+            (16384, 16384, 64): (0.80932, "issue slots"),
         }),
-        "bf16_gemm_tensor_cores": ("95554d991ecd", {
+        "bf16_gemm_tensor_cores": ("cc28c02707f6", {
             (2048, 2048, 2048): (0.037283, "the tensor cores"),
             (4096, 4096, 4096): (0.28313, "the tensor cores"),
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("7097c4e418a8", {
+        "bf16_gemm_tma_wgmma": ("499810bd177a", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("5711acd7d981", {
+        "bf16_gemm_warp_specialized": ("e5bd184691d8", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("9254c792ed30", {
+        "bf16_gemm_past_cublas": ("10fe000aaf52", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
@@ -392,12 +385,12 @@ PREDICTED = {
             (256, 256, 65536): (5.8233, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80913, "issue slots"),
         }),
-        "sgemm_planned_loop": ("349d0930d353", {
+        "sgemm_planned_loop": ("ca387d940fee", {
             (256, 256, 256): (0.011097, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019484, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.051306, "latency: too few warps (4), waiting for register banks"),
             (2048, 2048, 2048): (0.3275, "issue slots"),
-            (4092, 4092, 4092): (2.656, "issue slots"),
+            (4092, 4092, 4092): (2.6383, "issue slots"),
             (4096, 4096, 4096): (2.5976, "issue slots"),
             (6144, 6144, 6144): (8.7492, "issue slots"),
             (8192, 8192, 8192): (20.72, "issue slots"),
@@ -406,37 +399,30 @@ PREDICTED = {
             (256, 256, 65536): (4.5186, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80984, "issue slots"),
         }),
-        "sgemm_stream_k": ("1002d2c2d2ee", {
-            (1024, 1024, 1024): (0.045279, "issue slots"),
-            (2048, 2048, 2048): (0.30439, "issue slots"),
-            (4092, 4092, 4092): (2.5075, "issue slots"),
-            (4096, 4096, 4096): (2.4102, "issue slots"),
-            (6144, 6144, 6144): (8.1187, "issue slots"),
-            (8192, 8192, 8192): (19.23, "issue slots"),
-            (128, 8192, 4096): (0.1532, "issue slots"),
-            (8192, 128, 4096): (0.19101, "issue slots"),
-            (256, 256, 65536): (0.30586, "latency: too few warps (4), waiting for global memory"),
-            (16384, 16384, 64): (0.73165, "issue slots"),
+        "sgemm_stream_k": ("d183b87ba8f5", {
+            (1024, 1024, 1024): (0.049025, "issue slots"),
+            (256, 256, 65536): (0.15652, "issue slots"),
+            (16384, 16384, 64): (0.81548, "issue slots"),
         }),
-        "bf16_gemm_tensor_cores": ("95554d991ecd", {
+        "bf16_gemm_tensor_cores": ("cc28c02707f6", {
             (2048, 2048, 2048): (0.037283, "the tensor cores"),
             (4096, 4096, 4096): (0.28313, "the tensor cores"),
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("7097c4e418a8", {
+        "bf16_gemm_tma_wgmma": ("499810bd177a", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("5711acd7d981", {
+        "bf16_gemm_warp_specialized": ("e5bd184691d8", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("9254c792ed30", {
+        "bf16_gemm_past_cublas": ("10fe000aaf52", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
