@@ -17,11 +17,13 @@
 # make pages             updates what notebooks show of the result cards, and figures; no GPU (PAGES="01*": only these)
 # make clean             removes .venv and everything that was built; make help shows this
 #
+# make torch             installs PyTorch, which lessons 30 and 31 and the tests need, on a machine without a GPU
+#
 # The first call creates .venv. PYTHON=python3 uses that interpreter instead and installs nothing.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder test lesson grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder torch test lesson grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
 
 # Powers of two; sizes that no tile fits; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -39,23 +41,31 @@ PY := .venv/bin/python
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 setup: .venv/ready
+test lesson mutants site site-check profile same-code pages gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check: .venv/all
 endif
 
 # What these need besides the requirements in settings.ini.
 lab: NEEDS := jupyterlab
-site: NEEDS := sphinx myst-nb sphinx-book-theme
+torch mutants profile same-code gpu-tune gpu-ladder gpu-calls gpu-ncu gpu-check: NEEDS := torch
+site: NEEDS := torch sphinx myst-nb sphinx-book-theme
 site-check: NEEDS := playwright
-test lesson: NEEDS := nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis ruff
-gpu-notebooks pages: NEEDS := nbdev execnb
+test lesson: NEEDS := torch nbdev execnb jupyterlab sphinx myst-nb sphinx-book-theme pytest pytest-xdist hypothesis ruff
+gpu-notebooks pages: NEEDS := torch nbdev execnb
 
 # The first interpreter that fits creates the environment.
-.venv/ready: settings.ini setup.py constraints.txt compiler.txt
+.venv/ready: settings.ini setup.py constraints.txt
 	@PATH="$(SYSTEM_PATH)"; for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	   command -v $$python > /dev/null && $$python -c '$(FITS)' 2> /dev/null && exec $$python tools/set_up.py; done; \
 	 if command -v python3 > /dev/null; then python3 -c '$(FITS)'; else echo "Python 3.11 to 3.14 is needed, and there is no python3 here" >&2; fi; exit 1
 
+.venv/all: .venv/ready
+	@.venv/bin/python tools/set_up.py --all
+
 ladder: setup
 	@$(PY) -m numba_matmul.ladder
+
+torch: setup
+	@$(PY) -c "import torch" 2> /dev/null || $(PY) tools/set_up.py --torch
 
 # Each core runs its own test: threads of numpy and PyTorch would get in each other's way.
 test lesson: export OMP_NUM_THREADS := 1

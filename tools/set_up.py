@@ -1,7 +1,9 @@
 """What `make` calls before anything else: creates .venv and installs the tested set of packages, once.
 
-It first prints how much pip will download. `--check NAME…` installs nothing: it checks whether the
-interpreter that runs it has what the course needs, plus those packages."""
+Without an NVIDIA driver, that's what the lessons need: PyTorch, which is larger than all the rest, comes with
+`--torch`, and with it what the tests need with `--all`. Each first prints how much pip will download.
+`--check NAME…` installs nothing: it checks whether the interpreter that runs it has what the course needs,
+plus those packages."""
 import os
 import platform
 import re
@@ -14,9 +16,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT/".venv"
-# measured with constraints.txt on Linux, x86_64
-SMALL_SIZE, FULL_SIZE = "0.7 GB to download, 2.1 GB on disk", "3.0 GB to fetch, 5.7 GB on disk"
 README = "README.md, \"Ways to run it\""
+# in a lesson without a GPU, nothing imports these
+NOT_WITHOUT_GPU = "torch", "nvidia-cuda-cccl", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"
+# measured with constraints.txt on Linux, x86_64
+SIZES = {"": "0.3 GB to download, 0.9 GB on disk",
+         "--torch": "0.3 GB to download, 1.0 GB on disk",
+         "--all": "0.4 GB to download, 1.3 GB on disk",
+         "GPU": "3.0 GB to download, 5.7 GB on disk, with PyTorch's CUDA build"}
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's build without CUDA
 
 
 def pip_install(python, *args):
@@ -30,39 +38,67 @@ def pip_install(python, *args):
                  "here.")
 
 
+def driver():
+    "The newest CUDA version that the NVIDIA driver supports; `None` without a driver."
+    try: said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+    except OSError: return None
+    found = re.search(rb"CUDA Version: (\d+)", said)
+    return int(found[1]) if found else None
+
+
 def cuda_major():
     """12 if the driver doesn't support CUDA 13, else 13 (also without a GPU: the compiler tool uses it);
     exits if it doesn't support 12."""
-    try:
-        said = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-    except OSError: return 13
-    if not (found := re.search(rb"CUDA Version: (\d+)", said)): return 13
-    if int(found[1]) < 12:
-        sys.exit(f"the NVIDIA driver only supports CUDA {int(found[1])}, and CUDA 12 is the oldest that this "
+    supported = driver() or 13
+    if supported < 12:
+        sys.exit(f"the NVIDIA driver only supports CUDA {supported}, and CUDA 12 is the oldest that this "
                  "course runs on: update the driver")
-    return min(13, int(found[1]))
+    return min(13, supported)
 
 
-def announce(python, cuda):
+def requirements(*keys):
+    "The requirements under these keys in settings.ini."
+    ini = ConfigParser(delimiters=["="])
+    ini.read(str(ROOT/"settings.ini"), encoding="utf-8")
+    lines = [line.strip() for key in keys for line in ini["DEFAULT"][key].splitlines()]
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def name_of(requirement):
+    return re.match(r"[\w.-]+", requirement)[0]
+
+
+def installed(package):
+    return any(VENV.glob(f"lib/*/site-packages/{package}"))
+
+
+def announce(part, cuda):
     "Print what will be downloaded."
-    if any(VENV.glob("lib/*/site-packages/torch")):
+    if installed("torch" if part else "numba"):
         return print("Updating .venv to match settings.ini and constraints.txt", flush=True)
-    settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE,
-                              text=True).stdout
-    print(f"Setting up .venv with Python {platform.python_version()}, once. "
-          f"{shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free. pip downloads about 180 packages:")
-    if sys.platform == "darwin" or re.search(r"/whl/cpu\b", settings):
-        print(f"  {SMALL_SIZE}, with PyTorch's CPU build", flush=True)
-    else:
-        print(f"  {FULL_SIZE} with PyTorch's CUDA build, which is pip's default on Linux")
-        print(f"  {SMALL_SIZE} with its CPU build, which is enough without a GPU: set PIP_EXTRA_INDEX_URL "
-              f"before this call ({README})", flush=True)
+    what = {"": "what the lessons need", "--torch": "PyTorch", "--all": "PyTorch and what the tests need"}
+    print(f"Setting up .venv with Python {platform.python_version()}, once: {what[part]}, "
+          f"{SIZES['GPU' if driver() else part]}. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free.",
+          flush=True)
     if cuda == 12:
         print(f"The driver supports CUDA 12 but not 13, so you need PyTorch's build for CUDA 12: {README}",
               flush=True)
 
 
-def set_up():
+def packages(python, part, cuda):
+    "pip's arguments for a part of the set-up: one list for each call."
+    if not part and not driver():
+        wanted = requirements("requirements", f"cu{cuda}_requirements")
+        return [[need for need in wanted if name_of(need) not in NOT_WITHOUT_GPU] + ["jupyterlab"],
+                ["--no-deps", "-e", "."]]
+    extras = f".[dev,cu{cuda}]" if part == "--all" else f".[cu{cuda}]"
+    settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True)
+    # pip's own choice on Linux would be the CUDA build
+    without_cuda = sys.platform != "darwin" and not driver() and "/whl/" not in settings.stdout
+    return [["-e", extras, "jupyterlab", *(["--extra-index-url", CPU_INDEX] if without_cuda else [])]]
+
+
+def set_up(part=""):
     if sys.platform == "darwin" and platform.machine() == "x86_64":
         sys.exit("Numba and PyTorch no longer publish packages for Macs with an Intel processor. "
                  "Open the notebooks on Colab, or use a Linux machine.")
@@ -71,6 +107,7 @@ def set_up():
         sys.exit(f"{sys.executable} can't create environments: install its venv module (Debian and Ubuntu: "
                  f"apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv), and run make again")
     start, python = time.time(), VENV/"bin"/"python"
+    if not part and installed("torch"): part = "--torch"  # it's kept up to date, too
     if VENV.is_dir() and (VENV/"ready").exists(): (VENV/"ready").unlink()
     def works():
         return python.exists() and not subprocess.run([str(python), "-m", "pip", "--version"],
@@ -80,14 +117,13 @@ def set_up():
     make_venv = [getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--clear", str(VENV)]
     if not works() and subprocess.run(make_venv).returncode:
         sys.exit("The environment .venv couldn't be created; see the reason above.")
-    announce(python, cuda)
+    announce(part, cuda)
     pins = (ROOT/"constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = "\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-")))
     (VENV/"constraints.txt").write_text(wanted + "\n", encoding="utf-8")
-    pip_install(python, "-c", str(VENV/"constraints.txt"), "-e", f".[dev,cu{cuda}]")
-    if cuda == 13 and sys.platform != "darwin":
-        pip_install(python, "--no-deps", "-r", "compiler.txt")
+    for args in packages(python, part, cuda): pip_install(python, "-c", str(VENV/"constraints.txt"), *args)
     (VENV/"ready").touch()
+    if part == "--all": (VENV/"all").touch()
     size = sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
     print(f"Done in {time.time() - start:.0f} s: .venv takes {size / 1e9:.1f} GB. `make clean` removes it.",
           flush=True)
@@ -96,26 +132,23 @@ def set_up():
 def check(names):
     "Exit with a one-line message if this interpreter lacks a required package, or one of `names`."
     from importlib.metadata import PackageNotFoundError, version
-    ini = ConfigParser(delimiters=["="])
-    ini.read(str(ROOT/"settings.ini"), encoding="utf-8")
-    lines = [line for line in ini["DEFAULT"]["requirements"].splitlines()
-             if not (sys.platform == "darwin" and "darwin" in line)]
+    needed = [name_of(line) for line in requirements("requirements")
+              if not (sys.platform == "darwin" and "darwin" in line)]
+    if not driver(): needed = [name for name in needed if name not in NOT_WITHOUT_GPU]
     missing = []
-    for name in [re.match(r"[\w.-]+", line)[0] for line in lines
-                 if line.strip() and not line.startswith("#")] + names:
+    for name in needed + names:
         try: version(name)
         except PackageNotFoundError: missing.append(name)
     if missing:
         cuda, python = cuda_major(), os.environ.get("PYTHON") or sys.executable
         pins = " -c constraints.txt" if cuda == 13 else ""
-        last = (f" && {python} -m pip install --no-deps -r compiler.txt"
-                if cuda == 13 and sys.platform != "darwin" else "")
         sys.exit(f"{python} lacks {', '.join(missing)}. Install with: {python} -m pip install -e "
-                 f"\".[dev,cu{cuda}]\"{pins}{last}")
+                 f"\".[dev,cu{cuda}]\"{pins}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] and sys.argv[1] != "--check":
-        sys.exit(f"{sys.argv[1]!r} is unknown; expected no argument, or --check and package names")
-    try: check(sys.argv[2:]) if sys.argv[1:] else set_up()
+    first, *names = sys.argv[1:] or [""]
+    if first not in ("", "--torch", "--all", "--check"):
+        sys.exit(f"{first!r} is unknown; expected --torch, --all, --check and package names, or nothing")
+    try: check(names) if first == "--check" else set_up(first)
     except KeyboardInterrupt: sys.exit("\nInterrupted: run make again to continue from here.")

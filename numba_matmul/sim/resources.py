@@ -17,7 +17,11 @@ def library_of(
     capability,  # major and minor number
 ):
     "In a child in real mode: compile a kernel to machine code, as a launch would."
-    from numba.cuda import codegen, dispatcher
+    from numba.cuda import codegen, cuda_paths, dispatcher
+    from numba.cuda.cudadrv import nvrtc
+    # Numba asks NVRTC, the compiler for CUDA C++, only for the targets: it needn't be installed
+    nvrtc.find_closest_arch = lambda capability: capability
+    cuda_paths._get_nvrtc_path = lambda: None
     dispatcher.get_current_device = lambda: SimpleNamespace(compute_capability=capability)
     codegen.CUDACodeLibrary._ensure_cc = lambda self, cc: cc or full_capability(capability)
     # a launch generates PTX only to look for names in it, and LLVM's IR contains them too
