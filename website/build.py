@@ -74,11 +74,11 @@ def links_to_the_reference(text, found):
 
 
 def with_picture(text):
-    "README's text, with its picture in the page, as a notebook's."
+    "README's text, with its pictures in the page, as a notebook's."
     def drawn(link):
-        label, svg = html.escape(link[1]), readable(svg_of(readme.picture()))
+        label, svg = html.escape(link[1]), readable(svg_of(readme.PICTURES[link[2]]()))
         return '<div class="cell_output">' + re.sub('(?<=aria-label=")[^"]*', label, svg) + "</div>"
-    return re.sub(rf"!\[(.*?)\]\({re.escape(readme.PICTURE)}\)", drawn, text)
+    return re.sub(rf"!\[(.*?)\]\(({'|'.join(map(re.escape, readme.PICTURES))})\)", drawn, text)
 
 
 def title_of(page):

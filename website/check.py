@@ -31,7 +31,7 @@ LOADED = """(async () => {
 })()"""
 
 # The lightness range of each figure on its page background, and anything wider than the page.
-LOOKED_AT = """(async () => {
+LOOKED_AT = """(async set => {
     const seen = [...document.querySelectorAll('.bd-article img, .cell_output svg')].map(async figure => {
         let image = figure;
         if (figure.localName === 'svg') {
@@ -62,8 +62,18 @@ LOOKED_AT = """(async () => {
         return high - low < 128 ? [figure.src || figure.ariaLabel] : [];
     });
     const flat = (await Promise.all(seen)).flat();
-    return {flat, width: document.scrollingElement.scrollWidth};
-})()"""
+    // A phone's window grows with what doesn't fit: compare with the width that was set.
+    const wide = [...document.querySelectorAll('.bd-article *, .bd-header-article *')].filter(part => {
+        const {right, width} = part.getBoundingClientRect();
+        if (!width || right <= set + 1 || part.closest('svg') && part.localName !== 'svg') return false;
+        for (let box = part.parentElement; box; box = box.parentElement)
+            if (getComputedStyle(box).overflowX !== 'visible' && box.getBoundingClientRect().right <= set + 1)
+                return false;
+        return true;
+    });
+    const widest = wide[0] && `${wide[0].localName}.${wide[0].className}`;
+    return {flat, widest, width: document.scrollingElement.scrollWidth};
+})"""
 
 
 def program():
@@ -90,9 +100,10 @@ def look(tab, address, picture):
         tab.set_viewport_size(dict(width=width, height=HEIGHT))
         for mode in MODES:
             tab.evaluate("mode => Object.assign(document.documentElement.dataset, {theme: mode, mode})", mode)
-            seen = tab.evaluate(LOOKED_AT)
+            seen = tab.evaluate(LOOKED_AT, width)
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
-            if seen["width"] > width: problems.append(f"{mode}: {seen['width']} pixels wide at {width}")
+            if seen["width"] > width or seen.get("widest"):
+                problems.append(f"{mode}: {seen['width']} pixels wide at {width}: {seen.get('widest')}")
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 

@@ -17,11 +17,11 @@ from ..cards import STALE, card_folder, card_row, load_cards, write_whole
 from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
-from .plots import DTYPES, by_dtype, draw_panels, panels, rows_at
+from .plots import DTYPES, by_dtype, draw_climb, draw_panels, panels, rows_at
 from .tables import kernels_of, random_shapes, stale_kernels, sustained, wall_clock
 
 
-PICTURE = "nbs/results/ladder.svg"
+PICTURE, FRONT = "nbs/results/ladder.svg", "nbs/results/climb.svg"
 
 def _root(): return card_folder().parent.parent
 
@@ -164,6 +164,42 @@ def readme_speed() -> str:
                       f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash})", *_stale(shown)])
 
 
+def _first_card(): return next(card for card in load_cards() if rows_at(card))
+
+def _hours():
+    "The sum of what the lessons say they take, and the number of lessons."
+    pages = [path.read_text(encoding="utf-8") for path in (_root()/"nbs").glob("*.ipynb")]
+    minutes = [int(found[1]) for page in pages if (found := re.search(r"minutes=(\d+)", page))]
+    return round(sum(minutes) / 60), len(minutes)
+
+def readme_front() -> str:
+    "The generated part of the README that a visitor sees first: a picture, three speeds, and the hours."
+    card, lines, shown = _first_card(), [], []
+    for (dtype, units), rows in _by_units(rows_at(card)).items():
+        last = rows[-1]
+        number, ratio = number_of(last["name"]), last["error"] / last["cublas_error"]
+        percent = last["percent"]
+        times = f"{percent / 100:.1f} times" if percent > 200 else f"{percent:.1f} % of"
+        lines.append(f"| {dtype}{f' on {units}' * bool(units)}, by lesson {number} | "
+                     f"**{_number(last, 'gflops')} GFLOP/s** | {times} cuBLAS's speed | "
+                     f"{last['error']:.1e}, {ratio:.2f} times cuBLAS's |")
+        shown.append(last)
+    hours, pages = _hours()
+    about = "Each lesson's speed, from a naive loop to kernels past cuBLAS, on a logarithmic scale"
+    return "\n".join([f"![{about}]({FRONT})", "",
+                      f"| {card['gpu'].removeprefix('NVIDIA ')}, 4096×4096×4096 | | | relative error |",
+                      "|---|--:|--:|--:|", *lines, *_stale(shown), "",
+                      f"**About {hours} hours**, on {pages} pages."])
+
+def readme_copy() -> str:
+    "The generated part of the README on how to get the course: a link once it has an address."
+    url = _git_url()
+    link = (f"Clone [the repository]({url}), and open the course:" if url else
+            "Put the address of the repository in place of `<address>`, or skip that line in a copy of it:")
+    return "\n".join([link, "", "```", f"git clone {url or '<address>'} matmul && cd matmul",
+                      "make lab      # the course in JupyterLab, at its first page",
+                      "make ladder   # checks every kernel, and shows its speed next to cuBLAS's", "```"])
+
 def readme_calls() -> str:
     "The generated part of the README that says what a call costs in a program."
     lines, paced = [], {}  # paced: dtype → sizes at which a call takes much longer than the GPU
@@ -192,8 +228,7 @@ def readme_colab() -> str:
     "The generated part of the README on Colab: the first cell, for a copy of the repository."
     url, clone = _git_url(), ""
     if url: clone = f"!git clone -q {url} matmul\n"
-    lines = ["%cd matmul/nbs", '!pip install -q -c ../constraints.txt -e "..[cu13]"',
-             "!pip install -q --no-deps -r ../compiler.txt"]
+    lines = ["%cd matmul/nbs", '!pip install -q -c ../constraints.txt -e "..[cu13]"']
     return "```\n" + clone + "\n".join(lines) + "\n```"
 
 def readme_exercises() -> str:
@@ -215,7 +250,8 @@ def readme_gpus() -> str:
     return ("What the kernels need: "
             f"{', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}.")
 
-PARTS = {"speed": readme_speed, "calls": readme_calls, "exercises": readme_exercises, "gpus": readme_gpus,
+PARTS = {"front": readme_front, "copy": readme_copy, "speed": readme_speed, "calls": readme_calls,
+         "exercises": readme_exercises, "gpus": readme_gpus,
          "ladder": readme_ladder, "colab": readme_colab}
 
 def readme_text(text) -> str:
@@ -229,20 +265,26 @@ def readme_text(text) -> str:
 
 def picture():
     "The README's picture, a panel for each type on the first card, as a figure."
-    return draw_panels(panels(next(card for card in load_cards() if rows_at(card))))
+    return draw_panels(panels(_first_card()))
 
-def picture_svg() -> str:
-    "The README's picture, the same bytes for the same card."
+def front():
+    "The README's first picture, as a figure."
+    return draw_climb(_first_card())
+
+PICTURES = {FRONT: front, PICTURE: picture}
+
+def picture_svg(draw=picture) -> str:
+    "A picture of the README, the same bytes for the same card."
     import matplotlib as mpl
     style = {"svg.fonttype": "none", "svg.hashsalt": "ladder", "font.family": "sans-serif"}
     with mpl.rc_context(style):
-        fig, out = picture(), io.StringIO()
+        fig, out = draw(), io.StringIO()
         fig.savefig(out, format="svg", bbox_inches="tight", pad_inches=0.2,  # other fonts are wider
                     metadata={"Date": None, "Creator": None})
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 def write_readme():
-    "Write the README's generated parts and its picture."
+    "Write the README's generated parts and its pictures."
     readme = _root()/"README.md"
     write_whole(readme, readme_text(readme.read_text(encoding="utf-8")))
-    write_whole(_root()/PICTURE, picture_svg())
+    for name, draw in PICTURES.items(): write_whole(_root()/name, picture_svg(draw))
