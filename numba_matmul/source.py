@@ -73,7 +73,7 @@ class Changes:
     def _repr_html_(self):
         rows = []
         for text, new, was in self.lines:
-            was = f'<span style="opacity: .6">  # was: {html.escape(was)}</span>' if was else ""
+            was = f'<span style="opacity: .8">  # was: {html.escape(was)}</span>' if was else ""
             mark = "#D55E00; background: rgba(230, 159, 0, .18)" if new else "transparent"
             style = f"border-left: 4px solid {mark}; padding-left: 8px"
             rows.append(f'<div style="{style}">{html.escape(text) or " "}{was}</div>')

@@ -153,7 +153,8 @@ def stage():
     shutil.copytree(ROOT/"nbs", STAGE/"nbs", ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     for name in "CONTRIBUTING.md", "LICENSE", "settings.ini": shutil.copy(ROOT/name, STAGE)
     for key, exercise in exercises().items():
-        write(f"solutions/{key}.md", f"# Exercise {key} · `{exercise.name}`\n\n{solutions(key)}\n")
+        # the search leaves them out
+        write(f"solutions/{key}.md", f"---\nnosearch: true\n---\n# Exercise {key} · `{exercise.name}`\n\n{solutions(key)}\n")
     write("solutions.md",
           "# Solutions\n\nEach exercise has a page with its judge's goals, several correct solutions, "
           "and the mistakes it must catch. They give the exercises away: write your own "
@@ -177,6 +178,15 @@ def stage():
                     ":caption: The library"))
 
 
+def without_font_awesome(folder):
+    "Drop a script of 1.5 MB that draws a dozen icons: icons.css draws them."
+    for path in folder.rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        path.write_text(re.sub(r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", "", page), encoding="utf-8")
+    for path in (folder/"_static"/"scripts").glob("*.map"): path.unlink()
+    for path in (folder/"_static"/"scripts").glob("fontawesome*"): path.unlink()
+
+
 def main():
     from sphinx.cmd.build import build_main
     start = time.time()
@@ -185,6 +195,7 @@ def main():
                          str(BUILD/"doctrees"),
                          "-b", "html", str(STAGE), str(BUILD/"html")])
     if status: sys.exit("The website wasn't built: see the warnings above.")
+    without_font_awesome(BUILD/"html")
     shutil.rmtree(OUT, ignore_errors=True)
     (BUILD/"html").rename(OUT)
     pages = len(list(OUT.rglob("*.html")))

@@ -27,7 +27,9 @@ pygments_style = "default"
 html_theme = "sphinx_book_theme"
 html_title = project
 html_static_path = ["static"]
-html_css_files = ["site.css"]
+html_css_files = ["site.css", "icons.css"]
+html_js_files = [("site.js", dict(defer="defer"))]
+html_search_scorer = str(Path(__file__).parent/"scorer.js")
 html_favicon = "static/icon.svg"  # a tile of C
 html_show_sphinx = False
 html_context = dict(default_mode="auto")

@@ -71,7 +71,7 @@ class details(nodes.General, nodes.Element): "A folded section, under a line tha
 
 
 def visit_details(translator, node):
-    translator.body.append(f'<details class="optional"><summary>{node["line"]}</summary>\n')
+    translator.body.append(f'<details class="folded"><summary>{node["line"]}</summary>\n')
 
 
 def fold(app, doctree, docname):

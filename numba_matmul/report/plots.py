@@ -117,25 +117,27 @@ def draw_climb(
     import matplotlib.pyplot as plt
     rows = [row for row in rows_at(card, size) if number_of(row["name"])]
     _need(rows, f"{card['gpu']} has no rows at {size}")
-    fig, ax = plt.subplots(figsize=(8, 3), layout="constrained")
+    fig, ax = plt.subplots(figsize=(4.8, 2.7), layout="constrained")  # a phone shows it whole
     for color, (dtype, found) in zip((COLORS[5], COLORS[4]), by_dtype(rows).items()):
         cublas = statistics.median(row["cublas_gflops"] for row in found)
         ax.axhline(cublas, color=color, linestyle="--", linewidth=1.5)
-        ax.text(0.6, cublas * 1.12, f"cuBLAS, {dtype}: {cublas:,.0f}", fontsize=9)
+        ax.text(0.2, cublas * 1.2, f"cuBLAS, {dtype}: {cublas:,.0f}", fontsize=9)
         ax.plot([number_of(row["name"]) for row in found], [row["gflops"] for row in found], "o",
-                color=color, markersize=7)
+                color=color, markersize=5)
         runs = [[row for row in found if KERNELS[number_of(row["name"])].units == units]
                 for units in dict.fromkeys(KERNELS[number_of(row["name"])].units for row in found)]
         for run in runs:
             ax.step([number_of(row["name"]) for row in run], [row["gflops"] for row in run], where="mid",
                     color=color, linewidth=1)
-        for row in (*found[:1], *(run[-1] for run in runs)):
+        for row in (*found[:dtype == DTYPES[0]], *(run[-1] for run in runs)):
             text = f"{row['gflops']:,.0f}" + STALE * ("stale" in row)
-            ax.annotate(text, (number_of(row["name"]), row["gflops"]), (0, 8), textcoords="offset points",
+            ax.annotate(text, (number_of(row["name"]), row["gflops"]), (0, 7), textcoords="offset points",
                         ha="center", fontsize=9)
     numbers = [number_of(row["name"]) for row in rows]
-    ax.set(yscale="log", xlim=(0.3, max(numbers) + 0.9), ylim=(250, 4e6), xticks=numbers, ylabel="GFLOP/s",
-           xlabel=_noted(f"lesson (each kernel's speed at {size}×{size}×{size} on one {card['gpu']})", rows))
+    ax.set(yscale="log", xlim=(-0.1, max(numbers) + 1.5), ylim=(200, 6e6), xticks=numbers, ylabel="GFLOP/s",
+           xlabel=_noted(f"lesson ({size}×{size}×{size}, {card['gpu']})", rows))
+    ax.xaxis.label.set_fontsize(9)
+    ax.tick_params(labelsize=9)
     ax.set_yticks([1e3, 1e4, 1e5, 1e6], ["1,000", "10,000", "100,000", "1,000,000"])
     ax.minorticks_off()
     _open(ax)

@@ -178,16 +178,15 @@ def readme_front() -> str:
     for (dtype, units), rows in _by_units(rows_at(card)).items():
         last = rows[-1]
         number, ratio = number_of(last["name"]), last["error"] / last["cublas_error"]
-        percent = last["percent"]
-        times = f"{percent / 100:.1f} times" if percent > 200 else f"{percent:.1f} % of"
         lines.append(f"| {dtype}{f' on {units}' * bool(units)}, by lesson {number} | "
-                     f"**{_number(last, 'gflops')} GFLOP/s** | {times} cuBLAS's speed | "
-                     f"{last['error']:.1e}, {ratio:.2f} times cuBLAS's |")
+                     f"**{_number(last, 'gflops')}** | **{_number(last, 'percent')}** | "
+                     f"{last['error']:.1e} ({ratio:.2f}) |")
         shown.append(last)
     hours, pages = _hours()
     about = "Each lesson's speed, from a naive loop to kernels past cuBLAS, on a logarithmic scale"
     return "\n".join([f"![{about}]({FRONT})", "",
-                      f"| {card['gpu'].removeprefix('NVIDIA ')}, 4096×4096×4096 | | | relative error |",
+                      f"| {card['gpu'].removeprefix('NVIDIA ')}, 4096×4096×4096 | GFLOP/s "
+                      "| % of cuBLAS | error (× cuBLAS's) |",
                       "|---|--:|--:|--:|", *lines, *_stale(shown), "",
                       f"**About {hours} hours**, on {pages} pages."])
 

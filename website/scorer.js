@@ -1,0 +1,7 @@
+// Sphinx's search: the course first, then its instruments, and last the names in the reference.
+var Scorer = {
+    objNameMatch: 11, objPartialMatch: 6, objPrio: {0: 15, 1: 5, 2: -5}, objPrioDefault: 0,
+    title: 15, partialTitle: 7, term: 5, partialTerm: 2,
+    score: ([page, title, anchor, description, score]) =>
+        score + (/^nbs\/\d/.test(page) ? 100 : /^nbs\//.test(page) ? 50 : 0),
+};
