@@ -85,10 +85,12 @@ mutants: setup
 	@$(PY) tools/mutants.py $(ARGS)
 
 # The root is the repository, so that links to scripts work; the address Jupyter prints opens the lesson too.
-# In a container you're often root, which Jupyter must be told is intentional.
+# In a container you're often root, which Jupyter must be told is intentional. tools/jupyter has its settings, and
+# a kernel that explains a missing name.
 lab: setup
 	@$(PY) -m nbformat.sign nbs/*.ipynb nbs/library/*.ipynb > /dev/null  # JupyterLab shows all outputs of these
-	$(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb \
+	PYTHONPATH="$(CURDIR)/tools/jupyter$${PYTHONPATH:+:$$PYTHONPATH}" JUPYTER_PATH="$(CURDIR)/tools/jupyter" \
+	   JUPYTER_CONFIG_PATH="$(CURDIR)/tools/jupyter" $(PY) -m jupyterlab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/nbs/00_prep1_numba_cuda.ipynb \
 	   $(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
 
 site: setup

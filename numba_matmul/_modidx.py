@@ -473,4 +473,5 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.torch_layer': {},
             'numba_matmul.torch_ops': {},
             'numba_matmul.util': {},
+            'numba_matmul.work': {},
             'numba_matmul.workload': {}}}

@@ -18,8 +18,9 @@ import numba_matmul.exercises as folder
 import numpy as np
 from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
-from .draw import Markdown, number_text
+from .draw import Markdown, Message, number_text
 from .judge import Verdict, accesses, first_of, limit_text, verdicts
+from . import work
 from .source import function_of
 from numba import config
 
@@ -197,6 +198,7 @@ class Scoreboard:
     verdicts: list
     left: tuple = ()  # names of verdicts that weren't reached
     beside: str = ""  # memory accesses of the reader's kernel and the reference, if the mistake is there
+    after: str = ""   # what comes next, if everything passed
 
     @property
     def passed(self):
@@ -216,15 +218,18 @@ class Scoreboard:
             lines.append(f"{mark} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
+        if self.after: lines.append(f"✓ {'passed':{width}}  {self.after}")
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
 
     def _repr_html_(self):
         hang = self.width + 4  # a long line continues under its text
         style = ("font: var(--jp-code-font-size, 1em) monospace; "
                  f"padding-left: {hang}ch; text-indent: -{hang}ch")
-        rows = [f'<div style="white-space: pre-wrap">{html.escape(line) or " "}</div>'
-                for line in repr(self).splitlines()]
-        return "\n".join([f'<div style="{style}">', *rows, "</div>"])
+        tints = {"✓": "46, 160, 67", "✗": "248, 81, 73"}  # seen on white and on black
+        def row(line):
+            tint = f"; background: rgba({tints[line[0]]}, .2)" if line[:1] in tints else ""
+            return f'<div style="white-space: pre-wrap{tint}">{html.escape(line) or " "}</div>'
+        return "\n".join([f'<div style="{style}">', *map(row, repr(self).splitlines()), "</div>"])
 
 def exercises() -> dict:
     "All exercises by key."
@@ -260,15 +265,28 @@ def _beside(exercise, view):
     reference = accesses(exercise, launch, case.make(np.random.default_rng())[0])
     return f"Your kernel, {case.name}:\n{view!r}\n\nThe reference solution:\n{reference!r}"
 
+def _next(exercise):
+    "What a reader does after an exercise."
+    keys = list(exercises())
+    later = keys[keys.index(exercise.key) + 1:]
+    return f"the next exercise is {later[0]}" if later else "that was the last exercise"
+
+def so_far() -> Message:
+    "Which exercises you passed in this copy of the course, and which one is next."
+    return work.so_far(list(exercises()))
+
 def grade(
     key: str | int,     # of the exercise, which is the lesson's number: "02", or 2
     subject: Callable,  # what you wrote
 ) -> Scoreboard:
     "Judge what you wrote, without a GPU; if there is one and everything passes, time it as well."
-    exercise = exercise_of(key)
-    found = verdicts(exercise, subject)
+    exercise, found = exercise_of(key), []
+    try: verdicts(exercise, subject, found)
+    except KeyboardInterrupt: found.append(Verdict("ends", False, "you stopped it"))
     board = Scoreboard(found)
+    if found[0].ok: work.keep(exercise.key, subject, board.passed)  # it is written
     if board.passed:
+        board.after = _next(exercise)
         timed = exercise.launch or exercise.host
         if timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
         return board

@@ -400,7 +400,8 @@ def _hint(exercise, verdict, subject):
 def verdicts(
     exercise,  # an `Exercise`
     subject,   # what the reader wrote: a kernel
-) -> list:     # of `Verdict`s
+    listed=None,  # a list to add the verdicts to, one by one
+) -> list:        # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
     if not kernel_parts(subject) and not inspect.isfunction(subject):
         return [Verdict("written", False, f"{subject!r} isn't a function",
@@ -410,7 +411,7 @@ def verdicts(
         yield Verdict("written", True)
         if exercise.page and (theirs := borrowed(exercise, subject)): yield theirs
         yield from (exercise.judge or judge_kernel)(exercise, subject)
-    listed = []
+    listed = [] if listed is None else listed
     for verdict in found():
         listed.append(verdict)
         if verdict.failed:

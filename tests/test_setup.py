@@ -247,7 +247,8 @@ def test_what_pip_says_is_shown_and_its_status_kept(project):
 
 
 ECHO = """
-case "$*" in *"pip install"*) echo "$*";; *"config list"*) echo "$PIP_EXTRA_INDEX_URL";; *"import torch"*) exit 1;; *set_up*) exec {} "$@";; esac
+case "$*" in *"pip install"*) echo "$*";; *"config list"*) echo "$PIP_EXTRA_INDEX_URL";; \
+*"import torch"*) exit 1;; *set_up*) exec {} "$@";; esac
 """
 
 

@@ -154,7 +154,8 @@ def stage():
     for name in "CONTRIBUTING.md", "LICENSE", "settings.ini": shutil.copy(ROOT/name, STAGE)
     for key, exercise in exercises().items():
         # the search leaves them out
-        write(f"solutions/{key}.md", f"---\nnosearch: true\n---\n# Exercise {key} · `{exercise.name}`\n\n{solutions(key)}\n")
+        write(f"solutions/{key}.md", f"---\nnosearch: true\n---\n# Exercise {key} · `{exercise.name}`\n\n"
+              f"{solutions(key)}\n")
     write("solutions.md",
           "# Solutions\n\nEach exercise has a page with its judge's goals, several correct solutions, "
           "and the mistakes it must catch. They give the exercises away: write your own "
@@ -182,7 +183,8 @@ def without_font_awesome(folder):
     "Drop a script of 1.5 MB that draws a dozen icons: icons.css draws them."
     for path in folder.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
-        path.write_text(re.sub(r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", "", page), encoding="utf-8")
+        without = re.sub(r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", "", page)
+        path.write_text(without, encoding="utf-8")
     for path in (folder/"_static"/"scripts").glob("*.map"): path.unlink()
     for path in (folder/"_static"/"scripts").glob("fontawesome*"): path.unlink()
 
