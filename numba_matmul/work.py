@@ -65,4 +65,4 @@ def so_far(
     left = [key for key in keys if key not in passed]
     follows = f"Next: exercise {left[0]}." if left else "All of them!"
     return Message(f"You have passed {len(passed)} of {len(passed) + len(left)} exercises. {follows} "
-                   "(mine(\"NN\") brings back what you wrote.)")
+                   "(mine(\"NN\") returns what you wrote.)")
