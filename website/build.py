@@ -77,6 +77,8 @@ def with_picture(text):
     "README's text, with its pictures in the page, as a notebook's."
     def drawn(link):
         label, svg = html.escape(link[1]), readable(svg_of(readme.PICTURES[link[2]]()))
+        prefix = rf"\g<1>{Path(link[2]).stem}-"  # each picture's names are its own on the page
+        svg = re.sub(r'( id="|href="#|url\(#)(?=\w)', prefix, svg)
         return '<div class="cell_output">' + re.sub('(?<=aria-label=")[^"]*', label, svg) + "</div>"
     return re.sub(rf"!\[(.*?)\]\(({'|'.join(map(re.escape, readme.PICTURES))})\)", drawn, text)
 
