@@ -168,8 +168,11 @@ _CALLS = {}  # what a call looks like → what does it
 
 def _call(ways, a, b, group, way):
     "What does a call: the first one like it is checked and chosen for, and later ones are looked up."
-    key = (id(ways), a.shape, a.dtype, a.device, a.is_contiguous(), b.shape, b.dtype, b.device, b.stride(),
-           group, way)
+    try: key = (id(ways), a.shape, a.dtype, a.device, a.is_contiguous(), b.shape, b.dtype, b.device,
+                b.stride(), group, way)
+    except AttributeError:
+        torch_ops.need_tensors(a=a, b=b)
+        raise
     if (found := _CALLS.get(key)) is None:
         torch_ops.check_operands(a, b)
         if not dist.is_initialized():

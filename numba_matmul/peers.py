@@ -205,19 +205,32 @@ class PeerMemory:
         "A call begins when all ranks are through with the call before, in the order of their streams."
         self.calls += 1
         self.handle.barrier()
+        self.side.wait_stream(torch.cuda.current_stream())
+
+    def push(self, x, peer):
+        "On the side stream, a copy engine writes a chunk into a peer's memory, and then its flag."
+        with torch.cuda.stream(self.side):
+            self.tensor(peer, self.ranks, *x.shape)[self.rank].copy_(x)
+            self.write_flag(peer, self.rank)
+
+    def end(self):
+        "What comes next waits until the pushes are through: they read tensors of this call."
+        torch.cuda.current_stream().wait_stream(self.side)
 
     def _flag(self, rank, slot): return self.handle.buffer_ptrs[rank] + 4 * slot
 
-    def write_flag(self, rank, slot, stream):
-        "In stream order: tell a rank that something of this call is there."
+    def write_flag(self, rank, slot):
+        "In stream order: a flag in a rank's memory gets the number of this call."
         from cuda.bindings import driver as b
-        ask_driver(b.cuStreamWriteValue32, stream.cuda_stream, self._flag(rank, slot), self.calls, 0)
+        stream = torch.cuda.current_stream().cuda_stream
+        ask_driver(b.cuStreamWriteValue32, stream, self._flag(rank, slot), self.calls, 0)
 
-    def wait_flag(self, slot, stream):
-        "The stream goes on when the flag has this call's number."
+    def wait_flag(self, slot):
+        "The stream goes on when a flag in this rank's memory has the number of this call."
         from cuda.bindings import driver as b
-        geq = b.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        ask_driver(b.cuStreamWaitValue32, stream.cuda_stream, self._flag(self.rank, slot), self.calls, geq)
+        stream = torch.cuda.current_stream().cuda_stream
+        at_least = b.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
+        ask_driver(b.cuStreamWaitValue32, stream, self._flag(self.rank, slot), self.calls, at_least)
 
 
 SMALLEST = 2**28  # bytes
@@ -239,18 +252,7 @@ def peer_memory(
     return found
 
 
-def push_chunks(a, memory) -> torch.Tensor:
-    """On the side stream, the copy engines write a rank's rows into the memory of all others. Returns the
-    matrix in which theirs arrive here."""
-    rank, ranks, (chunk, k) = memory.rank, memory.ranks, a.shape
-    memory.begin()
-    memory.side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(memory.side):
-        for i in range(1, ranks):  # the neighbor before this rank needs its rows first
-            peer = (rank - i) % ranks
-            memory.tensor(peer, ranks, chunk, k)[rank].copy_(a)
-            memory.write_flag(peer, rank, memory.side)
-    return memory.tensor(rank, ranks * chunk, k)
+# The two products
 
 def all_gather_gemm(
     a: torch.Tensor,  # (m / ranks, k) bfloat16: the rank's rows of A
@@ -258,11 +260,12 @@ def all_gather_gemm(
     memory: PeerMemory,
 ) -> torch.Tensor:    # (m, n)
     "A·B in one launch, which starts with the rank's own rows while those of the others arrive."
-    gathered = push_chunks(a, memory)
-    stream = torch.cuda.current_stream()
-    memory.write_flag(memory.rank, memory.ranks, stream)
-    c = arriving_gemm(a, gathered, b, memory.flags, memory.rank)
-    stream.wait_stream(memory.side)  # `a` is read until then
+    rank, ranks, (rows, k) = memory.rank, memory.ranks, a.shape
+    memory.begin()
+    for i in range(1, ranks): memory.push(a, (rank - i) % ranks)  # the rank before needs them first
+    memory.write_flag(rank, ranks)
+    c = arriving_gemm(a, memory.tensor(rank, ranks * rows, k), b, memory.flags, rank)
+    memory.end()
     return c
 
 def gemm_reduce_scatter(
@@ -272,17 +275,15 @@ def gemm_reduce_scatter(
 ) -> torch.Tensor:    # (m / ranks, n): the rank's rows of C
     """Each chunk of C visits all ranks, the one it belongs to last. Each adds its product to what it received
     before rounding, in the epilogue of kernel 17, and stores the sums in the next one's memory."""
-    rank, ranks, stream = memory.rank, memory.ranks, torch.cuda.current_stream()
-    rows, n = a.shape[0] // ranks, b.shape[1]
-    after = (rank + 1) % ranks
+    rank, ranks, n, rows = memory.rank, memory.ranks, b.shape[1], a.shape[0] // memory.ranks
+    after, received = (rank + 1) % ranks, None
     theirs, ours = (memory.tensor(r, ranks - 1, rows, n) for r in (after, rank))
-    c, received = a.new_empty(rows, n), None
     memory.begin()
     for step in range(ranks):
-        chunk, is_last = (rank - 1 - step) % ranks, step == ranks - 1
-        part = a[chunk * rows:(chunk + 1) * rows]
-        fused_layer(part, b, residual=received, y=c if is_last else theirs[step])
-        if is_last: return c
-        memory.write_flag(after, ranks + 1 + step, stream)
-        memory.wait_flag(ranks + 1 + step, stream)
+        owner = (rank - 1 - step) % ranks
+        to = theirs[step] if step < ranks - 1 else a.new_empty(rows, n)
+        fused_layer(a[owner * rows:(owner + 1) * rows], b, residual=received, y=to)
+        if step == ranks - 1: return to
+        memory.write_flag(after, ranks + 1 + step)
+        memory.wait_flag(ranks + 1 + step)
         received = ours[step]
