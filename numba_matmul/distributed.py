@@ -23,9 +23,25 @@ from . import peers, torch_ops
 from .torch_layer import aligned_for_tma, has_wgmma
 
 
-# Their names before and after PyTorch 2.13
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+# Collectives: the methods behind PyTorch's functions, where checks and logging can take longer than a product
+
+def _options(kind):
+    found = kind()
+    found.asyncOp = False  # in the order of the current stream
+    return found
+
+GATHER_OPTIONS = _options(dist.distributed_c10d.AllgatherOptions)
+SCATTER_OPTIONS = _options(dist.distributed_c10d.ReduceScatterOptions)
+
+def all_gather(everyone, x, group):
+    "The rows of all ranks."
+    if work := group._allgather_base(everyone, x, GATHER_OPTIONS): work.wait()
+    return everyone
+
+def reduce_scatter(mine, x, group):
+    "The rank's rows of the sum of all ranks' matrices."
+    if work := group._reduce_scatter_base(mine, x, SCATTER_OPTIONS): work.wait()
+    return mine
 
 
 # Products of what a rank has
@@ -38,7 +54,8 @@ def product(a, b, out=None):
 
 def place(group=None) -> tuple:  # rank, number of ranks
     "This process among those of the group; all of them if None."
-    return dist.get_rank(group), dist.get_world_size(group)
+    group = group or dist.group.WORLD
+    return group.rank(), group.size()
 
 def chunk_of(x, rank, ranks, dim=0):
     "A rank's share of a matrix that is cut into equal chunks. `ValueError` if it can't be."
@@ -64,9 +81,8 @@ def exchange(outgoing, to, incoming, source, group):
 
 def gathered_first(a, b, group):
     "All rows arrive, then one product."
-    everyone = a.new_empty(a.shape[0] * place(group)[1], a.shape[1])
-    all_gather(everyone, a, group=group)
-    return product(everyone, b)
+    everyone = a.new_empty(a.shape[0] * group.size(), a.shape[1])
+    return product(all_gather(everyone, a, group), b)
 
 def gathered_by_chunks(a, b, group):
     "A rank multiplies its own rows while those of the others arrive, and then each of theirs."
@@ -91,9 +107,7 @@ def gathered_by_peers(a, b, group):
 def scattered_last(a, b, group):
     "One product, then all parts are added up."
     c = product(a, b)
-    mine = c.new_empty(c.shape[0] // place(group)[1], c.shape[1])
-    reduce_scatter(mine, c, group=group)
-    return mine
+    return reduce_scatter(c.new_empty(c.shape[0] // group.size(), c.shape[1]), c, group)
 
 def scattered_by_chunks(a, b, group):
     "Others' rows first: while a part travels, the next is multiplied. The parts are added up in float32."
@@ -164,21 +178,19 @@ def way_for(a, b, rows, moved, group) -> str:
     if rows % 64 or k % 8 or n % 8 or not one_host(group): return "plain"
     return choose(rows * ranks, n, k, moved)
 
-_CALLS = {}  # what a call looks like → what does it
+_CALLS = {}  # what a call looks like → the function for it
 
 def _call(ways, a, b, group, way):
-    "What does a call: the first one like it is checked and chosen for, and later ones are looked up."
-    try: key = (id(ways), a.shape, a.dtype, a.device, a.is_contiguous(), b.shape, b.dtype, b.device,
-                b.stride(), group, way)
-    except AttributeError:
-        torch_ops.need_tensors(a=a, b=b)
-        raise
+    "The first call of a kind is checked, and a way is chosen; later ones are looked up."
+    group = group or dist.group.WORLD
+    try: key = id(ways), a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, group, way
+    except AttributeError: torch_ops.need_tensors(a=a, b=b)
     if (found := _CALLS.get(key)) is None:
         torch_ops.check_operands(a, b)
-        if not dist.is_initialized():
+        if group is None:
             raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
         if way not in (None, *ways): raise ValueError(f"way is {way!r}; there are {', '.join(ways)}")
-        ranks = place(group)[1]
+        ranks = group.size()
         rows = a.shape[0] if ways is GATHER else chunk_of(a, 0, ranks).shape[0]
         moved = (ranks - 1) * rows * (a if ways is GATHER else b).shape[1]
         found = _CALLS[key] = ways[way or way_for(a, b, rows, moved, group)]
@@ -325,29 +337,33 @@ def cuts(a, b, group=None):
         yield ("by k", way, others * rows.shape[0] * b.shape[1],
                partial(gemm_reduce_scatter, own_a, own_b, group, way), lambda c: chunk_of(c, rank, ranks))
 
+def device() -> torch.device:
+    "Where this rank's matrices are: with NCCL on its GPU."
+    if dist.get_backend() != "nccl": return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
 def timed(call, runs=5) -> float:
-    "Seconds of a call, the median of several, each after a barrier; as the slowest rank has it."
-    times = []
+    "Seconds of a call, the median of several, each after a barrier; of the slowest rank."
+    times, finish = [], torch.cuda.synchronize if device().type == "cuda" else lambda: None
     for _ in range(runs):
         dist.barrier()
-        if torch.cuda.is_available(): torch.cuda.synchronize()
+        finish()
         start = time.perf_counter()
         call()
-        if torch.cuda.is_available(): torch.cuda.synchronize()
+        finish()
         times.append(time.perf_counter() - start)
-    slowest = torch.tensor(sorted(times)[runs // 2], device="cuda" if torch.cuda.is_available() else None)
+    slowest = torch.tensor(sorted(times)[runs // 2], device=device())
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest)
 
 def check_cuts(size: int, dtype: torch.dtype, watch=lambda stage: None) -> list:  # of `Row`s
     "Every cut of a product, compared with float64. `AssertionError` on every rank if one is wrong on any."
     ranks = place()[1]
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
     # no two sizes are the same, and all can be cut
     unit = 64 * ranks
     m, n, k = (max(1, size // unit + more) * unit for more in (0, 1, 2))
     torch.manual_seed(0)
-    a, b = (torch.randn(shape).to(device, dtype) for shape in ((m, k), (k, n)))
+    a, b = (torch.randn(shape).to(device(), dtype) for shape in ((m, k), (k, n)))
     exact, found = a.double() @ b.double(), []
     bound = (1e-6 if dtype == torch.float32 else 2e-3) * (1 + ranks) ** 0.5
     for cut, way, moved, call, part in cuts(a, b):

@@ -190,7 +190,8 @@ class PeerMemory:
         self.rank, self.ranks, self.device = self.handle.rank, self.handle.world_size, device
         self.flags = self.memory[:FLAG_BYTES].view(torch.int32)
         self.flags.zero_()
-        self.side = torch.cuda.Stream(device)
+        self.side, self.event = torch.cuda.Stream(device), torch.cuda.Event()
+        self.addresses, self.tensors = list(self.handle.buffer_ptrs), {}
         self.handle.barrier()
 
     def tensor(
@@ -199,38 +200,45 @@ class PeerMemory:
         *shape: int, dtype: torch.dtype = torch.bfloat16,
     ) -> torch.Tensor:
         "A rank's buffer as a tensor."
-        return self.handle.get_buffer(rank, shape, dtype, FLAG_BYTES // dtype.itemsize)
+        if (found := self.tensors.get((rank, shape, dtype))) is None:
+            found = self.handle.get_buffer(rank, shape, dtype, FLAG_BYTES // dtype.itemsize)
+            self.tensors[rank, shape, dtype] = found
+        return found
+
+    def _waits(self, stream, other):
+        "What comes next in a stream waits for what is in the other one."
+        self.event.record(other)
+        stream.wait_event(self.event)
 
     def begin(self):
         "A call begins when all ranks are through with the call before, in the order of their streams."
         self.calls += 1
         self.handle.barrier()
-        self.side.wait_stream(torch.cuda.current_stream())
+        self._waits(self.side, torch.cuda.current_stream())
 
     def push(self, x, peer):
         "On the side stream, a copy engine writes a chunk into a peer's memory, and then its flag."
-        with torch.cuda.stream(self.side):
-            self.tensor(peer, self.ranks, *x.shape)[self.rank].copy_(x)
-            self.write_flag(peer, self.rank)
+        from cuda.bindings import driver as b
+        to, stream = self.addresses[peer] + FLAG_BYTES + self.rank * x.nbytes, self.side.cuda_stream
+        ask_driver(b.cuMemcpyAsync, to, x.data_ptr(), x.nbytes, stream)
+        self.write_flag(peer, self.rank, stream)
 
     def end(self):
         "What comes next waits until the pushes are through: they read tensors of this call."
-        torch.cuda.current_stream().wait_stream(self.side)
+        self._waits(torch.cuda.current_stream(), self.side)
 
-    def _flag(self, rank, slot): return self.handle.buffer_ptrs[rank] + 4 * slot
-
-    def write_flag(self, rank, slot):
+    def write_flag(self, rank, slot, stream=None):
         "In stream order: a flag in a rank's memory gets the number of this call."
         from cuda.bindings import driver as b
-        stream = torch.cuda.current_stream().cuda_stream
-        ask_driver(b.cuStreamWriteValue32, stream, self._flag(rank, slot), self.calls, 0)
+        stream = stream or stream_of(self.device.index)
+        ask_driver(b.cuStreamWriteValue32, stream, self.addresses[rank] + 4 * slot, self.calls, 0)
 
     def wait_flag(self, slot):
         "The stream goes on when a flag in this rank's memory has the number of this call."
         from cuda.bindings import driver as b
-        stream = torch.cuda.current_stream().cuda_stream
+        stream, at = stream_of(self.device.index), self.addresses[self.rank] + 4 * slot
         at_least = b.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        ask_driver(b.cuStreamWaitValue32, stream, self._flag(self.rank, slot), self.calls, at_least)
+        ask_driver(b.cuStreamWaitValue32, stream, at, self.calls, at_least)
 
 
 SMALLEST = 2**28  # bytes

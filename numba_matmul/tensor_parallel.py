@@ -7,14 +7,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from .distributed import all_gather, all_gather_gemm, gemm_reduce_scatter, place, product
+from .distributed import all_gather, all_gather_gemm, gemm_reduce_scatter, product
 
 
 def _all_rows(x, group):
     "The rows of all ranks."
-    everyone = x.new_empty(x.shape[0] * place(group)[1], x.shape[1])
-    all_gather(everyone, x.contiguous(), group=group)
-    return everyone
+    return all_gather(x.new_empty(x.shape[0] * group.size(), x.shape[1]), x.contiguous(), group)
 
 class _Gather(torch.autograd.Function):
     "(rows / ranks, k) → (rows, n / ranks)"
