@@ -1,7 +1,7 @@
 """What `grade("32", my_cut_by_k)` asks of a product that's cut by k between ranks.
 
-`my_cut_by_k` is called once for each rank. The ranks are greenlets of one process: `receive` hands over to
-another rank until the message is there, so the judge sees a deadlock at once, and every message, number and
+`my_cut_by_k` is called once for each rank. The ranks are greenlets of one process: `receive` lets other
+ranks run until the message is there, so the judge sees a deadlock at once, and every message, number and
 multiply-add can be counted. Ranks start in any order. `send` doesn't copy, as `torch.distributed.isend`
 doesn't, so what was sent must stay as it was.
 """
