@@ -123,10 +123,10 @@ def scattered_by_chunks(a, b, group):
     for wait in waits: wait()
     return arriving.sum(0, dtype=torch.float32).to(a.dtype)
 
-def scattered_by_peers(a, b, group):
-    "Kernel 17's epilogue stores sums in the next rank's memory, see `peers`."
+def scattered_by_peers(a, b, group, pieces=None):
+    "Kernel 17 adds what arrived before it rounds, and sums travel piece by piece, see `peers`."
     memory = peers.peer_memory(group, 2 * a.shape[0] * b.shape[1], a.device)
-    return peers.gemm_reduce_scatter(aligned(a), aligned(b), memory)
+    return peers.gemm_reduce_scatter(aligned(a), aligned(b), memory, pieces)
 
 
 # Which way?
@@ -140,7 +140,8 @@ class Lines(NamedTuple):
 
 HOPPER = Lines(flops=650e12, link=250e9, start=25e-6, peers=60e-6)
 GATHER = dict(plain=gathered_first, chunks=gathered_by_chunks, peers=gathered_by_peers)
-SCATTER = dict(plain=scattered_last, chunks=scattered_by_chunks, peers=scattered_by_peers)
+SCATTER = dict(plain=scattered_last, chunks=scattered_by_chunks, peers=scattered_by_peers,
+               stores=partial(scattered_by_peers, pieces=1))  # the epilogue stores in the next rank's memory
 WORTH = 1.08  # how many times as fast an estimate must be, to leave NCCL and cuBLAS for it
 def seconds(
     m, n, k,  # of a rank's product
@@ -225,7 +226,8 @@ class Watch:
         store,           # of the process group
     ):
         self.rank, self.ranks = place()
-        self.seconds, self.store, self.stage, self.timer = seconds, store, "the start", None
+        self.seconds, self.store, self.timer = seconds, store, None
+        self("the start")
 
     def __call__(self, stage: str):
         "The next stage begins."
@@ -241,17 +243,20 @@ class Watch:
 
     def fail(self, why: str):
         "Print one message for all ranks, and end this process."
+        last = threading.Timer(5, os._exit, [1])  # if the store doesn't answer
+        last.daemon = True
+        last.start()
         try:
             if self.store.add("failed", 1) == 1: print(self.message(why), file=sys.stderr, flush=True)
-        except Exception: print(self.message(why), file=sys.stderr, flush=True)  # the store is gone, too
+        except Exception: print(f"{why}; the store is gone, too. All ranks end.", file=sys.stderr, flush=True)
         os._exit(1)
 
     def message(self, why):
         "What happened, where, and which ranks are elsewhere."
         text = f"rank {self.rank} of {self.ranks}, {self.stage}: {why}."
         for rank in range(self.ranks):
-            try: stage = self.store.get(f"stage of {rank}").decode()
-            except Exception: continue
+            key = f"stage of {rank}"
+            stage = self.store.get(key).decode() if self.store.check([key]) else "not there yet"
             if stage != self.stage: text += f" Rank {rank} is at another stage: {stage}."
         return text + " All ranks end."
 
@@ -333,7 +338,7 @@ def cuts(a, b, group=None):
         yield ("by columns", way, others * rows.numel(), partial(all_gather_gemm, rows, cols, group, way),
                lambda c: chunk_of(c, rank, ranks, 1))
     for way in SCATTER:
-        if way == "peers" and not peers_too: continue
+        if way in ("peers", "stores") and not peers_too: continue
         yield ("by k", way, others * rows.shape[0] * b.shape[1],
                partial(gemm_reduce_scatter, own_a, own_b, group, way), lambda c: chunk_of(c, rank, ranks))
 

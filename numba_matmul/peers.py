@@ -214,14 +214,14 @@ class PeerMemory:
         "A call begins when all ranks are through with the call before, in the order of their streams."
         self.calls += 1
         self.handle.barrier()
-        self._waits(self.side, torch.cuda.current_stream())
 
-    def push(self, x, peer):
-        "On the side stream, a copy engine writes a chunk into a peer's memory, and then its flag."
+    def push(self, x, peer, at, slot):
+        "On the side stream, a copy engine writes a matrix into a peer's memory, and then a flag."
         from cuda.bindings import driver as b
-        to, stream = self.addresses[peer] + FLAG_BYTES + self.rank * x.nbytes, self.side.cuda_stream
-        ask_driver(b.cuMemcpyAsync, to, x.data_ptr(), x.nbytes, stream)
-        self.write_flag(peer, self.rank, stream)
+        self._waits(self.side, torch.cuda.current_stream())
+        stream = self.side.cuda_stream
+        ask_driver(b.cuMemcpyAsync, self.addresses[peer] + FLAG_BYTES + at, x.data_ptr(), x.nbytes, stream)
+        self.write_flag(peer, slot, stream)
 
     def end(self):
         "What comes next waits until the pushes are through: they read tensors of this call."
@@ -270,28 +270,48 @@ def all_gather_gemm(
     "A·B in one launch, which starts with the rank's own rows while those of the others arrive."
     rank, ranks, (rows, k) = memory.rank, memory.ranks, a.shape
     memory.begin()
-    for i in range(1, ranks): memory.push(a, (rank - i) % ranks)  # the rank before needs them first
+    for i in range(1, ranks):  # the rank before needs them first
+        memory.push(a, (rank - i) % ranks, rank * a.nbytes, rank)
     memory.write_flag(rank, ranks)
     c = arriving_gemm(a, memory.tensor(rank, ranks * rows, k), b, memory.flags, rank)
     memory.end()
     return c
 
+FILLED = 2 * 128 * 128 * 256  # results that give each multiprocessor about two tiles
+
+def pieces_of(rows, n) -> int:
+    "Into how many pieces a chunk is cut, so that each still fills the GPU."
+    return max(p for p in (1, 2, 4) if p == 1 or rows % (64 * p) == 0 and rows // p * n >= FILLED)
+
 def gemm_reduce_scatter(
     a: torch.Tensor,  # (m, k / ranks) bfloat16: the rank's columns of A
     b: torch.Tensor,  # (k / ranks, n): its rows of B
     memory: PeerMemory,
+    pieces: int = None,  # of a chunk; 1: the kernel itself stores in the next rank's memory
 ) -> torch.Tensor:    # (m / ranks, n): the rank's rows of C
-    """Each chunk of C visits all ranks, the one it belongs to last. Each adds its product to what it received
-    before rounding, in the epilogue of kernel 17, and stores the sums in the next one's memory."""
+    """Each chunk of C visits all ranks, the one it belongs to last. Each adds its product to what it
+    received, in the epilogue of kernel 17, before rounding. While a piece of the sum travels to the next
+    rank, the next piece is multiplied."""
     rank, ranks, n, rows = memory.rank, memory.ranks, b.shape[1], a.shape[0] // memory.ranks
-    after, received = (rank + 1) % ranks, None
-    theirs, ours = (memory.tensor(r, ranks - 1, rows, n) for r in (after, rank))
+    pieces = pieces or pieces_of(rows, n)
+    after, shape = (rank + 1) % ranks, (ranks - 1, pieces, rows // pieces, n)
+    theirs, ours = (memory.tensor(r, *shape) for r in (after, rank))
+    sums = theirs if pieces == 1 else a.new_empty(shape)
+    c = a.new_empty(shape[1:])
     memory.begin()
     for step in range(ranks):
-        owner = (rank - 1 - step) % ranks
-        to = theirs[step] if step < ranks - 1 else a.new_empty(rows, n)
-        fused_layer(a[owner * rows:(owner + 1) * rows], b, residual=received, y=to)
-        if step == ranks - 1: return to
-        memory.write_flag(after, ranks + 1 + step)
-        memory.wait_flag(ranks + 1 + step)
-        received = ours[step]
+        owner, is_last = (rank - 1 - step) % ranks, step == ranks - 1
+        chunk = a[owner * rows:(owner + 1) * rows].unflatten(0, (pieces, -1))
+        for piece in range(pieces):
+            number, received = step * pieces + piece, None
+            flag = ranks + 1 + number
+            if step:
+                memory.wait_flag(flag - pieces)
+                received = ours[step - 1, piece]
+            total = c[piece] if is_last else sums[step, piece]
+            fused_layer(chunk[piece], b, residual=received, y=total)
+            if is_last: continue
+            if pieces == 1: memory.write_flag(after, flag)
+            else: memory.push(total, after, number * total.nbytes, flag)
+    memory.end()
+    return c.flatten(0, 1)

@@ -21,6 +21,7 @@ import torch.distributed as dist  # noqa: E402
 from greenlet import getcurrent, greenlet  # noqa: E402
 
 from numba_matmul import distributed, peers, tensor_parallel  # noqa: E402
+from numba_matmul.bench import several  # noqa: E402
 from numba_matmul.distributed import Lines, RanksFailed, chunk_of, choose, place, run_ranks  # noqa: E402
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
@@ -48,7 +49,7 @@ def of_a_group():
     torch.manual_seed(0)
     a, b = torch.randn(8, 6), torch.randn(6, 4)
     rows, cols = chunk_of(a, rank, 2), chunk_of(a, rank, 2, 1)
-    for way in distributed.GATHER.keys() - {"peers"}:
+    for way in ("plain", "chunks"):
         torch.testing.assert_close(distributed.all_gather_gemm(rows, b, group, way), a @ b)
         torch.testing.assert_close(distributed.gemm_reduce_scatter(cols, chunk_of(b, rank, 2), group, way),
                                    chunk_of(a @ b, rank, 2))
@@ -137,6 +138,10 @@ def test_small_products_are_left_to_nccl():
     for m in 64, 128, 256: assert choose(m, 2048, 8192, m * 8192 // 2) == "plain"
     assert choose(8192, 2048, 8192, 8192 * 8192 // 2) == "peers"
 
+def test_pieces_fill_the_gpu():
+    shapes = (4096, 8192), (4096, 4096), (1024, 8192), (4160, 8192)
+    assert [peers.pieces_of(*shape) for shape in shapes] == [4, 2, 1, 1]
+
 def test_nothing_is_gained_where_nothing_moves():
     assert choose(16384, 16384, 16384, 0) == "plain"
     assert choose(8192, 2048, 8192, 8192 * 4096, Lines(650e12, 1e15, 0, 60e-6)) == "plain"
@@ -159,9 +164,9 @@ class Memory:
         for rank in range(self.ranks): self.write_flag(rank, 500 + self.rank)
         for rank in range(self.ranks): self.wait_flag(500 + rank)
 
-    def push(self, x, peer):
-        self.tensor(peer, self.ranks, *x.shape)[self.rank].copy_(x)
-        self.write_flag(peer, self.rank)
+    def push(self, x, peer, at, slot):
+        self.tensor(peer, 2**16)[at // 2:][:x.numel()].copy_(x.flatten())
+        self.write_flag(peer, slot)
 
     def write_flag(self, rank, slot): self.flagged[rank, slot] = self.calls
 
@@ -191,8 +196,9 @@ def by_greenlets(ranks, fn):
 def close(c, exact): return (c.double() - exact).norm() < 4e-3 * exact.norm()
 
 @without_gpu
-@pytest.mark.parametrize("ranks, rows, n, k, turned", ((2, 64, 136, 72, False), (3, 64, 72, 8, True)))
-def test_products_by_way_of_the_peers_memory(ranks, rows, n, k, turned):
+@pytest.mark.parametrize("ranks, rows, n, k, turned, pieces", (
+    (2, 64, 136, 72, False, 1), (3, 64, 72, 8, True, 2)))
+def test_products_by_way_of_the_peers_memory(ranks, rows, n, k, turned, pieces):
     torch.manual_seed(0)
     Memory.flagged.clear(), Memory.buffers.clear()
     a, b = torch.randn(ranks * rows, ranks * k).bfloat16(), torch.randn(ranks * k, n).bfloat16()
@@ -202,7 +208,8 @@ def test_products_by_way_of_the_peers_memory(ranks, rows, n, k, turned):
             chunk_of(a, rank, ranks), own_b(b), memories[rank])): assert close(c, exact)
     for buffer in Memory.buffers.values(): buffer.fill_(torch.nan)
     for rank, c in enumerate(by_greenlets(ranks, lambda rank: peers.gemm_reduce_scatter(
-            chunk_of(a, rank, ranks, 1).contiguous(), own_b(chunk_of(b, rank, ranks)), memories[rank]))):
+            chunk_of(a, rank, ranks, 1).contiguous(), own_b(chunk_of(b, rank, ranks)), memories[rank],
+            pieces))):
         assert close(c, chunk_of(exact, rank, ranks))
 
 
@@ -246,3 +253,19 @@ def test_a_network_learns_as_pytorchs_does():
     alone, stock, ours, apart, text = run_ranks(losses, 2)[1]
     assert ours == pytest.approx(stock, rel=1e-5) and ours == pytest.approx(alone, rel=1e-5) and apart < 1e-5
     assert ours[-1] < ours[0] and "in_features=6, out_features=8" in text
+
+
+# Cards
+
+def test_cards_of_several_gpus_follow_their_schema(tmp_path, monkeypatch):
+    first = several.several_cards()[0]  # checked
+    monkeypatch.setattr(several, "card_folder", lambda: tmp_path)
+    assert several.recorded_on_several("a step of two layers").values == {}
+    one = first | dict(gpu="Invented GPU", gpus=4, experiments={
+        "some": dict(unit="ms", values={"a": 1.5}, date="2026-11-27")})
+    assert several.write_several_card(one).name == "invented-gpu-x4.json"
+    several.write_several_card(one | dict(experiments={
+        "more": dict(unit="GB/s", values={"b": 2}, date="2026-11-27")}))
+    assert several.recorded_on_several("some").values == {"a": 1.5}
+    assert several.recorded_on_several("more").source == "Recorded on four Invented GPU, 2026-11-27."
+    with pytest.raises(ValueError, match="card.gpus"): several.write_several_card(one | dict(gpus=1))

@@ -46,7 +46,7 @@ def times(calls: dict, rounds=11, target=3e-3):
         start = time.perf_counter()
         for _ in range(3): call()
         torch.cuda.synchronize()
-        counts[name] = max(2, min(40, int(3 * target / largest(time.perf_counter() - start))))
+        counts[name] = max(2, min(100, int(3 * target / largest(time.perf_counter() - start))))
     for _ in range(rounds):
         for name, call in calls.items():
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -151,7 +151,8 @@ def of_shapes():
     gathered, scattered = {}, {}
     for m, n, k in SHAPES:
         for found, make, shape in (gathered, gathering, (m, n, k)), (scattered, scattering, (m, k, n)):
-            ms = times(make(*shape, ("chunks", "peers")), 9)
+            ways = ("chunks", "peers", "stores") if make is scattering else ("chunks", "peers")
+            ms = times(make(*shape, ways), 9)
             found |= {f"{'×'.join(map(str, shape))}, {name}": value for name, value in ms.items()}
     return {"all-gather and multiply": ("ms", gathered), "multiply and reduce-scatter": ("ms", scattered)}
 
@@ -161,7 +162,7 @@ def of_rows(n=2048, k=8192):
     for m in ROWS:
         for name, calls in (("all-gather", gathering(m, n, k, others=False)),
                             ("reduce-scatter", scattering(m, k, n, others=False))):
-            ms = times(calls, 15)
+            ms = times(calls, 31)
             found[f"{name}, {m}"] = ms["NCCL + cuBLAS"] / ms["chosen"]
     return {"few rows and many": ("× NCCL + cuBLAS", found)}
 
