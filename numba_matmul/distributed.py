@@ -186,6 +186,9 @@ def _call(ways, a, b, group, way):
     group = group or dist.group.WORLD
     try: key = id(ways), a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, group, way
     except AttributeError: torch_ops.need_tensors(a=a, b=b)
+    if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
+        raise RuntimeError("there is no gradient here: use the layers of numba_matmul.tensor_parallel, "
+                           "or torch.no_grad()")
     if (found := _CALLS.get(key)) is None:
         torch_ops.check_operands(a, b)
         if group is None:
@@ -267,6 +270,7 @@ class RanksFailed(RuntimeError):
 def _rank_main(connection, fn, args, rank, ranks, store, seconds):
     "A process of `run_ranks`."
     torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     try:
         dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks,
                                 timeout=timedelta(seconds=0.8 * seconds))

@@ -5,6 +5,7 @@ rows (dimension 0, `Shard(0)`) and all columns. So the first layer gathers rows 
 second one scatters its sums; the backward pass does it the other way around."""
 import torch
 import torch.distributed as dist
+from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from .distributed import all_gather, all_gather_gemm, gemm_reduce_scatter, product
@@ -23,6 +24,7 @@ class _Gather(torch.autograd.Function):
         return all_gather_gemm(x, w.t(), group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         x, w = ctx.saved_tensors
         dx = gemm_reduce_scatter(dy, w, ctx.group) if ctx.needs_input_grad[0] else None
@@ -39,6 +41,7 @@ class _Scatter(torch.autograd.Function):
         return gemm_reduce_scatter(x, w.t(), group)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         x, w = ctx.saved_tensors
         everyone = _all_rows(dy, ctx.group)
@@ -54,6 +57,7 @@ class _SameOnAll(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dx):
         dx = dx.clone()
         dist.all_reduce(dx, group=ctx.group)

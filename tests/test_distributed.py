@@ -73,6 +73,13 @@ def test_what_cannot_be_is_refused_on_every_rank():
     first, second = run_ranks(refused, 2)
     assert first == second and "pad them to 6" in first[0] and "there are plain, chunks, peers" in first[2]
 
+def needs_a_gradient():
+    with pytest.raises(RuntimeError, match="use the layers"):
+        distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4, requires_grad=True))
+    with torch.no_grad(): distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4, requires_grad=True))
+
+def test_no_gradient_is_silently_wrong(): run_ranks(needs_a_gradient, 2)
+
 def test_without_a_group():
     with pytest.raises(RuntimeError, match="init_process_group first"):
         distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4))

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from numba_matmul import distributed, peers, tensor_parallel  # noqa: E402
 from numba_matmul.bench.several import write_several_card  # noqa: E402
+from numba_matmul.torch_layer import fused_layer  # noqa: E402
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -156,6 +157,19 @@ def of_shapes():
             found |= {f"{'×'.join(map(str, shape))}, {name}": value for name, value in ms.items()}
     return {"all-gather and multiply": ("ms", gathered), "multiply and reduce-scatter": ("ms", scattered)}
 
+def of_stores(m=4096, n=8192, k=2048):
+    "ms of a product that stores its results in the rank's own memory, or in the next rank's."
+    rank, ranks = distributed.place()
+    a, b, added = rand(m, k), rand(k, n), rand(m, n)
+    here, memory = torch.empty_like(added), peers.peer_memory(None, added.nbytes, added.device)
+    there = memory.tensor((rank + 1) % ranks, m, n)
+    calls = {"cuBLAS, here": lambda: torch.mm(a, b, out=here),
+             "cuBLAS, in the next rank's memory": lambda: torch.mm(a, b, out=there),
+             "kernel 17, here": lambda: fused_layer(a, b, y=here),
+             "kernel 17, in the next rank's memory": lambda: fused_layer(a, b, y=there),
+             "kernel 17, here, with what arrived added": lambda: fused_layer(a, b, residual=added, y=here)}
+    return {f"{m}×{n}×{k}, stored here or there": ("ms", times(calls, 9))}
+
 def of_rows(n=2048, k=8192):
     "How many times as fast as NCCL + cuBLAS, with the way that's chosen, for few and for many rows."
     found = {}
@@ -213,7 +227,8 @@ def driver():
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
-PARTS = dict(link=of_the_link, one=of_one_product, shapes=of_shapes, rows=of_rows, network=of_a_network)
+PARTS = dict(shapes=of_shapes, one=of_one_product, rows=of_rows, stores=of_stores, network=of_a_network,
+             link=of_the_link)
 
 @call_parse
 def main(
