@@ -76,7 +76,8 @@ def test_what_cannot_be_is_refused_on_every_rank():
 def needs_a_gradient():
     with pytest.raises(RuntimeError, match="use the layers"):
         distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4, requires_grad=True))
-    with torch.no_grad(): distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4, requires_grad=True))
+    with torch.no_grad():
+        distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4, requires_grad=True))
 
 def test_no_gradient_is_silently_wrong(): run_ranks(needs_a_gradient, 2)
 
