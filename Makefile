@@ -4,11 +4,12 @@
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
 # make grade             tests the exercises' judges on known solutions and mistakes (ARGS="02 03": only these)
 # make profile KERNEL=05 one kernel under Nsight Compute
-# make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu or check; writes results to commit
+# make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu, check or several; writes results to commit
 #                        (a subset: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, the seconds for each,
 #                        STAGE=check KERNELS=16 PARTS="new_threads large",
-#                        STAGE=notebooks MISSING=1: only experiments that the GPU's card lacks)
+#                        STAGE=notebooks MISSING=1: only experiments that the GPU's card lacks,
+#                        STAGE=several GPUS=2: lesson 32's, on a card of their own)
 # make mutants           plants mistakes in the kernels: is each one found? (ARGS="--count 0": all mistakes)
 # make site              the course as a website, in _docs
 # make site-check        opens every page of the website in a headless Chromium
@@ -115,8 +116,8 @@ same-code: setup
 	@$(PY) tools/same_code.py $(BASE) $(if $(STAMP),--stamp)
 
 gpu:
-	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check) $(MAKE) --no-print-directory gpu-$(STAGE);; \
-	 *) echo "make gpu STAGE=tune|ladder|calls|notebooks|ncu|check" >&2; exit 2;; esac
+	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check|several) $(MAKE) --no-print-directory gpu-$(STAGE);; \
+	 *) echo "make gpu STAGE=tune|ladder|calls|notebooks|ncu|check|several" >&2; exit 2;; esac
 
 # Pages show the cards' numbers, so a stage that changes a card ends with this.
 AND_PAGES := , and then what make pages changes
@@ -139,6 +140,10 @@ gpu-notebooks: setup
 	@set -f; $(if $(MISSING),MATMUL_MISSING=1) $(PY) tools/run_notebooks.py $(NOTEBOOKS)
 	$(PY) -m numba_matmul.ladder --readme
 	@echo "To commit: nbs README.md"
+
+gpu-several: setup
+	$(PY) -m torch.distributed.run --standalone --nproc-per-node $(or $(GPUS),2) tools/several_gpus.py $(PARTS)
+	@echo "To commit: nbs/results$(AND_PAGES)"
 
 gpu-ncu: setup
 	$(PY) tools/agree.py $(KERNELS)

@@ -35,7 +35,7 @@ setup(
     packages=[*find_packages(include=[cfg["lib_path"], f"{cfg['lib_path']}.*"]),
               f"{cfg['lib_path']}.results"],
     package_dir={f"{cfg['lib_path']}.results": "nbs/results"},
-    package_data={f"{cfg['lib_path']}.results": ["*.json", "schema/*.json"]},
+    package_data={f"{cfg['lib_path']}.results": ["*.json", "schema/*.json", "several/*.json"]},
     py_modules=["util"],
     install_requires=lines("requirements"),
     extras_require={extra: lines(extra + "_requirements") for extra in ("dev", "cu13", "cu12")},

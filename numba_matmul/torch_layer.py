@@ -49,7 +49,7 @@ def has_wgmma(
 def aligned_for_tma(*matrices) -> bool: return all(x.data_ptr() % 16 == 0 for x in matrices)
 
 
-def _array(x):
+def array_of(x):
     "A row-major matrix on the device, as its bits."
     return to_d(x) if config.ENABLE_CUDASIM else cuda.as_cuda_array(x.detach().view(torch.uint16), sync=False)
 
@@ -72,7 +72,7 @@ def _layer_plan(operands, m_major, k_major, epilogue):
     tile = tile._replace(k_major_b=int(k_major), m_major_a=int(m_major))
     kernel = k17.bf16_gemm_warp_specialized_kernel(tile, epilogue, predicated, read_c=False, scaled=False)
     # a transposed view is passed as the matrix that it is a view of
-    x, w, y = map(_array, (x.t() if m_major else x, w.t() if k_major else w, y))
+    x, w, y = map(array_of, (x.t() if m_major else x, w.t() if k_major else w, y))
     words = tuple(map(_words, others))
     maps = TensorMapWords((x, BK if m_major else tile.bm), (w, tile.bn if k_major else BK), (y, 64))
     args = maps, words, np.int64(m), np.int64(n), np.int64(k), np.uint32(1), np.float32(1), np.float32(0)
@@ -85,17 +85,18 @@ def fused_layer(
     bias: torch.Tensor = None,
     activation: str = None,            # a key of `gemm.epilogue.ACTIVATIONS`
     residual: torch.Tensor = None,
-) -> torch.Tensor:
+    y: torch.Tensor = None,            # for the result, row-major; a new one if None
+) -> torch.Tensor:                     # `y`
     "act(x·w + bias) + residual by kernel 17. `x` and `w` may be transposed views."
     m_major, k_major = not x.is_contiguous(), not w.is_contiguous()
-    y = x.new_empty(x.shape[0], w.shape[1])
+    if y is None: y = x.new_empty(x.shape[0], w.shape[1])
     bias, residual = (None if z is None else z.contiguous() for z in (bias, residual))
     operands = x, w, y, *(y if z is None else z for z in (bias, residual))  # a missing one isn't read
     epilogue = fused_name(bias is not None, activation, residual is not None)
     if config.ENABLE_CUDASIM:
         plan, arrays = _layer_plan(operands, m_major, k_major, epilogue)
         simulate_plan(plan)
-        return torch.from_numpy(to_h(arrays[2])).view(torch.bfloat16)
+        return y.copy_(torch.from_numpy(to_h(arrays[2])).view(torch.bfloat16))
     device = x.get_device()
     packed = kept_plan((_layer_plan, device, x.shape, w.shape, m_major, k_major, epilogue),
                        lambda: (*_layer_plan(operands, m_major, k_major, epilogue), range(len(operands))))

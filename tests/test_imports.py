@@ -14,7 +14,7 @@ ROOMS = ("arrays", "draw", "syntax", "fingerprint", "cards", "process", "static"
          "sass", "compiler", "microscope", "timeline", "ncu", "cycles", "workload", "gpus", "tensor_model",
          "predicted", "predict", "machine", "bench", "kernels",
          "registry", "source", "work", "judge", "exercise", "exercises", "report", "ladder",
-         "torch_copy", "torch_layer", "torch_ops", "util")
+         "torch_copy", "torch_layer", "torch_ops", "peers", "distributed", "tensor_parallel", "util")
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}
 
