@@ -20,6 +20,7 @@ from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
 from .draw import Markdown, number_text
 from .judge import Verdict, accesses, first_of, limit_text, verdicts
+from .play import play
 from .source import function_of
 from numba import config
 
@@ -197,11 +198,22 @@ class Scoreboard:
     verdicts: list
     left: tuple = ()  # names of verdicts that weren't reached
     beside: str = ""  # memory accesses of the reader's kernel and the reference, if the mistake is there
+    call: str = ""    # what the reader wrote to get it
 
     @property
     def passed(self):
         "Did every verdict pass?"
         return not any(verdict.failed for verdict in self.verdicts)
+
+    def play(
+        self,
+        **more,  # what `play` takes: `block=(1, 0)`, to watch another one
+    ):
+        "Watch the launch that failed, step by step. `ValueError` if none did."
+        launch = self.verdicts[-1].launch
+        if not launch: raise ValueError("there's nothing to watch: no launch failed")
+        configured, args = launch
+        return play(configured, *args, **more)
 
     @property
     def width(self):
@@ -215,6 +227,7 @@ class Scoreboard:
             mark = {None: "·", True: "✓", False: "✗"}[v.ok]
             lines.append(f"{mark} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
+            if v.launch: lines.append(f"  {'':{width}}  Watch it: {self.call}.play()")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
 
@@ -267,7 +280,7 @@ def grade(
     "Judge what you wrote, without a GPU; if there is one and everything passes, time it as well."
     exercise = exercise_of(key)
     found = verdicts(exercise, subject)
-    board = Scoreboard(found)
+    board = Scoreboard(found, call=f'grade("{exercise.key}", {getattr(subject, "__name__", "…")})')
     if board.passed:
         timed = exercise.launch or exercise.host
         if timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
