@@ -16,7 +16,7 @@ import numpy as np
 from greenlet import getcurrent
 from .draw import color_of
 from .microscope import _served, sectors, wavefronts
-from .process import in_child
+from .process import in_child, kernel_parts
 from .sim import memory, races
 from .sim.launch import as_written, check_launch
 from .sim.places import instruction, position
@@ -224,7 +224,7 @@ def _costs(lanes, space, operation, size):
 
 
 def record(launch, args, block, columns, most):
-    "In a child: what a block does, as the player reads it."
+    "In a child: what a block does, as the player reads it; `None` if it does nothing."
     code, first = _code_of(launch), dict(zip(launch.fn.__code__.co_varnames, deepcopy(args)))
     recorder = _Recorder(code, max(50, most // prod(launch.block_dim)))
     pause = Thread.pause
@@ -237,9 +237,7 @@ def record(launch, args, block, columns, most):
         try: launch(*args)
         except SimulatorError: pass  # the first run knows it
         finally: memory.recorder = None
-    if not recorder.block or not (recorder.events or recorder.printed):
-        raise ValueError(f"nothing to play: block {position(block, launch.grid_dim)} of {launch.__name__} "
-                         "touches no array and prints nothing")
+    if not recorder.block or not (any(recorder.events.values()) or recorder.printed): return None
     recorder.settle()
     return _told(recorder, launch, first, columns)
 
@@ -339,6 +337,9 @@ def play(
     block = (*map(int, np.atleast_1d(block)), 0, 0)[:3]
     if mistake and mistake["block"] not in (None, block): mistake = dict(mistake, accesses=[], index=None)
     told = in_child(record, launch, given, block, columns or {}, MOST_ACCESSES, **ask)
+    if not told:
+        raise ValueError(f"nothing to play: block {block} of {kernel_parts(launch)[0].__name__} touches no "
+                         "array and prints nothing")
     told["mistake"] = _marked(told, mistake)
     title = f"{told['name']}[{told['grid']}, {told['block']}], block {told['index']}, step by step"
     every = told["steps"]

@@ -40,21 +40,24 @@ def widget(
 
 
 def explore_banks(
-    width=32,    # words in a row of the tile
-    padding=0,   # unused words at the end of each row
-    across=1,    # lanes side by side in a row; the next ones continue in the next row
-    step=1,      # words from one lane to the next in a row
-    bits=32,     # that a lane reads: 32, 64 or 128
-    swizzle=False,  # are the 16-byte pieces of row r exchanged, piece p with piece p ^ r % 8?
+    width=32,      # words in a row of the tile
+    padding=0,     # unused words at the end of each row
+    group=1,       # lanes that go along a row; the next group continues in another row
+    step=1,        # words from one of them to the next
+    rows=1,        # rows from one group to the next
+    first="row",   # or "column": the lanes of a group go down, and the next group starts further right
+    bits=32,       # that a lane accesses: 32, 64 or 128
+    swizzle=False,  # does piece p of row r, 16 bytes, lie at p ^ r % 8?
 ) -> Widget:
-    "The banks that a warp's request uses, for any shape of tile: move the sliders."
-    given = dict(width=width, padding=padding, across=across, step=step, bits=bits, swizzle=swizzle)
+    "Which banks a warp's request uses, and in how many wavefronts, for a tile and a pattern that you choose."
+    given = dict(width=width, padding=padding, group=group, step=step, rows=rows, first=first, bits=bits,
+                 swizzle=swizzle)
     return widget("banks", "Bank-conflict explorer", given)
 
 def explore_sectors(
-    x=32,          # threads of a block along x
-    y=32,          # and along y
-    swapped=False,  # is threadIdx.x the column of C, or, as in lesson 1, the row?
+    x=32,           # threads of a block along x
+    y=32,           # and along y
+    swapped=False,  # is threadIdx.x the row of C, as in lesson 1, or the column?
 ) -> Widget:
-    "The sectors that a warp's three requests touch in a product, for any shape of block."
+    "Which sectors the three requests of a warp touch in a product, for a block that you choose."
     return widget("sectors", "Coalescing explorer", dict(x=x, y=y, swapped=swapped))

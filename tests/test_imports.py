@@ -10,8 +10,8 @@ from numba_matmul import registry
 
 PACKAGE = ROOT/"numba_matmul"
 # from the ground up
-ROOMS = ("arrays", "draw", "widgets", "syntax", "fingerprint", "cards", "process", "static", "sim", "ptx", "gemm",
-         "sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "workload", "gpus",
+ROOMS = ("arrays", "draw", "widgets", "syntax", "fingerprint", "cards", "process", "static", "sim", "ptx",
+         "gemm", "sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "workload", "gpus",
          "tensor_model", "predicted", "predict", "machine", "bench", "kernels",
          "registry", "source", "judge", "exercise", "exercises", "report", "ladder",
          "torch_copy", "torch_layer", "torch_ops", "util")

@@ -12,8 +12,8 @@ const NM_STYLE = `
 .nm .nm-bad button { margin: 0 .3em; }
 .nm button:disabled { opacity: .45; }
 .nm button:not(:disabled) { cursor: pointer; }
-.nm :focus-visible { outline: 2px solid var(--nm-1); outline-offset: 1px; }
-.nm input[type=range] { accent-color: var(--nm-1); vertical-align: middle; }
+.nm :focus-visible { outline: 2px solid currentColor; outline-offset: 1px; }
+.nm input[type=range] { accent-color: #777; vertical-align: middle; }
 .nm label { display: inline-flex; align-items: center; gap: .4em; }
 .nm output { font-variant-numeric: tabular-nums; min-width: 2ch; }
 .nm svg { display: block; max-width: 100%; height: auto; overflow: visible; color: inherit; }
