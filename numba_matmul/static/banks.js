@@ -23,7 +23,7 @@ function bankStarts({width, padding, first, group, step, rows, swizzle}) {
 function banks(box, given) {
   const state = {...BANK_CASES["a column of a 32×32 tile"], ...given};
   const figure = el("div", {class: "nm-figure"}), count = el("p", {role: "status", style: "font-size: 1.1em"}), note = el("p");
-  const stops = {width: [4, 8, 16, 32, 64, 128], padding: [0, 1, 2, 3, 4, 5, 6, 7, 8], group: [1, 2, 4, 8, 16, 32],
+  const stops = {width: [4, 8, 16, 32, 64, 128], padding: [0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16], group: [1, 2, 4, 8, 16, 32],
     step: [1, 2, 3, 4, 5, 6, 7, 8, 16, 32], rows: [0, 1, 2, 3, 4, 8], bits: [32, 64, 128]};
   const names = {width: "words in a row", padding: "padding", group: "lanes in a group", step: "words per step across",
     rows: "rows per step down", bits: "bits per lane"};
