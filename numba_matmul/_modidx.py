@@ -426,6 +426,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.machine': {},
             'numba_matmul.microscope': {},
             'numba_matmul.ncu': {},
+            'numba_matmul.play': {},
             'numba_matmul.predict': {},
             'numba_matmul.predicted': {},
             'numba_matmul.process': {},
@@ -473,4 +474,5 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.torch_layer': {},
             'numba_matmul.torch_ops': {},
             'numba_matmul.util': {},
+            'numba_matmul.widgets': {},
             'numba_matmul.workload': {}}}

@@ -130,7 +130,7 @@ class _Recorder:
                            array.name, array.data.dtype.itemsize, count)
         number = (array.byte(index) if space == "global" else array.byte(index) - array.base)
         values = None
-        if operation == "copy":  # it lands later, and brings what was read just before
+        if operation == "copy":  # it lands later, with what was read just before
             values = self.loaded if source is not None else [array.dtype.type(0)] * count
             values = [*values, *[array.dtype.type(0)] * (count - len(values))]
         elif operation == "load" and space == "global":
