@@ -227,7 +227,7 @@ class Scoreboard:
             mark = {None: "·", True: "✓", False: "✗"}[v.ok]
             lines.append(f"{mark} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
-            if v.launch: lines.append(f"  {'':{width}}  Watch it: {self.call}.play()")
+            if v.launch and self.call: lines.append(f"  {'':{width}}  Watch it: {self.call}.play()")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
 

@@ -6,6 +6,7 @@ import zlib
 
 import numpy as np
 import pytest
+from conftest import ROOT
 from numba import cuda, float32
 
 from numba_matmul import widgets
@@ -156,6 +157,17 @@ def test_scripts_are_small_and_need_nothing(name):
     assert len(text) < 25_000 and "</script" not in text
     addresses = set(re.findall(r"https?://[^\"'\s]+", text))
     assert addresses <= {"http://www.w3.org/2000/svg"} and not re.search(r"\b(import|fetch|XMLHttp)\b", text)
+
+
+def test_pages_have_the_scripts_of_today():
+    played = [path for path in (ROOT/"nbs").rglob("*.ipynb") if "data-widget" in path.read_text("utf-8")]
+    assert len(played) > 5
+    for path in played:
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            for output in cell.get("outputs", []):
+                text = "".join(output.get("data", {}).get("text/html", ""))
+                for name in re.findall('data-widget="(.*?)"', text):
+                    assert widgets.script(name) in text, f"{path.name}: run make pages"
 
 
 def test_a_widget_prints_as_its_title():

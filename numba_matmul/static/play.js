@@ -115,7 +115,7 @@ function player(box, told) {
   const path = (cells) => cells.map(([x, y, w = 1]) => `M${x} ${y}h${w}v1h${-w}z`).join("");
   const views = arrays.map((array, a) => {
     const {rows, cols, top, left, across, color} = array;
-    const size = Math.max(1.5, Math.min(cols <= 20 && arrays.length > 3 ? 17 : 26, cols <= 20 ? 300 / cols : 230 / cols, 300 / rows));
+    const size = Math.max(1.5, Math.min(cols <= 20 && arrays.length > 3 ? 17 : 26, rows <= 8 ? 560 / cols : cols <= 20 ? 300 / cols : 230 / cols, 300 / rows));
     const layer = (more) => el("path", {fill: color, ...more});
     const before = layer({opacity: 0.22}), others = layer({opacity: 0.5}), chosen = layer({});
     const outline = el("path", {fill: "none", stroke: "var(--nm-bad)", "stroke-width": 3 / size});

@@ -34,7 +34,7 @@ function coalescing(box, given) {
   function picture(name, places) {
     const touched = new Set(places.map(([row, column]) => `${row} ${Math.floor(column / 8)}`)), first = new Map();
     places.forEach(([row, column], lane) => { if (!first.has(`${row} ${column}`)) first.set(`${row} ${column}`, lane); });
-    const svg = el("svg", {viewBox: "-0.3 -0.3 32.6 32.6", width: 250, role: "img", "aria-label": `${what[name]}: ${touched.size} sectors touched`});
+    const svg = el("svg", {viewBox: "-0.3 -0.3 32.6 32.6", width: 228, role: "img", "aria-label": `${what[name]}: ${touched.size} sectors touched`});
     for (let row = 0; row < 32; row++) for (let sector = 0; sector < 4; sector++)
       svg.append(el("rect", {x: 8 * sector, y: row, width: 8, height: 1, fill: touched.has(`${row} ${sector}`) ? colors[name] : "currentColor",
         "fill-opacity": touched.has(`${row} ${sector}`) ? 0.3 : 0.03, stroke: "currentColor", "stroke-opacity": 0.3, "stroke-width": 0.08}));
