@@ -166,7 +166,7 @@ def test_pages_have_the_scripts_of_today():
         for cell in json.loads(path.read_text("utf-8"))["cells"]:
             for output in cell.get("outputs", []):
                 text = "".join(output.get("data", {}).get("text/html", ""))
-                for name in re.findall('data-widget="(.*?)"', text):
+                for name in re.findall(r'data-widget="(\w+)"', text):
                     assert widgets.script(name) in text, f"{path.name}: run make pages"
 
 
