@@ -21,6 +21,7 @@ from .bench.timing import measure_runtime
 from .draw import Markdown, Message, number_text
 from .judge import Verdict, accesses, first_of, limit_text, verdicts
 from . import work
+from .play import play
 from .source import function_of
 from numba import config
 
@@ -199,11 +200,22 @@ class Scoreboard:
     left: tuple = ()  # names of verdicts that weren't reached
     beside: str = ""  # memory accesses of the reader's kernel and the reference, if the mistake is there
     after: str = ""   # what comes next, if everything passed
+    call: str = ""    # what the reader wrote to get it
 
     @property
     def passed(self):
         "Did every verdict pass?"
         return not any(verdict.failed for verdict in self.verdicts)
+
+    def play(
+        self,
+        **more,  # what `play` takes: `block=(1, 0)`, to watch another one
+    ):
+        "Watch the launch that failed, step by step. `ValueError` if none did."
+        launch = self.verdicts[-1].launch
+        if not launch: raise ValueError("there's nothing to watch: no launch failed")
+        configured, args = launch
+        return play(configured, *args, **more)
 
     @property
     def width(self):
@@ -217,6 +229,7 @@ class Scoreboard:
             mark = {None: "·", True: "✓", False: "✗"}[v.ok]
             lines.append(f"{mark} {v.name:{width}}  {found}".rstrip())
             if v.failed and v.hint: lines.append(f"  {'':{width}}  Hint: {v.hint}")
+            if v.launch and self.call: lines.append(f"  {'':{width}}  Watch it: {self.call}.play()")
         lines += [f"· {name:{width}}  not judged yet" for name in self.left]
         if self.after: lines.append(f"✓ {'passed':{width}}  {self.after}")
         return "\n".join([*lines, "", self.beside] if self.beside else lines)
@@ -283,7 +296,7 @@ def grade(
     exercise, found = exercise_of(key), []
     try: verdicts(exercise, subject, found)
     except KeyboardInterrupt: found.append(Verdict("ends", False, "you stopped it"))
-    board = Scoreboard(found)
+    board = Scoreboard(found, call=f'grade("{exercise.key}", {getattr(subject, "__name__", "…")})')
     if found[0].ok: work.keep(exercise.key, subject, board.passed)  # it is written
     if board.passed:
         board.after = _next(exercise)

@@ -14,6 +14,7 @@ from .draw import number_text
 from .microscope import Site, View, microscope
 from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.arguments import all_arguments
+from .sim.launch import WATCHABLE as WATCHABLE_KINDS
 from .sim.scheduler import SimulatorError
 from .source import function_of, line_of, source_of, with_constants
 from .syntax import parsed
@@ -28,6 +29,7 @@ class Verdict:
     hint: str = ""
     view: View = field(default=None, repr=False)    # in which a missed goal was counted
     mistake: tuple = field(default=(), repr=False)  # wrong results: the case, and what is wrong
+    launch: tuple = field(default=(), repr=False)   # in which it failed, and its arguments
 
     @property
     def failed(self): return self.ok is False
@@ -81,6 +83,7 @@ VERDICT_OF = {  # kind of a `SimulatorError` → the verdict that fails
     "race": "no races", "uninitialized": "all written", "barrier": "barriers", "deadlock": "ends",
     "fence": "fences", "unfinished": "ends", "descriptor": "correct",
     "alignment": "aligned", "bounds": "in bounds"}
+WATCHABLE = {VERDICT_OF[kind] for kind in WATCHABLE_KINDS}
 
 
 # Is it written, and is it the reader's own work?
@@ -362,14 +365,17 @@ def judge_kernel(
     if number is not None:
         name, text = result
         case = exercise.cases[number]
-        yield Verdict(name, False, f"{case.name if name == 'compiles' else told(exercise, case)}: {text}")
+        yield Verdict(name, False, f"{case.name if name == 'compiles' else told(exercise, case)}: {text}",
+                      launch=launches[number][:2] * (name in WATCHABLE and not case.call))
     # the results
     names = function_of(kernel).__code__.co_varnames
-    for case, (args, expected), (left, remarks, counts) in zip(exercise.cases, made, result):
+    for case, (args, expected), (left, remarks, counts), launch in zip(exercise.cases, made, result,
+                                                                       launches):
         stores = {} if remarks else counts.stores
         if wrong := _wrong(names, args, left, expected, stores, exercise.places):
             word, text = wrong
-            yield Verdict("correct", False, f"{told(exercise, case)}: {text}", mistake=(case, word))
+            yield Verdict("correct", False, f"{told(exercise, case)}: {text}", mistake=(case, word),
+                          launch=launch[:2] * (not case.call))
     # who stored them, and how often
     if remarks := [text for _, remarks, _ in result for text in remarks]:
         yield Verdict("one writer", False, first_of("\n".join(remarks)))

@@ -9,9 +9,11 @@ from .bench.timing import Runtime, call_time, cuda_mean_runtime, measure_runtime
 from .bench.verify import assert_matmul_correct, check_matmul
 from .exercise import ask, grade, show, so_far, solutions
 from .machine import draw_machine
+from .play import play
 from .predict import predict
 from .report.strip import you_are_here
 from .source import changes
+from .widgets import explore_banks, explore_sectors
 from .work import mine
 
 
@@ -21,4 +23,4 @@ __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdi
          'check_matmul', 'Runtime', 'call_time', 'cuda_mean_runtime', 'measure_runtime', 'progress',
          'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask', 'grade', 'show',
          'solutions', 'you_are_here', 'changes', 'predict', 'mine',
-         'so_far']
+         'so_far', 'play', 'explore_banks', 'explore_sectors']

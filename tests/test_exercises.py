@@ -118,9 +118,11 @@ def test_a_scoreboard_says_what_passed_what_failed_and_what_is_left():
     assert board.passed and all(line.startswith("✓ ") for line in lines) and len(lines) == 5 + len(one.goals)
     board = exercise.grade("01", one.build(next(m for m in one.mutants if m.name == "no guard")))
     lines = repr(board).splitlines()
-    assert not board.passed and [line[0] for line in lines] == ["✓", "✗", " "] + ["·"] * (1 + len(one.goals))
+    marks = ["✓", "✗", " ", " "] + ["·"] * (1 + len(one.goals))
+    assert not board.passed and [line[0] for line in lines] == marks
     assert "in bounds" in lines[1] and lines[2].strip() == f"Hint: {one.hints['in bounds']}"
-    assert [line.split("  ")[0][2:] for line in lines[3:]] == ["correct", *(goal.name for goal in one.goals)]
+    assert lines[3].strip() == 'Watch it: grade("01", my_naive).play()'
+    assert [line.split("  ")[0][2:] for line in lines[4:]] == ["correct", *(goal.name for goal in one.goals)]
 
 
 NAIVE = """@cuda.jit

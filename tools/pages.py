@@ -25,6 +25,7 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several"}
+PLAYED = {"play", "explore_banks", "explore_sectors"}  # these carry their scripts along
 HELD = {"CARDS", "PROFILED", "tuning"}  # cards, or a search on one, that an earlier cell of a page has read
 ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
 
@@ -102,8 +103,8 @@ def check_all_from_stdin():
 
 
 def refresh(path):
-    """Give the cells of a page that read the cards, or show an experiment that wasn't recorded yet, the
-    outputs of a run, and the others its figures."""
+    """Give the cells of a page that read the cards, show something to play with, or show an experiment that
+    wasn't recorded yet, the outputs of a run, and the others its figures."""
     Keeping.draws = True
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
@@ -111,7 +112,8 @@ def refresh(path):
     for cell in nb.cells:
         if cell.id not in made: continue
         old, new = figures(cell), figures(made[cell.id])
-        if asks_cards(cell) or any("not recorded yet" in text for text in texts(cell)):
+        if (asks_cards(cell) or names_in(cell)[0] & PLAYED
+                or any("not recorded yet" in text for text in texts(cell))):
             if cell.get("outputs"): cell.outputs = made[cell.id].outputs
         elif len(old) != len(new) or names_in(cell)[0] & ON_GPU:
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)

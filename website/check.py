@@ -2,7 +2,8 @@
 
 Each page is viewed in light and dark mode, 1400 and 400 pixels wide. Each problem is one line: an error in
 the console, a file that isn't served, an empty picture or one without contrast, a broken link, a page wider
-than its window. What is folded is opened first. `--pictures FOLDER` keeps screenshots."""
+than its window. What is folded is opened first. Without names, each kind of widget is played with, too.
+`--pictures FOLDER` keeps screenshots."""
 import argparse
 import functools
 import http.server
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlparse
 
+import widgets
 from build import OUT
 from playwright.sync_api import sync_playwright
 
@@ -32,7 +34,8 @@ LOADED = """(async () => {
 
 # The lightness range of each figure on its page background, and anything wider than the page.
 LOOKED_AT = """(async set => {
-    const seen = [...document.querySelectorAll('.bd-article img, .cell_output svg')].map(async figure => {
+    const figures = document.querySelectorAll('.bd-article img, .cell_output svg:not(.nm svg)');
+    const seen = [...figures].map(async figure => {
         let image = figure;
         if (figure.localName === 'svg') {
             const copy = figure.cloneNode(true);
@@ -124,6 +127,7 @@ def main(names, pictures):
     problems, ids, links = [], {}, {}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program(), args=FLAGS)
+        if not names: problems += widgets.problems(browser)
         tab, errors = browser.new_page(), []
         note_errors(tab, errors)
         for page in chosen:

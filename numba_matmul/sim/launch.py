@@ -221,6 +221,19 @@ def simulate(
     "Launch in a child; returns the arrays as the kernel left them. Raises `SimulatorError` at a mistake."
     return in_child(_launch, *check_launch(launch, args), simulator=True, timeout=timeout, keep=True)
 
+def as_written(dims):
+    "A grid or a block as one writes it: `8`, or `(8, 4)`."
+    used = tuple(dims)[:1 + max([0, *(i for i, n in enumerate(dims) if n > 1)])]
+    return str(used) if len(used) > 1 else str(used[0])
+
+WATCHABLE = {"race", "uninitialized", "bounds", "barrier"}  # kinds of mistakes that a player shows
+
+def _offer(launch):
+    "The line that says how to watch a mistake."
+    fn, _, (grid, block, *_) = kernel_parts(launch)
+    return (f"\nTo watch it step by step: play({fn.__name__}[{as_written(grid)}, {as_written(block)}], …), "
+            "with the same arguments.")
+
 PROMISE = ("This covers only this launch, and the result wasn't checked: for a product, "
            "use assert_matmul_correct(a, b, c).")
 
@@ -236,7 +249,9 @@ def diagnose(
     in_simulator = dict(simulator=True, timeout=timeout, keep=True)
     try:
         remarks = in_child(_launch_in_several_orders, launch, given, **in_simulator)
-    except (SimulatorError, ChildError) as e:
+    except SimulatorError as e:
+        return Message(f"{e}{_offer(launch) if e.kind in WATCHABLE else ''}")
+    except ChildError as e:
         return Message(e)
     remarks = [PROMISE, *(f"By the way: {remark}." for remark in remarks)]
     if not has_compiler():
