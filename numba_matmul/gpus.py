@@ -34,6 +34,11 @@ class Machine:
 FITTED = dict(shared_latency=26.5, l1_latency=33, l2_latency=275, dram_latency=850, load_cycles=1.21,
               lines_per_cycle=3.4, bank_cycles=0.58, barrier_cycles=38, block_cycles=1000, launch_us=1.8)
 
+# What `make gpu STAGE=model` measures, and its unit. A card keeps it under "model", "machine".
+MEASURED = dict(clock_mhz="MHz", l2_gb_s="GB/s", shared_latency="cycles", l1_latency="cycles",
+                l2_latency="cycles", dram_latency="cycles", load_cycles="cycles", lines_per_cycle="per cycle",
+                barrier_cycles="cycles", launch_us="µs")
+
 # GPUs without a result card: nobody has compared. The constants in cycles are those of an H200.
 _ROWS = (  # name, target, multiprocessors, boost clock, GB/s, L2 in MB, its GB/s, pipes, wavefronts, source
     ("Tesla T4", "sm_75", 40, 1590, 320, 4, None, 1, 0.5, "NVIDIA's T4 datasheet and Turing whitepaper"),

@@ -4,6 +4,7 @@ The compiler wrote down what each instruction has to wait for, the microscope co
 and `cycles.replay` walks the loop over k with these. The rest is arithmetic: how many blocks a multiprocessor
 gets, and whether L2 cache and memory can keep up.
 """
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import mean, median
@@ -20,7 +21,7 @@ from .process import ChildError, kernel_parts
 from .sim.launch import launch_of
 from .sim.scheduler import SimulatorError
 from .tensor_model import on_tensor_cores, tensor_ms
-from .workload import KLoop, NoPrediction, Workload, as_host_function, workload
+from .workload import KLoop, NoPrediction, Workload, as_host_function, with_result, workload
 
 QUEUE = 10       # memory instructions of a scheduler that can wait for service
 PASSES, WARM = 40, 8  # of a loop that are replayed, and those of them that don't count yet
@@ -220,8 +221,8 @@ def _cublas(gpu, shape, kind="sgemm_"):
              if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith(kind)]
     return median(times) if times else None
 
-def _only_launch(fn, shape):
-    try: launch = launch_of(fn, shape)
+def _only_launch(fn, shape, gpu):
+    try: launch = launch_of(fn, shape, gpu=gpu)
     except ValueError as e: raise NoPrediction(str(e)) from None
     if launch.others: raise NoPrediction("its host function launches other kernels, too")
     return launch
@@ -233,6 +234,17 @@ def _on_tensor_cores(name, launch, code, shape, machine):
     limit = NAMED.get(top, top) if busy[top] > 0.9 else "what each tile does before and after its products"
     return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine, shape, "bf16_"),
                       _errors(machine, shape, limit))
+
+def compile_for(
+    what,     # host function
+    m, n, k,  # the product
+    gpu,      # see `predict`
+):
+    "Compile what `predict` will need, and keep it. If that fails, `predict` will say why."
+    machine = machine_called(gpu)
+    with suppress(NoPrediction, CompileError, SimulatorError, ChildError):
+        launch = _only_launch(with_result(what), (m, n, k), (machine.name, machine.sms))
+        machine_code(launch.kernel, launch.signature, machine.target)
 
 LEAST = 256**3  # m·n·k; smaller products were never compared
 
@@ -247,15 +259,17 @@ def predict(
     name = parts[0].__name__ if parts else getattr(getattr(what, "func", what), "__name__", repr(what))
     try:
         if parts: what, args = as_host_function(what, args)
+        elif callable(what): what = with_result(what)
         if len(args) != 3:
             raise TypeError("pass a host function and m, n and k, predict(sgemm_naive, 4096, 4096, 4096), "
                             "or a kernel and its arguments, predict(kernel[grid, block], a, b, c)")
         if np.prod(args, dtype=float) < LEAST:
             raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
-        launch = _only_launch(what, tuple(args))
+        chosen = machine.name, machine.sms
+        launch = _only_launch(what, tuple(args), chosen)
         code = machine_code(launch.kernel, launch.signature, machine.target)
         if on_tensor_cores(code): return _on_tensor_cores(name, launch, code, tuple(args), machine)
-        work = workload(what, tuple(args), machine.target)
+        work = workload(what, tuple(args), machine.target, chosen, launch)
         found = estimate(work, machine)
     except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
         shape = () if any(map(np.ndim, args)) else tuple(args)

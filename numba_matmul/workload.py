@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from inspect import signature
 from math import log2, prod
 from pathlib import Path
 
@@ -229,12 +230,18 @@ def _read(code, view, k, threads, stays):
                  sum(site.passes for site in stores) / tiles, brought / k / tiles, table.tolist(),
                  lines.tolist(), [f"{ins[i].guard} {ins[i].opcode}".strip() for i in path])
 
-def _arguments(fn, launch, shape):
+def _arguments(fn, launch, shape, gpu):
     "Arguments for a smaller launch of this very kernel, and its grid."
-    small = launch_of(fn, shape, with_args=True)
-    if small.signature != launch.signature:
+    def names(one): return one.kernel.py_func.__code__.co_varnames[:one.kernel.py_func.__code__.co_argcount]
+    small = launch_of(fn, shape, with_args=True, gpu=gpu)
+    if small.signature == launch.signature: return small.args, small.grid
+    # It takes another form for small matrices. Give them to the form that large ones get. Its first block runs
+    # alone, so it mustn't wait for others that have parts of its sums.
+    given = dict(zip(names(small), small.args))
+    missing = set(names(launch)) - given.keys()
+    if missing - {"parts"}:
         raise NoPrediction("its kernel takes other arguments for matrices that are small enough to simulate")
-    return small.args, small.grid
+    return [given.get(name, np.uint32(1)) for name in names(launch)], (1, 1, 1)
 
 @dataclass
 class Workload:
@@ -285,20 +292,35 @@ def as_host_function(
     host.__name__ = fn.__name__
     return host, (m, n, k)
 
+def with_result(
+    fn,  # host function (a, b), or (a, b, c)
+):
+    "A host function (a, b), which allocates C itself."
+    given = signature(fn)
+    def takes(*names):
+        try: return given.bind(*names)
+        except TypeError: return None
+    if takes("a", "b") or not takes("a", "b", "c"): return fn
+    def host(a, b): fn(a, b, cuda.device_array((a.shape[0], b.shape[1]), np.float32))
+    host.__name__ = getattr(fn, "__name__", "host")
+    return host
+
 def workload(
     fn,     # host function
     shape,  # m, n, k
     target="sm_90",  # a key of `compiler.TARGETS`
+    gpu=None,  # for which it chooses its tiles: name, number of multiprocessors
+    launch=None,  # what the call launches, if that's known
 ) -> Workload:
     "What the model needs to know about a call. `NoPrediction` where it can't follow the kernel."
-    launch = launch_of(fn, shape)
+    launch = launch or launch_of(fn, shape, gpu=gpu)
     threads, blocks, small = prod(launch.block), prod(launch.grid), _proxy(shape)
     path = cache_file(launch.kernel, launch.signature, target, launch.block, small, _stays(launch), _VERSION)
     def made():
         code = machine_code(launch.kernel, launch.signature, target)
         k_loop(code)  # refuses what the model doesn't know
         stays = _stays(launch)
-        args, grid = _arguments(fn, launch, small)
+        args, grid = _arguments(fn, launch, small, gpu)
         configured = launch.kernel[(1, 1, 1) if stays else grid, launch.block, 0, launch.dynamic_bytes]
         view = microscope(configured, *args, blocks=[(0, 0, 0)])
         return dict(stays=stays, loop=asdict(_read(code, view, small[2], threads, stays)))
