@@ -15,7 +15,7 @@ from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, WAIT_GROUP
 from .microscope import microscope, wavefronts
 from .process import _rebuild, kernel_parts
-from .sass import collides, register_reads
+from .sass import bank_delays
 from .sim.launch import launch_of
 from numba import cuda
 
@@ -153,7 +153,7 @@ def _sectors(read): return len({element // 8 for element in read})
 def _table(code, path, view, k):
     "The loop as the table that `cycles.replay` takes; service counted in passes, and lines apart."
     ins, sites = code.instructions, [*view.sites.values()][0]
-    reads = iter(register_reads([ins[i] for i in path]))
+    delays = iter(bank_delays([ins[i] for i in path]))
     sharing = _sharing(ins, path, view, k)
     table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
     for row, i in enumerate(path):
@@ -162,7 +162,7 @@ def _table(code, path, view, k):
         if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
         if x.name == "LDS" and x.kind == "control": kind = OTHER
         passes, number, bits, place, offset = 0, 0, 0, 0, 0
-        if x.name == "FFMA": passes = collides(next(reads))
+        if x.name == "FFMA": passes = next(delays)
         elif kind in (LDS, STS): passes, _ = _cost(x, sites, "load" if kind == LDS else "store")
         elif kind == LDG:
             array, bits, offset = sharing.get(i, (None, 0, 0))

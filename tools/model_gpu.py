@@ -162,7 +162,7 @@ def nothing(out):
 
 def ring_of(order):
     "On the device: uint64 in lines of 128 bytes, each of them with the address of the next one in `order`."
-    words = LINE // 8
+    words, order = LINE // 8, np.append(0, order[order > 0])  # where the kernel begins
     ring = to_d(np.zeros(words * (max(order) + 1), np.uint64))
     first = ring.device_ctypes_pointer.value if hasattr(ring, "device_ctypes_pointer") else 0
     host = np.zeros(ring.size, np.uint64)
