@@ -24,7 +24,6 @@ class Machine:
     dram_latency: float     # … of memory
     load_cycles: float      # of the memory unit for a load from global memory, at least
     lines_per_cycle: float  # of 128 bytes, that the L1 cache looks up
-    bank_cycles: float      # of a scheduler for an FFMA that reads two registers of one bank
     barrier_cycles: float   # from the last arrival to the next instruction
     block_cycles: float     # of a block outside its loop over k
     launch_us: float        # start and end of a kernel
@@ -32,7 +31,7 @@ class Machine:
 # Fitted to times of the variants and short kernels that lessons 1 to 12 compare at 4096, on the cards of an
 # H200 and an H100 together; never to the kernels of the ladder, by which they are judged.
 FITTED = dict(shared_latency=26.5, l1_latency=33, l2_latency=275, dram_latency=850, load_cycles=1.21,
-              lines_per_cycle=3.4, bank_cycles=0.58, barrier_cycles=38, block_cycles=1000, launch_us=1.8)
+              lines_per_cycle=3.4, barrier_cycles=38, block_cycles=1000, launch_us=1.8)
 
 # What `make gpu STAGE=model` measures, and its unit. A card keeps it under "model", "machine".
 MEASURED = dict(clock_mhz="MHz", l2_gb_s="GB/s", shared_latency="cycles", l1_latency="cycles",

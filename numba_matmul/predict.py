@@ -36,15 +36,11 @@ def table_for(
     "A loop as `cycles.replay` takes it: passes become cycles of this GPU."
     table, lines = np.array(loop.table, float), np.array(loop.lines)
     kinds, service = table[:, KIND], table[:, SERVICE]
-    multiplies = kinds == FMA
     accesses = (kinds >= LDS) & (kinds <= LDGSTS)
     service[accesses] /= gpu.wavefronts
     fetches = (kinds == LDG) | (kinds == LDGSTS)
     least = np.maximum(gpu.load_cycles / gpu.wavefronts, lines / gpu.lines_per_cycle)
     service[fetches] = np.maximum(service, least)[fetches]
-    # whole cycles, so many that their mean is right
-    lost = np.floor(np.cumsum(service * multiplies) * gpu.bank_cycles + 1e-9)
-    service[multiplies] = np.diff(lost, prepend=0)[multiplies]
     return table
 
 @dataclass
@@ -209,15 +205,15 @@ def compared(
     return [(name, tuple(shape), limit, ms, times[name, *shape])
             for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
 
-def _errors(gpu, shape, limit):
+def _errors(gpu, shape, limit):  # gpu: its name
     "Errors of our own kernels on this GPU: those with the same limit, at squares or else at thin shapes."
-    found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu.name
+    found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu
              for _, at, why, ms, measured in compared(card) if (len(set(at)) == 1) == (len(set(shape)) == 1)]
     same = [error for why, error in found if why.split(":")[0] == limit.split(":")[0]]
     return tuple(same if len(same) > 2 else (error for _, error in found))
 
 def _cublas(gpu, shape, kind="sgemm_"):
-    times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]
+    times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu for row in card["speed"]
              if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith(kind)]
     return median(times) if times else None
 
@@ -232,8 +228,23 @@ def _on_tensor_cores(name, launch, code, shape, machine):
     ms, busy = tensor_ms(launch, code, shape, machine)
     top = max(busy, key=busy.get)
     limit = NAMED.get(top, top) if busy[top] > 0.9 else "what each tile does before and after its products"
-    return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine, shape, "bf16_"),
-                      _errors(machine, shape, limit))
+    return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine.name, shape, "bf16_"),
+                      _errors(machine.name, shape, limit))
+
+def predict_again(
+    fn,     # host function
+    shape,  # m, n, k
+    gpu,    # the GPU's full name
+) -> Prediction:  # or `None`
+    "What `tools/predictions.py` found for one of the course's kernels, if its code is still the same."
+    name = getattr(fn, "__name__", "")
+    if not getattr(fn, "__module__", "").startswith("numba_matmul.kernels."): return None
+    for card in load_cards():
+        if card["gpu"] == gpu and (kept := predicted(card).get((name, *shape))):
+            ms, limit = kept
+            return Prediction(name, shape, machine_called(gpu), ms, limit, None, _cublas(card["gpu"], shape),
+                              _errors(card["gpu"], shape, limit))
+    return None
 
 def compile_for(
     what,     # host function
@@ -275,9 +286,10 @@ def predict(
         shape = () if any(map(np.ndim, args)) else tuple(args)
         return Prediction(name, shape, machine, why=str(e).splitlines()[0].rstrip("."))
     limit = limit_of(found, work, machine.sms)
-    return Prediction(name, work.shape, machine, found.ms, limit, found.busy, _cublas(machine, work.shape),
-                      _errors(machine, work.shape, limit) if machine.checked else (), "", work.loop,
-                      found.pace.waited)
+    shape, errors = work.shape, ()
+    if machine.checked: errors = _errors(machine.name, shape, limit)
+    return Prediction(name, shape, machine, found.ms, limit, found.busy, _cublas(machine.name, shape),
+                      errors, "", work.loop, found.pace.waited)
 
 
 # Its picture

@@ -235,8 +235,8 @@ def _arguments(fn, launch, shape, gpu):
     def names(one): return one.kernel.py_func.__code__.co_varnames[:one.kernel.py_func.__code__.co_argcount]
     small = launch_of(fn, shape, with_args=True, gpu=gpu)
     if small.signature == launch.signature: return small.args, small.grid
-    # It takes another form for small matrices. Give them to the form that large ones get. Its first block runs
-    # alone, so it mustn't wait for others that have parts of its sums.
+    # It takes another form for small matrices. Give them to the form that large ones get. Its first block
+    # runs alone, so it mustn't wait for others that have parts of its sums.
     given = dict(zip(names(small), small.args))
     missing = set(names(launch)) - given.keys()
     if missing - {"parts"}:

@@ -19,7 +19,7 @@ from numba_matmul.predicted import PREDICTED
 from numba_matmul.workload import KLoop, Workload
 
 H200 = replace(machine_called("H200"), shared_latency=20, l1_latency=30, l2_latency=500, load_cycles=1,
-               barrier_cycles=10, bank_cycles=1)
+               barrier_cycles=10)
 
 
 def row(kind, stall=1, waits=(), result=-1, service=0.0, sharing=0, place=0, offset=0):

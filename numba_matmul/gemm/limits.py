@@ -41,8 +41,7 @@ def need_capability(
 
 
 def sm_count() -> int:
-    """Multiprocessors of the GPU; in the simulator, those of the GPU that a prediction is for, or of the first
-    result card's."""
+    "Multiprocessors of the GPU; in the simulator, of the one that a prediction is for, or of a card's."
     if config.ENABLE_CUDASIM:
         return int(os.environ.get("MATMUL_SMS") or gpu_card().get("multiprocessors", 4))
     return current_gpu().MULTIPROCESSOR_COUNT
