@@ -13,9 +13,9 @@ import numpy as np
 from .arrays import cdiv
 from .cards import code_of, load_cards
 from .compiler import CompileError, machine_code
-from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
+from .cycles import CAUSES, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
 from .draw import COLORS
-from .gpus import SUSTAINED, Machine, machine_called
+from .gpus import BLOCK_CYCLES, LOADED, SUSTAINED, Machine, machine_called
 from .predicted import PREDICTED
 from .process import ChildError, kernel_parts
 from .sim.launch import launch_of
@@ -55,8 +55,8 @@ class Pace:
 def _pace(loop, gpu, warps, blocks, far):
     waited = np.zeros((len(loop.table), len(CAUSES)))
     found = replay(table_for(loop, gpu), warps, blocks, PASSES, WARM, 4 * loop.step, gpu.shared_latency,
-                   gpu.l1_latency, gpu.l2_latency, gpu.dram_latency, gpu.barrier_cycles, far, gpu.pipes,
-                   QUEUE, waited)
+                   gpu.l1_latency, gpu.l2_latency, LOADED * gpu.dram_latency, gpu.barrier_cycles, far,
+                   gpu.pipes, QUEUE, waited)
     return Pace(*found, waited)
 
 def pace(
@@ -94,13 +94,13 @@ def estimate(
     # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory where
     # the L2 cache can't hold both matrices.
     far = round(max(0, 1 - gpu.l2_mb * 2**20 / (4 * (m * k + k * n))), 2)
-    latency = gpu.dram_latency if far else gpu.l2_latency
+    latency = LOADED * gpu.dram_latency if far else gpu.l2_latency
     at = pace(loop, gpu, warps, resident, far)
     full, rest = divmod(per_sm, resident)
     cycles = full * at.cycles * work.passes + per_sm * work.tiles * loop.stored
     if rest: cycles += pace(loop, gpu, warps, rest, far).cycles * work.passes
     # Blocks start and end: the first ones together, later ones while their neighbors multiply.
-    cycles += (gpu.block_cycles + latency) * (1 + (per_sm - resident) / resident**2)
+    cycles += (BLOCK_CYCLES + latency) * (1 + (per_sm - resident) / resident**2)
     sm_ms = cycles / gpu.clock_mhz / 1e3
     # Can the L2 cache and memory keep up? Memory has to bring each matrix once.
     sectors = loop.brought * loop.step * work.passes * work.blocks

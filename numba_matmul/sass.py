@@ -151,8 +151,8 @@ DEPTH = 2  # cycles that the reads of an FFMA may wait for a bank before they ho
 def bank_delays(
     instructions,  # `Instruction`s: a loop, which begins again at its end
 ) -> list:
-    """Cycles that each FFMA waits for its registers. A bank delivers one per cycle, and reads queue up in front
-    of it, so something has to wait only if they've been one-sided for a while."""
+    """Cycles that each FFMA waits for its registers. A bank delivers one per cycle, and reads queue up in
+    front of it, so something has to wait only if they were one-sided for a while."""
     free, time = [0.0, 0.0], 0
     for _ in range(2):  # the second pass begins where the first one has ended
         reads, found = iter(register_reads(instructions)), []
