@@ -81,15 +81,18 @@ cards = pytest.mark.parametrize("card", [card for card in load_cards() if card["
 
 @cards
 def test_predictions_are_as_good_as_they_were(card):
-    "On the card's GPU, kernels 1 to 13, some of 14, and 15 to 18: a change may not make it worse."
+    "On the card's GPU, kernels 1 to 18: a change may not make it worse."
     calls = compared(card)
-    found = [(shape, abs(ms / measured - 1)) for name, shape, _, ms, measured in calls if "sgemm" in name]
+    found = [(shape, abs(ms / measured - 1)) for name, shape, _, ms, measured in calls
+             if "sgemm" in name and name != "sgemm_stream_k"]
     squares = np.array([off for shape, off in found if len(set(shape)) == 1 and shape[0] in SQUARES])
     thin = np.array([off for shape, off in found if len(set(shape)) > 1])
-    # kernel 14 is refused at most sizes: matrices small enough to simulate launch it with other arguments
-    assert (len(squares), len(thin)) == (66, 54), "a kernel has changed: run tools/predictions.py"
-    assert squares.mean() < 0.037 and squares.max() < 0.11, (squares.mean(), squares.max())
-    assert thin.mean() < 0.055 and thin.max() < 0.17, (thin.mean(), thin.max())
+    assert (len(squares), len(thin)) == (65, 52), "a kernel has changed: run tools/predictions.py"
+    assert squares.mean() < 0.037 and squares.max() < 0.112, (squares.mean(), squares.max())
+    assert thin.mean() < 0.05 and thin.max() < 0.15, (thin.mean(), thin.max())
+    # kernel 14, whose blocks wait for each other's parts, which the model leaves out
+    parts = np.array([abs(ms / measured - 1) for name, *_, ms, measured in calls if name == "sgemm_stream_k"])
+    assert len(parts) == 10 and parts.mean() < 0.085 and parts.max() < 0.15, (parts.mean(), parts.max())
     bf16 = np.array([abs(ms / measured - 1) for name, _, _, ms, measured in calls if "bf16" in name])
     assert len(bf16) == 4 * 4 + 1 and bf16.mean() < 0.03 and bf16.max() < 0.13, (bf16.mean(), bf16.max())
 
