@@ -119,7 +119,7 @@ def test_what_is_kept_is_what_the_model_says():
         found, seen = estimate(work, machine_called(gpu)), seen + 1
         said, _ = kept[gpu][name, *work.shape]
         assert found.ms == pytest.approx(said, rel=2e-3), (gpu, name, work.shape)
-    assert seen == 3 * 13 * len(kept)
+    assert seen == 3 * 14 * len(kept)
 
 
 # The instrument
