@@ -1,6 +1,7 @@
 "Predictions: what is recorded on the cards holds the model to its errors, and toy loops to its rules."
 import gzip
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 from conftest import ROOT
 from numba import cuda, float32, float64
 
+from numba_matmul.bench.timing import measure_runtime
 from numba_matmul.cards import load_cards
 from numba_matmul.cycles import ALONG, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS
-from numba_matmul.gpus import machine_called
+from numba_matmul.exercise import grade
+from numba_matmul.gpus import MEASURED, machine_called
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
 from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
@@ -176,3 +179,26 @@ def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
     assert found.ms is found.gflops is found.percent is None and said in found.why
     assert repr(found).startswith("No prediction") and said in repr(found)
     with pytest.raises(ValueError, match="No prediction"): found.draw()
+
+
+# What a reader sees without a GPU
+
+def test_grade_and_measure_runtime_say_what_is_predicted(capsys):
+    last = grade("03", short_smem).verdicts[-1]
+    assert last.name == "speed" and last.ok and "predicted" in last.found
+    assert "limited by shared memory; the lesson's short kernel" in last.found
+    measure_runtime(sgemm_smem_blocking, 4096, 4096, 4096)
+    said = capsys.readouterr().out
+    assert "nothing to time" in said and "Predicted for 4096×4096×4096" in said and "not measured" in said
+
+
+def test_the_micro_benchmarks_run():
+    "In the simulator, where their numbers mean nothing."
+    sys.path.append(str(ROOT/"tools"))
+    import model_gpu as found
+    assert found.cycles_of(found.chain_in_shared, 1) > 0
+    assert found.latency_in_global(1 / 64, 1, 0) > 0
+    floats = found.to_d(np.zeros(2048, np.float32))
+    assert found.cycles_of(found.many_loads_kernel(4, 128), floats, 1, np.uint64(0), grid=2, block=64) > 0
+    assert found.cycles_of(found.many_barriers, 1, block=64) > 0
+    assert found.measurements(4, 1).keys() == MEASURED.keys()
