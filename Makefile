@@ -4,7 +4,7 @@
 # make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
 # make grade             tests the exercises' judges on known solutions and mistakes (ARGS="02 03": only these)
 # make profile KERNEL=05 one kernel under Nsight Compute
-# make gpu STAGE=…       on a GPU machine: tune, ladder, calls, notebooks, ncu, check or several; writes results to commit
+# make gpu STAGE=…       on a GPU machine: tune, ladder, calls, model, notebooks, ncu, check or several; writes results to commit
 #                        (a subset: STAGE=notebooks NOTEBOOKS="04* 05*", STAGE=ncu KERNELS="04 05",
 #                        STAGE=tune KERNELS="9 10" BUDGET=60, the seconds for each,
 #                        STAGE=check KERNELS=16 PARTS="new_threads large",
@@ -24,7 +24,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := ladder
-.PHONY: ladder torch test lesson grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check readme setup clean help
+.PHONY: ladder torch test lesson grade mutants lab site site-check profile same-code pages gpu gpu-tune gpu-ladder gpu-calls gpu-model gpu-notebooks gpu-ncu gpu-check gpu-several readme setup clean help
 
 # Powers of two; sizes that no tile fits; then m×n×k with few rows, few columns, a long sum, and a short one.
 SIZES := 256,512,1024,2048,4096,8192,1000,2047,3000,4092,4095,4097,5000,6000,6144,128x8192x4096,8192x128x4096,256x256x65536,16384x16384x64
@@ -116,8 +116,8 @@ same-code: setup
 	@$(PY) tools/same_code.py $(BASE) $(if $(STAMP),--stamp)
 
 gpu:
-	@case "$(STAGE)" in tune|ladder|calls|notebooks|ncu|check|several) $(MAKE) --no-print-directory gpu-$(STAGE);; \
-	 *) echo "make gpu STAGE=tune|ladder|calls|notebooks|ncu|check|several" >&2; exit 2;; esac
+	@case "$(STAGE)" in tune|ladder|calls|model|notebooks|ncu|check|several) $(MAKE) --no-print-directory gpu-$(STAGE);; \
+	 *) echo "make gpu STAGE=tune|ladder|calls|model|notebooks|ncu|check|several" >&2; exit 2;; esac
 
 # Pages show the cards' numbers, so a stage that changes a card ends with this.
 AND_PAGES := , and then what make pages changes
@@ -135,6 +135,10 @@ gpu-calls: setup
 	$(PY) -m numba_matmul.ladder --calls
 	$(PY) -m numba_matmul.ladder --readme
 	@echo "To commit: nbs/results README.md$(AND_PAGES)"
+
+gpu-model: setup
+	@$(PY) tools/model_gpu.py
+	@echo "Then run python tools/predictions.py. To commit: nbs/results, what it changes$(AND_PAGES)"
 
 gpu-notebooks: setup
 	@set -f; $(if $(MISSING),MATMUL_MISSING=1) $(PY) tools/run_notebooks.py $(NOTEBOOKS)

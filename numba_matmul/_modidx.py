@@ -51,6 +51,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                       'numba_matmul/bench/timing.py'),
                                            'numba_matmul.bench.timing._need_matrix': ( 'prep2_measuring.html#_need_matrix',
                                                                                        'numba_matmul/bench/timing.py'),
+                                           'numba_matmul.bench.timing._predicted': ( 'prep2_measuring.html#_predicted',
+                                                                                     'numba_matmul/bench/timing.py'),
                                            'numba_matmul.bench.timing.assert_matmul_correct': ( 'prep2_measuring.html#assert_matmul_correct',
                                                                                                 'numba_matmul/bench/timing.py'),
                                            'numba_matmul.bench.timing.call_time': ( 'prep2_measuring.html#call_time',

@@ -12,16 +12,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
 from numbers import Real
+from threading import Thread
 from types import ModuleType
 
 import numba_matmul.exercises as folder
 import numpy as np
 from fastcore.script import Param, call_parse
 from .bench.timing import measure_runtime
+from . import work
+from .cards import card_of, load_cards
 from .draw import Markdown, Message, number_text
 from .judge import Verdict, accesses, first_of, limit_text, verdicts
-from . import work
 from .play import play
+from .predict import compile_for, predict
+from .process import kernel_parts
 from .source import function_of
 from numba import config
 
@@ -144,6 +148,7 @@ class Exercise:
     mutants: tuple = ()
     launch: Callable = None  # (m, n) → grid, block of the page's own launch, for the speed on a GPU
     host: Callable = None    # kernel → host function (a, b, c), for solutions that need more than a launch
+    short: tuple = ()        # the experiment that timed the lesson's own short kernel at 4096, and its label
     record: Callable = None  # (exercise, kernel) → what goals in "events" are measured on
     judge: Callable = None   # instead of `judge_kernel`: (exercise, subject) → `Verdict`s, one by one
 
@@ -261,15 +266,38 @@ def exercise_of(
         raise ValueError(f"there is no exercise {key!r}; there are {', '.join(known)}")
     return known[padded]
 
-def _speed(exercise, kernel):
-    "On a GPU: the kernel's speed, launched as on its page."
+def _host(exercise, kernel):
+    "A host function (a, b, c) that launches a kernel as its page does; `None` if the page doesn't time it."
+    if not kernel_parts(kernel): return None
     def launched(a, b, c): kernel[exercise.launch(*c.shape)](a, b, c)
-    host = exercise.host(kernel) if exercise.host else launched
+    return exercise.host(kernel) if exercise.host else launched if exercise.launch else None
+
+def _speed(exercise, kernel, host):
+    "On a GPU: the kernel's speed."
     name = function_of(kernel).__name__
     try: time = measure_runtime(host, 4096, 4096, 4096, do_print=False, kernel_name=name)
     except (AssertionError, RuntimeError, ValueError) as e:
         return Verdict("speed", False, f"at 4096: {first_of(str(e))}")
     return Verdict("speed", True, f"{time.gflops:,.0f} GFLOP/s at 4096, {time.percent:.1f} % of cuBLAS")
+
+def _predicted_for(exercise):
+    "The GPU that speeds are predicted for: the one whose speeds the page shows."
+    card = (exercise.short and card_of(exercise.short[0])) or next(iter(load_cards()), None)
+    return card and card["gpu"]
+
+def _prediction(exercise, host, gpu):
+    "Without a GPU: the kernel's predicted speed beside that of the lesson's short kernel; `None` if unknown."
+    found = predict(host, 4096, 4096, 4096, gpu=gpu)
+    if not found.sure: return None
+    text = (f"about {found.gflops:,.0f} GFLOP/s at 4096 on one {gpu} (predicted, ±{100 * found.sure:.0f} %), "
+            f"limited by {found.limit}")
+    kept, goal = card_of(exercise.short[0]) if exercise.short else None, None
+    if kept:
+        entry = kept["experiments"][exercise.short[0]]
+        goal = entry["values"][exercise.short[1]]
+        if entry["unit"] == "ms": goal = 2 * 4096**3 / goal / 1e6
+        text += f"; the lesson's short kernel: {goal:,.0f} measured"
+    return Verdict("speed", True if goal is None or found.gflops > 0.9 * goal else None, text)
 
 def _beside(exercise, view):
     "Memory accesses of a reader's kernel and of the reference solution, in the first case."
@@ -292,16 +320,23 @@ def grade(
     key: str | int,     # of the exercise, which is the lesson's number: "02", or 2
     subject: Callable,  # what you wrote
 ) -> Scoreboard:
-    "Judge what you wrote, without a GPU; if there is one and everything passes, time it as well."
+    """Judge what you wrote, without a GPU. If everything passes, time it as well, or without a GPU predict
+    its speed."""
     exercise, found = exercise_of(key), []
+    host, gpu = _host(exercise, subject), config.ENABLE_CUDASIM and _predicted_for(exercise)
+    if host and gpu:  # compiled while it's judged
+        compiles = Thread(target=compile_for, args=(host, 4096, 4096, 4096, gpu), daemon=True)
+        compiles.start()
     try: verdicts(exercise, subject, found)
     except KeyboardInterrupt: found.append(Verdict("ends", False, "you stopped it"))
     board = Scoreboard(found, call=f'grade("{exercise.key}", {getattr(subject, "__name__", "…")})')
     if found[0].ok: work.keep(exercise.key, subject, board.passed)  # it is written
     if board.passed:
         board.after = _next(exercise)
-        timed = exercise.launch or exercise.host
-        if timed and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject))
+        if host and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject, host))
+        elif host and gpu:
+            compiles.join()
+            found += filter(None, [_prediction(exercise, host, gpu)])
         return board
     if exercise.cases:
         reached = {verdict.name for verdict in found}

@@ -6,7 +6,7 @@ from .cards import load_cards
 
 @dataclass(frozen=True)
 class Machine:
-    "A GPU as the model of a multiprocessor sees it. The last ten figures are its constants, see `FITTED`."
+    "A GPU as the model of a multiprocessor sees it. The last eight figures are constants, see `MEASURED`."
     name: str
     target: str       # a key of `compiler.TARGETS`
     sms: int          # multiprocessors
@@ -24,32 +24,42 @@ class Machine:
     dram_latency: float     # … of memory
     load_cycles: float      # of the memory unit for a load from global memory, at least
     lines_per_cycle: float  # of 128 bytes, that the L1 cache looks up
-    bank_cycles: float      # of a scheduler for an FFMA that reads two registers of one bank
     barrier_cycles: float   # from the last arrival to the next instruction
-    block_cycles: float     # of a block outside its loop over k
     launch_us: float        # start and end of a kernel
 
-# Fitted to times of the variants and short kernels that lessons 1 to 12 compare at 4096, on the cards of an
-# H200 and an H100 together; never to the kernels of the ladder, by which they are judged.
-FITTED = dict(shared_latency=26.5, l1_latency=33, l2_latency=275, dram_latency=850, load_cycles=1.21,
-              lines_per_cycle=3.4, bank_cycles=0.58, barrier_cycles=38, block_cycles=1000, launch_us=1.8)
+# What `make gpu STAGE=model` measures, and its unit. A card keeps it under "model", "machine".
+MEASURED = dict(clock_mhz="MHz", l2_gb_s="GB/s", shared_latency="cycles", l1_latency="cycles",
+                l2_latency="cycles", dram_latency="cycles", load_cycles="cycles", lines_per_cycle="per cycle",
+                barrier_cycles="cycles", launch_us="µs")
 
-# GPUs without a result card: nobody has compared. The constants in cycles are those of an H200.
+# Predictions use these of them. A GPU where nobody has measured them is taken for an H100.
+OF_AN_H100 = dict(l2_latency=270.2, dram_latency=667.6, lines_per_cycle=3.637)
+L2_GB_S = 5078  # of an H100
+
+# The others show less in a kernel that does nothing else than a busy multiprocessor makes warps wait. What
+# counts there is fitted to times of the variants and short kernels that lessons 1 to 12 compare at 4096, on
+# the cards of an H200 and an H100 together; never to the kernels of the ladder, by which the model is judged.
+FITTED = dict(shared_latency=26.5, l1_latency=33, load_cycles=1.21, barrier_cycles=38, launch_us=1.8)
+LOADED = 1.27        # how much longer memory takes if all multiprocessors ask for something
+BLOCK_CYCLES = 1000  # of a block outside its loop over k
+
+# GPUs without a result card: nobody has compared. Its constants are those of an H100.
 _ROWS = (  # name, target, multiprocessors, boost clock, GB/s, L2 in MB, its GB/s, pipes, wavefronts, source
     ("Tesla T4", "sm_75", 40, 1590, 320, 4, None, 1, 0.5, "NVIDIA's T4 datasheet and Turing whitepaper"),
     ("NVIDIA A100", "sm_80", 108, 1410, 1555, 40, None, 1, 1, "NVIDIA's A100 whitepaper, for 40 GB"),
     ("NVIDIA GeForce RTX 3090", "sm_86", 82, 1695, 936, 6, None, 2, 1, "NVIDIA's GA102 whitepaper"),
     ("NVIDIA GeForce RTX 4090", "sm_89", 128, 2520, 1008, 72, None, 2, 1, "NVIDIA's Ada whitepaper"),
     ("NVIDIA L4", "sm_89", 58, 2040, 300, 48, None, 2, 1, "NVIDIA's L4 datasheet"))
-UNCHECKED = {row[0]: Machine(*row, False, **FITTED) for row in _ROWS}
+UNCHECKED = {row[0]: Machine(*row, False, **OF_AN_H100 | FITTED) for row in _ROWS}
 
 SUSTAINED = 0.9  # of a large copy's speed, for a kernel that also computes
-L2_GB_S = 5500  # of an H100, as others have measured
 
 def _of_card(card):
-    clock = card["clocks"]["after"]["sm_mhz"]
-    return Machine(card["gpu"], "sm_90", card["multiprocessors"], clock, card["copy_gb_s"], card["l2_mb"],
-                   L2_GB_S, 2, 1, f"its result card, {card['date']}", True, **FITTED)
+    found = {name: entry["value"] for name, entry in card.get("model", {}).get("machine", {}).items()}
+    found = dict(clock_mhz=card["clocks"]["after"]["sm_mhz"], l2_gb_s=L2_GB_S) | OF_AN_H100 | found | FITTED
+    return Machine(card["gpu"], "sm_90", card["multiprocessors"], dram_gb_s=card["copy_gb_s"],
+                   l2_mb=card["l2_mb"], pipes=2, wavefronts=1, source=f"its result card, {card['date']}",
+                   checked=True, **found)
 
 def machines():
     "All GPUs that can be predicted, by name: those with a card of compute capability 9.0 first."

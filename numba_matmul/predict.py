@@ -4,6 +4,7 @@ The compiler wrote down what each instruction has to wait for, the microscope co
 and `cycles.replay` walks the loop over k with these. The rest is arithmetic: how many blocks a multiprocessor
 gets, and whether L2 cache and memory can keep up.
 """
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import mean, median
@@ -12,15 +13,15 @@ import numpy as np
 from .arrays import cdiv
 from .cards import code_of, load_cards
 from .compiler import CompileError, machine_code
-from .cycles import CAUSES, FMA, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
+from .cycles import CAUSES, KIND, LDG, LDGSTS, LDS, SERVICE, STS, TURN, replay
 from .draw import COLORS
-from .gpus import SUSTAINED, Machine, machine_called
+from .gpus import BLOCK_CYCLES, LOADED, SUSTAINED, Machine, machine_called
 from .predicted import PREDICTED
 from .process import ChildError, kernel_parts
 from .sim.launch import launch_of
 from .sim.scheduler import SimulatorError
 from .tensor_model import on_tensor_cores, tensor_ms
-from .workload import KLoop, NoPrediction, Workload, as_host_function, workload
+from .workload import KLoop, NoPrediction, Workload, as_host_function, with_result, workload
 
 QUEUE = 10       # memory instructions of a scheduler that can wait for service
 PASSES, WARM = 40, 8  # of a loop that are replayed, and those of them that don't count yet
@@ -35,15 +36,11 @@ def table_for(
     "A loop as `cycles.replay` takes it: passes become cycles of this GPU."
     table, lines = np.array(loop.table, float), np.array(loop.lines)
     kinds, service = table[:, KIND], table[:, SERVICE]
-    multiplies = kinds == FMA
     accesses = (kinds >= LDS) & (kinds <= LDGSTS)
     service[accesses] /= gpu.wavefronts
     fetches = (kinds == LDG) | (kinds == LDGSTS)
     least = np.maximum(gpu.load_cycles / gpu.wavefronts, lines / gpu.lines_per_cycle)
     service[fetches] = np.maximum(service, least)[fetches]
-    # whole cycles, so many that their mean is right
-    lost = np.floor(np.cumsum(service * multiplies) * gpu.bank_cycles + 1e-9)
-    service[multiplies] = np.diff(lost, prepend=0)[multiplies]
     return table
 
 @dataclass
@@ -58,8 +55,8 @@ class Pace:
 def _pace(loop, gpu, warps, blocks, far):
     waited = np.zeros((len(loop.table), len(CAUSES)))
     found = replay(table_for(loop, gpu), warps, blocks, PASSES, WARM, 4 * loop.step, gpu.shared_latency,
-                   gpu.l1_latency, gpu.l2_latency, gpu.dram_latency, gpu.barrier_cycles, far, gpu.pipes,
-                   QUEUE, waited)
+                   gpu.l1_latency, gpu.l2_latency, LOADED * gpu.dram_latency, gpu.barrier_cycles, far,
+                   gpu.pipes, QUEUE, waited)
     return Pace(*found, waited)
 
 def pace(
@@ -97,13 +94,13 @@ def estimate(
     # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory where
     # the L2 cache can't hold both matrices.
     far = round(max(0, 1 - gpu.l2_mb * 2**20 / (4 * (m * k + k * n))), 2)
-    latency = gpu.dram_latency if far else gpu.l2_latency
+    latency = LOADED * gpu.dram_latency if far else gpu.l2_latency
     at = pace(loop, gpu, warps, resident, far)
     full, rest = divmod(per_sm, resident)
     cycles = full * at.cycles * work.passes + per_sm * work.tiles * loop.stored
     if rest: cycles += pace(loop, gpu, warps, rest, far).cycles * work.passes
     # Blocks start and end: the first ones together, later ones while their neighbors multiply.
-    cycles += (gpu.block_cycles + latency) * (1 + (per_sm - resident) / resident**2)
+    cycles += (BLOCK_CYCLES + latency) * (1 + (per_sm - resident) / resident**2)
     sm_ms = cycles / gpu.clock_mhz / 1e3
     # Can the L2 cache and memory keep up? Memory has to bring each matrix once.
     sectors = loop.brought * loop.step * work.passes * work.blocks
@@ -208,20 +205,20 @@ def compared(
     return [(name, tuple(shape), limit, ms, times[name, *shape])
             for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
 
-def _errors(gpu, shape, limit):
+def _errors(gpu, shape, limit):  # gpu: its name
     "Errors of our own kernels on this GPU: those with the same limit, at squares or else at thin shapes."
-    found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu.name
+    found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu
              for _, at, why, ms, measured in compared(card) if (len(set(at)) == 1) == (len(set(shape)) == 1)]
     same = [error for why, error in found if why.split(":")[0] == limit.split(":")[0]]
     return tuple(same if len(same) > 2 else (error for _, error in found))
 
 def _cublas(gpu, shape, kind="sgemm_"):
-    times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu.name for row in card["speed"]
+    times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu for row in card["speed"]
              if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith(kind)]
     return median(times) if times else None
 
-def _only_launch(fn, shape):
-    try: launch = launch_of(fn, shape)
+def _only_launch(fn, shape, gpu):
+    try: launch = launch_of(fn, shape, gpu=gpu)
     except ValueError as e: raise NoPrediction(str(e)) from None
     if launch.others: raise NoPrediction("its host function launches other kernels, too")
     return launch
@@ -231,8 +228,34 @@ def _on_tensor_cores(name, launch, code, shape, machine):
     ms, busy = tensor_ms(launch, code, shape, machine)
     top = max(busy, key=busy.get)
     limit = NAMED.get(top, top) if busy[top] > 0.9 else "what each tile does before and after its products"
-    return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine, shape, "bf16_"),
-                      _errors(machine, shape, limit))
+    return Prediction(name, shape, machine, ms, limit, busy, _cublas(machine.name, shape, "bf16_"),
+                      _errors(machine.name, shape, limit))
+
+def predict_again(
+    fn,     # host function
+    shape,  # m, n, k
+    gpu,    # the GPU's full name
+) -> Prediction:  # or `None`
+    "What `tools/predictions.py` found for one of the course's kernels, if its code is still the same."
+    name = getattr(fn, "__name__", "")
+    if not getattr(fn, "__module__", "").startswith("numba_matmul.kernels."): return None
+    for card in load_cards():
+        if card["gpu"] == gpu and (kept := predicted(card).get((name, *shape))):
+            ms, limit = kept
+            return Prediction(name, shape, machine_called(gpu), ms, limit, None, _cublas(card["gpu"], shape),
+                              _errors(card["gpu"], shape, limit))
+    return None
+
+def compile_for(
+    what,     # host function
+    m, n, k,  # the product
+    gpu,      # see `predict`
+):
+    "Compile what `predict` will need, and keep it. If that fails, `predict` will say why."
+    machine = machine_called(gpu)
+    with suppress(NoPrediction, CompileError, SimulatorError, ChildError):
+        launch = _only_launch(with_result(what), (m, n, k), (machine.name, machine.sms))
+        machine_code(launch.kernel, launch.signature, machine.target)
 
 LEAST = 256**3  # m·n·k; smaller products were never compared
 
@@ -247,23 +270,26 @@ def predict(
     name = parts[0].__name__ if parts else getattr(getattr(what, "func", what), "__name__", repr(what))
     try:
         if parts: what, args = as_host_function(what, args)
+        elif callable(what): what = with_result(what)
         if len(args) != 3:
             raise TypeError("pass a host function and m, n and k, predict(sgemm_naive, 4096, 4096, 4096), "
                             "or a kernel and its arguments, predict(kernel[grid, block], a, b, c)")
         if np.prod(args, dtype=float) < LEAST:
             raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
-        launch = _only_launch(what, tuple(args))
+        chosen = machine.name, machine.sms
+        launch = _only_launch(what, tuple(args), chosen)
         code = machine_code(launch.kernel, launch.signature, machine.target)
         if on_tensor_cores(code): return _on_tensor_cores(name, launch, code, tuple(args), machine)
-        work = workload(what, tuple(args), machine.target)
+        work = workload(what, tuple(args), machine.target, chosen, launch)
         found = estimate(work, machine)
     except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
         shape = () if any(map(np.ndim, args)) else tuple(args)
         return Prediction(name, shape, machine, why=str(e).splitlines()[0].rstrip("."))
     limit = limit_of(found, work, machine.sms)
-    return Prediction(name, work.shape, machine, found.ms, limit, found.busy, _cublas(machine, work.shape),
-                      _errors(machine, work.shape, limit) if machine.checked else (), "", work.loop,
-                      found.pace.waited)
+    shape, errors = work.shape, ()
+    if machine.checked: errors = _errors(machine.name, shape, limit)
+    return Prediction(name, shape, machine, found.ms, limit, found.busy, _cublas(machine.name, shape),
+                      errors, "", work.loop, found.pace.waited)
 
 
 # Its picture

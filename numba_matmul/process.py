@@ -33,6 +33,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from contextlib import suppress
 from functools import _lru_cache_wrapper, cache, lru_cache
 from importlib.util import find_spec
@@ -218,11 +219,12 @@ def _child(parent, printed):
 
 class _Child:
     "A Python process that answers tasks."
-    def __init__(self, simulator):
+    def __init__(self, simulator, gpu=None):
         home = str(Path(numba_matmul.__file__).parent.parent)
         path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         env = os.environ | {"NUMBA_ENABLE_CUDASIM": str(int(simulator)), "PYTHONPATH": path}
-        if not config.ENABLE_CUDASIM and cuda.is_available(): env["MATMUL_GPU"] = gpu_name()
+        if gpu: env |= {"MATMUL_GPU": gpu[0], "MATMUL_SMS": str(gpu[1])}
+        elif not config.ENABLE_CUDASIM and cuda.is_available(): env["MATMUL_GPU"] = gpu_name()
         self.parent, self.said = os.getpid(), tempfile.TemporaryFile()
         self.printed, self.shown = tempfile.TemporaryFile(), 0
         command = [sys.executable, "-P", "-c",  # -P: a folder here may have this package's name
@@ -262,14 +264,14 @@ class _Child:
         self.process.wait()
 
 
-_idle = {False: [], True: []}  # idle long-lived children, by simulator or not
+_idle = defaultdict(list)  # idle long-lived children, by simulator or not, and by GPU
 
-def _idle_child(simulator):
+def _idle_child(*kind):
     "A long-lived child: an idle one, or else a new one."
     with suppress(IndexError):  # another thread may take the last one
-        while child := _idle[simulator].pop():
+        while child := _idle[kind].pop():
             if child.parent == os.getpid() and child.process.poll() is None: return child
-    return _Child(simulator)
+    return _Child(*kind)
 
 def children_at_once(
     simulator: bool,  # with the simulator, or with the compiler and a GPU?
@@ -284,8 +286,9 @@ def end_idle_children(
     simulator: bool,  # those with the simulator, or those with the compiler?
 ):
     "End the idle long-lived children. They hold memory, including GPU memory."
-    with suppress(IndexError):
-        while child := _idle[simulator].pop(): child.end()
+    for kind in [kind for kind in _idle if kind[0] == simulator]:
+        with suppress(IndexError):
+            while child := _idle[kind].pop(): child.end()
 
 
 def has_compiler():
@@ -299,17 +302,20 @@ def in_child(
     simulator: bool,  # run the child with the simulator, or with the compiler?
     timeout=60,       # seconds until the child is ended
     keep=False,       # use a long-lived child with Numba loaded instead of a fresh one?
+    gpu=None,         # in the simulator: the GPU that kernels choose their tiles for, as name and
+                      # number of multiprocessors; the parent's if None
 ):
     """`fn(*args)`, called in another Python process. Raises `ChildError` if it fails or doesn't answer in
     time; an error whose class has `travels = True` comes back unchanged."""
     task = pickle.dumps((sys.path, timeout, *Pickler.dumps((fn, args))))
-    child, answered = _idle_child(simulator) if keep else _Child(simulator), False
+    kind = bool(simulator), gpu
+    child, answered = _idle_child(*kind) if keep else _Child(*kind), False
     try:
-        kind, value = child.ask(task, timeout)
+        said, value = child.ask(task, timeout)
         answered = True
     finally:  # after an interrupt, a late answer would be mistaken for the next task's
         child.show_printed()
-        if keep and answered: _idle[simulator].append(child)
+        if keep and answered: _idle[kind].append(child)
         else: child.end()
-    if kind == "value": return pickle.loads(value)
+    if said == "value": return pickle.loads(value)
     raise value

@@ -146,6 +146,24 @@ def register_reads(
         kept = [number if reuse else None for number, reuse in operands]
     return found
 
+DEPTH = 2  # cycles that the reads of an FFMA may wait for a bank before they hold up those that follow
+
+def bank_delays(
+    instructions,  # `Instruction`s: a loop, which begins again at its end
+) -> list:
+    """Cycles that each FFMA waits for its registers. A bank delivers one per cycle, and reads queue up in
+    front of it, so something has to wait only if they were one-sided for a while."""
+    free, time = [0.0, 0.0], 0
+    for _ in range(2):  # the second pass begins where the first one has ended
+        reads, found = iter(register_reads(instructions)), []
+        for x in instructions:
+            if x.kind == "FFMA":
+                for number in next(reads): free[number % 2] = max(free[number % 2], time) + 1
+                found.append(max(0, *free) - time - DEPTH if max(free) > time + DEPTH else 0)
+                time += found[-1]
+            time += 1
+    return found
+
 def until_use(
     instructions,  # a list of `Instruction`s: a loop, which begins again at its end
 ) -> list:

@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from inspect import signature
 from math import log2, prod
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, WAIT_GROUP
 from .microscope import microscope, wavefronts
 from .process import _rebuild, kernel_parts
-from .sass import collides, register_reads
+from .sass import bank_delays
 from .sim.launch import launch_of
 from numba import cuda
 
@@ -152,7 +153,7 @@ def _sectors(read): return len({element // 8 for element in read})
 def _table(code, path, view, k):
     "The loop as the table that `cycles.replay` takes; service counted in passes, and lines apart."
     ins, sites = code.instructions, [*view.sites.values()][0]
-    reads = iter(register_reads([ins[i] for i in path]))
+    delays = iter(bank_delays([ins[i] for i in path]))
     sharing = _sharing(ins, path, view, k)
     table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
     for row, i in enumerate(path):
@@ -161,7 +162,7 @@ def _table(code, path, view, k):
         if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
         if x.name == "LDS" and x.kind == "control": kind = OTHER
         passes, number, bits, place, offset = 0, 0, 0, 0, 0
-        if x.name == "FFMA": passes = collides(next(reads))
+        if x.name == "FFMA": passes = next(delays)
         elif kind in (LDS, STS): passes, _ = _cost(x, sites, "load" if kind == LDS else "store")
         elif kind == LDG:
             array, bits, offset = sharing.get(i, (None, 0, 0))
@@ -229,12 +230,18 @@ def _read(code, view, k, threads, stays):
                  sum(site.passes for site in stores) / tiles, brought / k / tiles, table.tolist(),
                  lines.tolist(), [f"{ins[i].guard} {ins[i].opcode}".strip() for i in path])
 
-def _arguments(fn, launch, shape):
+def _arguments(fn, launch, shape, gpu):
     "Arguments for a smaller launch of this very kernel, and its grid."
-    small = launch_of(fn, shape, with_args=True)
-    if small.signature != launch.signature:
+    def names(one): return one.kernel.py_func.__code__.co_varnames[:one.kernel.py_func.__code__.co_argcount]
+    small = launch_of(fn, shape, with_args=True, gpu=gpu)
+    if small.signature == launch.signature: return small.args, small.grid
+    # It takes another form for small matrices. Give them to the form that large ones get. Its first block
+    # runs alone, so it mustn't wait for others that have parts of its sums.
+    given = dict(zip(names(small), small.args))
+    missing = set(names(launch)) - given.keys()
+    if missing - {"parts"}:
         raise NoPrediction("its kernel takes other arguments for matrices that are small enough to simulate")
-    return small.args, small.grid
+    return [given.get(name, np.uint32(1)) for name in names(launch)], (1, 1, 1)
 
 @dataclass
 class Workload:
@@ -285,20 +292,35 @@ def as_host_function(
     host.__name__ = fn.__name__
     return host, (m, n, k)
 
+def with_result(
+    fn,  # host function (a, b), or (a, b, c)
+):
+    "A host function (a, b), which allocates C itself."
+    given = signature(fn)
+    def takes(*names):
+        try: return given.bind(*names)
+        except TypeError: return None
+    if takes("a", "b") or not takes("a", "b", "c"): return fn
+    def host(a, b): fn(a, b, cuda.device_array((a.shape[0], b.shape[1]), np.float32))
+    host.__name__ = getattr(fn, "__name__", "host")
+    return host
+
 def workload(
     fn,     # host function
     shape,  # m, n, k
     target="sm_90",  # a key of `compiler.TARGETS`
+    gpu=None,  # for which it chooses its tiles: name, number of multiprocessors
+    launch=None,  # what the call launches, if that's known
 ) -> Workload:
     "What the model needs to know about a call. `NoPrediction` where it can't follow the kernel."
-    launch = launch_of(fn, shape)
+    launch = launch or launch_of(fn, shape, gpu=gpu)
     threads, blocks, small = prod(launch.block), prod(launch.grid), _proxy(shape)
     path = cache_file(launch.kernel, launch.signature, target, launch.block, small, _stays(launch), _VERSION)
     def made():
         code = machine_code(launch.kernel, launch.signature, target)
         k_loop(code)  # refuses what the model doesn't know
         stays = _stays(launch)
-        args, grid = _arguments(fn, launch, small)
+        args, grid = _arguments(fn, launch, small, gpu)
         configured = launch.kernel[(1, 1, 1) if stays else grid, launch.block, 0, launch.dynamic_bytes]
         view = microscope(configured, *args, blocks=[(0, 0, 0)])
         return dict(stays=stays, loop=asdict(_read(code, view, small[2], threads, stays)))

@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import tempfile
+from collections import defaultdict
 from importlib.util import find_spec
 
 import numba_matmul  # noqa: F401  first: it chooses between the GPU and the simulator
@@ -85,7 +86,7 @@ def temporary_folder(monkeypatch, tmp_path):
 @pytest.fixture
 def new_children(monkeypatch):
     "Long-lived children aren't used."
-    monkeypatch.setattr(process, "_idle", {False: [], True: []})
+    monkeypatch.setattr(process, "_idle", defaultdict(list))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 "Predictions: what is recorded on the cards holds the model to its errors, and toy loops to its rules."
 import gzip
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 from conftest import ROOT
 from numba import cuda, float32, float64
 
+from numba_matmul.bench.timing import measure_runtime
 from numba_matmul.cards import load_cards
 from numba_matmul.cycles import ALONG, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS
-from numba_matmul.gpus import machine_called
+from numba_matmul.exercise import grade
+from numba_matmul.gpus import MEASURED, machine_called
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
 from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
@@ -19,7 +22,7 @@ from numba_matmul.predicted import PREDICTED
 from numba_matmul.workload import KLoop, Workload
 
 H200 = replace(machine_called("H200"), shared_latency=20, l1_latency=30, l2_latency=500, load_cycles=1,
-               barrier_cycles=10, bank_cycles=1)
+               barrier_cycles=10)
 
 
 def row(kind, stall=1, waits=(), result=-1, service=0.0, sharing=0, place=0, offset=0):
@@ -81,15 +84,18 @@ cards = pytest.mark.parametrize("card", [card for card in load_cards() if card["
 
 @cards
 def test_predictions_are_as_good_as_they_were(card):
-    "On the card's GPU, kernels 1 to 13, some of 14, and 15 to 18: a change may not make it worse."
+    "On the card's GPU, kernels 1 to 18: a change may not make it worse."
     calls = compared(card)
-    found = [(shape, abs(ms / measured - 1)) for name, shape, _, ms, measured in calls if "sgemm" in name]
+    found = [(shape, abs(ms / measured - 1)) for name, shape, _, ms, measured in calls
+             if "sgemm" in name and name != "sgemm_stream_k"]
     squares = np.array([off for shape, off in found if len(set(shape)) == 1 and shape[0] in SQUARES])
     thin = np.array([off for shape, off in found if len(set(shape)) > 1])
-    # kernel 14 is refused at most sizes: matrices small enough to simulate launch it with other arguments
-    assert (len(squares), len(thin)) == (66, 54), "a kernel has changed: run tools/predictions.py"
-    assert squares.mean() < 0.037 and squares.max() < 0.11, (squares.mean(), squares.max())
-    assert thin.mean() < 0.055 and thin.max() < 0.17, (thin.mean(), thin.max())
+    assert (len(squares), len(thin)) == (65, 52), "a kernel has changed: run tools/predictions.py"
+    assert squares.mean() < 0.037 and squares.max() < 0.112, (squares.mean(), squares.max())
+    assert thin.mean() < 0.05 and thin.max() < 0.15, (thin.mean(), thin.max())
+    # kernel 14, whose blocks wait for each other's parts, which the model leaves out
+    parts = np.array([abs(ms / measured - 1) for name, *_, ms, measured in calls if name == "sgemm_stream_k"])
+    assert len(parts) == 10 and parts.mean() < 0.085 and parts.max() < 0.15, (parts.mean(), parts.max())
     bf16 = np.array([abs(ms / measured - 1) for name, _, _, ms, measured in calls if "bf16" in name])
     assert len(bf16) == 4 * 4 + 1 and bf16.mean() < 0.03 and bf16.max() < 0.13, (bf16.mean(), bf16.max())
 
@@ -116,7 +122,7 @@ def test_what_is_kept_is_what_the_model_says():
         found, seen = estimate(work, machine_called(gpu)), seen + 1
         said, _ = kept[gpu][name, *work.shape]
         assert found.ms == pytest.approx(said, rel=2e-3), (gpu, name, work.shape)
-    assert seen == 3 * 13 * len(kept)
+    assert seen == 3 * 14 * len(kept)
 
 
 # The instrument
@@ -173,3 +179,26 @@ def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
     assert found.ms is found.gflops is found.percent is None and said in found.why
     assert repr(found).startswith("No prediction") and said in repr(found)
     with pytest.raises(ValueError, match="No prediction"): found.draw()
+
+
+# What a reader sees without a GPU
+
+def test_grade_and_measure_runtime_say_what_is_predicted(capsys):
+    last = grade("03", short_smem).verdicts[-1]
+    assert last.name == "speed" and last.ok and "predicted" in last.found
+    assert "limited by shared memory; the lesson's short kernel" in last.found
+    measure_runtime(sgemm_smem_blocking, 4096, 4096, 4096)
+    said = capsys.readouterr().out
+    assert "nothing to time" in said and "Predicted for 4096×4096×4096" in said and "not measured" in said
+
+
+def test_the_micro_benchmarks_run():
+    "In the simulator, where their numbers mean nothing."
+    sys.path.append(str(ROOT/"tools"))
+    import model_gpu as found
+    assert found.cycles_of(found.chain_in_shared, 1) > 0
+    assert found.latency_in_global(1 / 64, 1, 0) > 0
+    floats = found.to_d(np.zeros(2048, np.float32))
+    assert found.cycles_of(found.many_loads_kernel(4, 128), floats, 1, np.uint64(0), grid=2, block=64) > 0
+    assert found.cycles_of(found.many_barriers, 1, block=64) > 0
+    assert found.measurements(4, 1).keys() == MEASURED.keys()

@@ -13,13 +13,15 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from ..arrays import (
     array_like, cdiv, describe, dtype_of, from_bf16, is_torch, rounded, to_bf16, to_d, to_h)
 from ..gemm.args import product_shape
+from ..cards import gpu_name
 from ..gemm.kernel import cublas
+from ..predict import predict, predict_again
 from numba import config
 
 # %% ../../nbs/00_prep2_measuring.ipynb #p2ver002
@@ -170,6 +172,7 @@ class Runtime:
     cublas_ms: float = None  # median device time of torch.matmul, alternating with the kernel
     cublas_kernel: str = None
     cublas_error: float = None  # as `error`, for torch.matmul
+    predicted: str = ""  # without a GPU: how long it should take on a GPU that has been measured
 
     def _gflops(self, ms): return ms and 2 * self.m * self.n * self.k / ms / 1e6
     @property
@@ -182,7 +185,7 @@ class Runtime:
     def __str__(self):
         if self.ms is None:
             return (f"{self.name}: no GPU, so there is nothing to time; instead it was checked at "
-                    f"{self.m}×{self.n}×{self.k} in the simulator, and is correct.")
+                    f"{self.m}×{self.n}×{self.k} in the simulator, and is correct.{self.predicted}")
         return (f"{self.name} {self.m}×{self.n}×{self.k}: "
                 f"{self.ms:.4g} ms (spread {100 * self.spread_ms / self.ms:.2g} %, {self.runs} runs), "
                 f"{self.gflops:,.0f} GFLOP/s, {self.percent:.1f} % of torch.matmul, "
@@ -228,7 +231,7 @@ def measure_runtime(
     kernel_name: str = None,  # name of the kernel to time, where it does not follow from that of `matmul`
 ) -> Runtime:
     """Check a matmul (`AssertionError` if it is wrong), then time it alternately with torch.matmul: a
-    `Runtime`. Without a GPU: a check of a small product, and no times."""
+    `Runtime`. Without a GPU: a check of a small product, no times, and what's predicted if it's printed."""
     for name, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
@@ -238,7 +241,7 @@ def measure_runtime(
     dtype, rival = dtype_of(matmul), getattr(matmul, "rival", cublas)
     if config.ENABLE_CUDASIM:
         result = _check_in_simulator(name, call, bs, dtype)
-        if do_print: print(result)
+        if do_print: print(replace(result, predicted=_predicted(matmul, (m, n, k), bs)))
         return result
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -297,6 +300,17 @@ def _check_in_simulator(name, call, bs, dtype):
     c = array_like(a, (m, n))
     call(a, b, c)
     return Runtime(name, m, n, k, assert_matmul_correct(a, b, c))
+
+def _predicted(matmul, shape, bs):
+    "A sentence about how long a product should take; empty where the model doesn't know."
+    (m, n, k), gpu = shape, gpu_name()
+    if hasattr(matmul, "py_func"):
+        a, b, c = (np.broadcast_to(np.float32(0), size) for size in ((m, k), (k, n), (m, n)))
+        found = predict(matmul[cdiv((m, n), (bs, bs)), (bs, bs)], a, b, c, gpu=gpu)
+    else: found = predict_again(matmul, shape, gpu) or predict(matmul, m, n, k, gpu=gpu)
+    if not found.sure: return ""
+    return (f"\nPredicted for {m}×{n}×{k} on one {gpu}, not measured: about {found.ms:.3g} ms, "
+            f"{found.gflops:,.0f} GFLOP/s (±{100 * found.sure:.0f} %), limited by {found.limit}.")
 
 # %% ../../nbs/00_prep2_measuring.ipynb #c0a11702
 def call_time(

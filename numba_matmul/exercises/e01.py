@@ -169,4 +169,5 @@ def my_naive(a, b, c):
         Mutant("summed in C itself", "            acc += a[row, i] * b[i, col]\n        c[row, col] = acc\n",
                "            if i == 0: c[row, col] = acc\n            c[row, col] += a[row, i] * b[i, col]\n",
                "one store each")),
+    short=("kernel 1 at 4096, short", "short"),
     launch=lambda m, n: ((-(-m // 32), -(-n // 32)), (32, 32))),)

@@ -165,4 +165,5 @@ def my_coalesced(a, b, c):
                "    y, x = thread % 8, thread // 8\n"
                "    if row0 + y < c.shape[0] and col0 + x < c.shape[1]:\n        c[row0", "sectors of C",
                of="stored by way of shared memory")),
+    short=("kernels 1 and 2 at 4096, short", "coalesced"),
     launch=lambda m, n: ((-(-n // 32), -(-m // 8)), (8, 32))),)

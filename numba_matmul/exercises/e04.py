@@ -207,4 +207,5 @@ EXERCISES = (Exercise(
             "each of the BK steps of every tile adds to it")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
+    short=("kernels 3 and 4 at 4096, short", "short_1d"),
     launch=lambda m, n: ((n // 64, m // 64), 512)),)

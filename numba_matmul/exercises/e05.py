@@ -204,4 +204,5 @@ EXERCISES = (Exercise(
             "every tile adds to it")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
+    short=("kernels 4 and 5 at 4096, short", "short_2d"),
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

@@ -341,6 +341,7 @@ VECTORIZED = Exercise(
             "in the tile?")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
+    short=("kernels 5 and 6 at 4096, short", "short_vectorized"),
     launch=lambda m, n: ((n // 128, m // 128), 256))
 IN_TWO_PASSES = {
     "copies": dict(most=16, hint="let each thread copy four elements of A and of B in each of two passes"),

@@ -295,6 +295,7 @@ EXERCISES = (Exercise(
                      "anything else in the loop that it doesn't need, such as a second load from global "
                      "memory?")),
     solutions=SOLUTIONS, mutants=MUTANTS,
+    short=("kernels 6 and 7 at 4096, short", "short_linearized"),
     launch=lambda m, n: ((n // 128, m // 128), 256)),
     Exercise(
     "07b", "my_wide", cases=CASES, constants=CONSTANTS, preamble=PREAMBLE, hints=HINTS,

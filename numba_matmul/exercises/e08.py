@@ -219,4 +219,5 @@ GAP = BN // 2
            NO_FLOAT64),
     hints=HINTS,
     solutions=SOLUTIONS, mutants=MUTANTS,
+    short=("kernels 6 and 8 at 4096, short", "short_padded"),
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

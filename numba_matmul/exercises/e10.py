@@ -227,4 +227,5 @@ from numba_matmul.kernels.k10_warptiling import thread_place
 place = thread_place(WarpTile(bm=64, bn=128, bk=4, wm=64, wn=32, wniter=1, tm=8, tn=8))
 
 """ + placed("    row, col = place(thread)\n", ""), "your own")),
-    page=page, launch=lambda m, n: ((n // 128, m // 128), (256, 1))),)
+    page=page, short=("kernel 10 at 4096, short, strips and warptiles", "warptiles"),
+    launch=lambda m, n: ((n // 128, m // 128), (256, 1))),)

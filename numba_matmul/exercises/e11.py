@@ -292,4 +292,5 @@ EXERCISES = (Exercise(
             "places do they end up, and is each k tile multiplied exactly once?")},
     constants=SMALL, preamble="from numba_matmul.ptx.core import load4, store4\n",
     solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp,
+    short=("kernels 10 and 11 at 4096, short", "short_double_buffering"),
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

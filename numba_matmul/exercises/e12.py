@@ -204,4 +204,5 @@ EXERCISES = (Exercise(
     preamble="from numba_matmul.ptx.ampere import cp_async_commit_group, cp_async_wait_group\n"
              "from numba_matmul.ptx.core import store4\n",
     solutions=SOLUTIONS, mutants=MUTANTS, page=page, record=first_warp,
+    short=("kernels 11 and 12 at 4096, short", "short_async_copy"),
     launch=lambda m, n: ((n // 128, m // 128), 256)),)

@@ -1,4 +1,5 @@
 """A GPU's limits (instructions, shared memory, grids), and how a call stays within them."""
+import os
 from collections.abc import Callable
 from itertools import count
 from secrets import randbits
@@ -40,8 +41,9 @@ def need_capability(
 
 
 def sm_count() -> int:
-    "Multiprocessors of the GPU; in the simulator, those of the first result card's GPU."
-    if config.ENABLE_CUDASIM: return gpu_card().get("multiprocessors", 4)
+    "Multiprocessors of the GPU; in the simulator, of the one that a prediction is for, or of a card's."
+    if config.ENABLE_CUDASIM:
+        return int(os.environ.get("MATMUL_SMS") or gpu_card().get("multiprocessors", 4))
     return current_gpu().MULTIPROCESSOR_COUNT
 
 

@@ -328,6 +328,7 @@ def launch_of(
     fn,     # host function (a, b)
     shape,  # m, n, k
     with_args: bool = False,  # include its arguments? Large matrices take seconds to transfer
+    gpu: tuple = None,  # for which it chooses tiles: see `process.in_child`
 ) -> NotedLaunch:
     """The kernel a host function launches for matrices of this shape; if it launches several, the one named
     after it."""
@@ -342,7 +343,8 @@ def launch_of(
                         "matrices (a, b): if it is a kernel, decorate it with @cuda.jit") from None
     if np.shape(shape) != (3,) or not all(isinstance(x, Integral) and x >= 0 for x in shape):
         raise ValueError(f"expected a shape (m, n, k), three whole numbers, got {shape!r}")
-    noted = in_child(_note_launches, fn, tuple(shape), dtype_of(fn), with_args, simulator=True, keep=True)
+    noted = in_child(_note_launches, fn, tuple(shape), dtype_of(fn), with_args, simulator=True, keep=True,
+                     gpu=gpu)
     # if several, the one with the host function's name
     own = [launch for launch in noted if launch.kernel.py_func.__name__ == f"{_name_of(fn)}_kernel"]
     if len(own) == 1: return replace(own[0], others=len(noted) - 1)

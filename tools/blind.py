@@ -1,0 +1,119 @@
+"""A blind test of the model: kernels as readers write them, predicted first, timed afterward.
+
+    python tools/blind.py predict   # needs no GPU: writes tests/readers/predicted.json
+    python tools/blind.py time      # on a GPU: writes tests/readers/measured.json
+
+The kernels are those of tests/readers, and the solutions that exercises accept besides the lesson's own."""
+import fcntl
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from datetime import date
+from importlib import import_module
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT/"tests")]
+import numba_matmul  # noqa: E402, F401  first: this chooses between the GPU and the simulator
+import numpy as np  # noqa: E402
+from numba_matmul.exercise import exercises  # noqa: E402
+from numba_matmul.kernels import (  # noqa: E402
+    k03_smem_blocking, k04_1d_blocktiling, k05_2d_blocktiling, k06_vectorized, k07_bank_conflicts_linearize,
+    k08_bank_conflicts_padding, k10_warptiling, k11_double_buffering, k12_async_copy)
+from numba_matmul.source import with_constants  # noqa: E402
+
+FOLDER, SIZE = ROOT/"tests"/"readers", 4096
+PAGES = {"01": None, "02": None, "03": k03_smem_blocking, "04": k04_1d_blocktiling, "05": k05_2d_blocktiling,
+         "06": k06_vectorized, "07": k07_bank_conflicts_linearize, "07b": k07_bank_conflicts_linearize,
+         "08": k08_bank_conflicts_padding, "10": k10_warptiling, "11": k11_double_buffering,
+         "12": k12_async_copy}
+GPUS = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
+
+
+def kernels():
+    "All kernels by name, with their launch configurations."
+    found = {name: kernel for module in ("loops", "tiles")
+             for name, kernel in import_module(f"readers.{module}").KERNELS.items()}
+    for key, page in PAGES.items():
+        exercise = exercises()[key]
+        constants = {name: getattr(page, name) for name in exercise.constants}
+        for name in exercise.solutions:
+            if name == "reference": continue
+            kernel = with_constants(exercise.build(name), constants)
+            found[f"{key}: {name}"] = kernel[exercise.launch(SIZE, SIZE)]
+    return found
+
+
+def predict_all():
+    "What the model says of each kernel: GPU → ms and limit, or why it says nothing."
+    from numba_matmul.predict import predict
+    matrix, said = np.broadcast_to(np.float32(0), (SIZE, SIZE)), {}
+    for name, kernel in kernels().items():
+        said[name] = {}
+        for gpu in GPUS:
+            found = predict(kernel, matrix, matrix, matrix, gpu=gpu)
+            said[name][gpu] = [float(f"{found.ms:.5g}"), found.limit] if found.ms else [None, found.why]
+        print(name, said[name], flush=True)
+    (FOLDER/"predicted.json").write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+
+
+def median_ms(kernel, a, b, c):
+    "Median time of a launch by events, after a tenth of a second of it."
+    from numba import cuda
+    def once():
+        start, stop = cuda.event(), cuda.event()
+        start.record()
+        kernel(a, b, c)
+        stop.record()
+        stop.synchronize()
+        return start.elapsed_time(stop)
+    until = time.monotonic() + 0.1
+    while (first := once()) and time.monotonic() < until: pass
+    return statistics.median(once() for _ in range(11 if first < 20 else 3))
+
+def time_some(names, lock):
+    "In a process of its own: compile these kernels, then time them, one process at a time. Prints JSON."
+    from numba import cuda
+    random = np.random.default_rng(0)
+    a, b = (cuda.to_device(random.standard_normal((SIZE, SIZE), np.float32)) for _ in "ab")
+    nothing, c = np.full((SIZE, SIZE), np.nan, np.float32), None
+    some = random.integers(0, SIZE, 64)
+    rows = a.copy_to_host()[some].astype(np.float64) @ b.copy_to_host()
+    known, c = kernels(), cuda.to_device(nothing)
+    for name in names:
+        try:
+            compiler = known[name].dispatcher
+            compiler.compile(tuple(map(compiler.typeof_pyval, (a, b, c))))
+            with open(lock, "w") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                c.copy_to_device(nothing)
+                known[name](a, b, c)
+                wrong = abs(c.copy_to_host()[some] - rows).max()
+                ok = bool(wrong < 2e-3) and not np.isnan(c.copy_to_host()).any()
+                ms = median_ms(known[name], a, b, c)
+            for stream in (sys.stdout, sys.stderr):  # the second is for those who watch
+                print(json.dumps([name, ms if ok else None]), file=stream, flush=True)
+        except Exception as e:
+            print(json.dumps([name, None]), f"{type(e).__name__}: {e}"[:200], file=sys.stderr, flush=True)
+
+def time_all(workers=8):
+    "Times of all kernels on this GPU: GPU, date and ms by kernel."
+    from numba import cuda
+    lock, names = f"/tmp/blind.{os.getpid()}", list(kernels())
+    command = [sys.executable, __file__, "some", lock]
+    running = [subprocess.Popen([*command, *names[i::workers]], stdout=subprocess.PIPE, text=True)
+               for i in range(workers)]
+    found = dict(json.loads(line) for one in running for line in one.stdout)
+    gpu = cuda.get_current_device().name
+    (FOLDER/"measured.json").write_text(json.dumps(
+        dict(gpu=gpu.decode() if isinstance(gpu, bytes) else gpu, date=date.today().isoformat(),
+             ms={name: found[name] for name in names if found.get(name)}), indent=1) + "\n")
+    print(f"{len(found)} of {len(names)} kernels timed")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "some": time_some(sys.argv[3:], sys.argv[2])
+    else: {"predict": predict_all, "time": time_all}[sys.argv[1]]()
