@@ -85,17 +85,25 @@ def announce(part, cuda):
               flush=True)
 
 
-def packages(python, part, cuda):
+def packages(part, cuda):
     "pip's arguments for a part of the set-up: one list for each call."
     if not part and not driver():
         wanted = requirements("requirements", f"cu{cuda}_requirements")
         return [[need for need in wanted if name_of(need) not in NOT_WITHOUT_GPU] + ["jupyterlab"],
                 ["--no-deps", "-e", "."]]
-    extras = f".[dev,cu{cuda}]" if part == "--all" else f".[cu{cuda}]"
+    return [["-e", f".[dev,cu{cuda}]" if part == "--all" else f".[cu{cuda}]", "jupyterlab"]]
+
+
+def torch_without_cuda(python, constraints):
+    "Install PyTorch's CPU build where pip would choose the CUDA build; where that can't be had, pip chooses."
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True)
-    # pip's own choice on Linux would be the CUDA build
-    without_cuda = sys.platform != "darwin" and not driver() and "/whl/" not in settings.stdout
-    return [["-e", extras, "jupyterlab", *(["--extra-index-url", CPU_INDEX] if without_cuda else [])]]
+    if sys.platform == "darwin" or driver() or installed("torch") or "/whl/" in settings.stdout: return
+    # by itself: every other package would be looked for in that index, too
+    quietly = "-q", "--disable-pip-version-check", "--no-input", "--no-compile"
+    command = [str(python), "-m", "pip", "install", *quietly, "--no-deps", "--retries", "0",
+               "--index-url", CPU_INDEX, "-c", constraints, "torch"]
+    if subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode:
+        print(f"{CPU_INDEX} can't be reached, so pip takes PyTorch from where it takes the rest.", flush=True)
 
 
 def set_up(part=""):
@@ -121,7 +129,9 @@ def set_up(part=""):
     pins = (ROOT/"constraints.txt").read_text(encoding="utf-8").splitlines()
     wanted = "\n".join(pin for pin in pins if cuda == 13 or not pin.startswith(("cuda-", "nvidia-")))
     (VENV/"constraints.txt").write_text(wanted + "\n", encoding="utf-8")
-    for args in packages(python, part, cuda): pip_install(python, "-c", str(VENV/"constraints.txt"), *args)
+    constraints = str(VENV/"constraints.txt")
+    if part: torch_without_cuda(python, constraints)
+    for args in packages(part, cuda): pip_install(python, "-c", constraints, *args)
     (VENV/"ready").touch()
     if part == "--all": (VENV/"all").touch()
     size = sum(path.lstat().st_size for path in VENV.rglob("*") if path.is_file() and not path.is_symlink())
