@@ -285,11 +285,15 @@ def _predicted_for(exercise):
     card = (exercise.short and card_of(exercise.short[0])) or next(iter(load_cards()), None)
     return card and card["gpu"]
 
+# Of 113 kernels that the model had never seen, each timed at 4096 on an H100, nine in ten were within this.
+READERS_ERROR = 0.26
+
 def _prediction(exercise, host, gpu):
     "Without a GPU: the kernel's predicted speed beside that of the lesson's short kernel; `None` if unknown."
     found = predict(host, 4096, 4096, 4096, gpu=gpu)
     if not found.sure: return None
-    text = (f"about {found.gflops:,.0f} GFLOP/s at 4096 on one {gpu} (predicted, ±{100 * found.sure:.0f} %), "
+    error = max(found.sure, READERS_ERROR)
+    text = (f"about {found.gflops:,.0f} GFLOP/s at 4096 on one {gpu} (predicted, ±{100 * error:.0f} %), "
             f"limited by {found.limit}")
     kept, goal = card_of(exercise.short[0]) if exercise.short else None, None
     if kept:

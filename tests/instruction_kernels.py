@@ -10,6 +10,7 @@ from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
+from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
@@ -723,10 +724,11 @@ def cluster_kernel(source, at, out):
     mbarrier_wait(barrier, uint32(0))
     for i in range(32): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
     fence_acq_rel_gpu()
+    fence_proxy_async_global()
 
 
 @case("cp_async_bulk_tensor_2d_multicast", "mbarrier_arrive_cluster", "cluster_sync", "prefetch_tensormap",
-      "fence_acq_rel_gpu", needs=HOPPER)
+      "fence_acq_rel_gpu", "fence_proxy_async_global", needs=HOPPER)
 def boxes_in_a_cluster(rng):
     "A box of 16×64 for each block of a cluster, which is a single block. Neither prefetch nor fence shows."
     matrix = words(rng, 40, 128, dtype=np.uint16)

@@ -8,6 +8,7 @@ from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
+from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
@@ -167,6 +168,9 @@ FORMS = {
     "prefetch_tensormap": Form(
         lambda tensor_map: prefetch_tensormap(tensor_map), "sm_90", MOVE + "prefetch",
         ["prefetch.tensormap [tensor_map]"], "uint64"),
+    "fence_proxy_async_global": Form(
+        lambda: fence_proxy_async_global(), "sm_90", SYNCHRONIZE + "membar / fence",
+        ["fence.proxy.async.global"]),
     "fence_acq_rel_gpu": Form(
         lambda: fence_acq_rel_gpu(), "sm_75", SYNCHRONIZE + "membar / fence", ["fence.acq_rel.gpu"]),
     "cp_async_bulk_tensor_2d_shared_to_global": Form(

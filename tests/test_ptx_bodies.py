@@ -148,7 +148,8 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "bar_sync": nothing,
 }
 SILENT = {"setmaxnreg_dec", "setmaxnreg_inc", "fence_proxy_tensormap_release", "prefetch_tensormap",
-          "fence_acq_rel_gpu"}  # their bodies do nothing, or nothing that a single block notices
+          # their bodies do nothing, or nothing that a single block notices
+          "fence_acq_rel_gpu", "fence_proxy_async_global"}
 
 
 def binding_of(mistake): return mistake.partition(",")[0]
