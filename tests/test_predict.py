@@ -12,7 +12,7 @@ from numba import cuda, float32, float64
 from numba_matmul.bench.timing import measure_runtime
 from numba_matmul.cards import load_cards
 from numba_matmul.cycles import ALONG, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS
-from numba_matmul.exercise import grade
+from numba_matmul.exercise import READERS_ERROR, grade
 from numba_matmul.gpus import MEASURED, machine_called
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
 from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
@@ -137,6 +137,19 @@ def test_a_host_function_and_a_launch_are_predicted():
     c = np.zeros((2048, 2048), np.float32)
     launch = predict(short_smem[(64, 64), (32, 32)], c, c, c, gpu="H100")
     assert launch.shape == (2048,) * 3 and 0.8 < launch.ms / 2.1 < 1.25 and launch.gpu.dram_gb_s < 3000
+
+
+def test_grade_is_as_sure_as_predictions_of_kernels_that_readers_wrote():
+    files = (ROOT/"tests/readers"/name for name in ("predicted.json", "measured.json"))
+    said, timed = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+    calls = [(said[name][timed["gpu"]][0], ms) for name, ms in timed["ms"].items()]
+    calls = [(ms, measured) for ms, measured in calls if ms]  # the model refused one
+    errors = [abs(ms / measured - 1) for ms, measured in calls]
+    assert len(errors) > 100
+    assert READERS_ERROR == np.ceil(100 * np.quantile(errors, .9, method="higher")) / 100
+    # the order of any two that differ by more than 10 %
+    order = [ms < other for ms, measured in calls for other, its in calls if its > 1.1 * measured]
+    assert np.mean(order) > .98
 
 
 def test_an_unmeasured_gpu_says_so():

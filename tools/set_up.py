@@ -25,13 +25,13 @@ SIZES = {"": "0.3 GB to download, 0.9 GB on disk",
          "--all": "0.4 GB to download, 1.3 GB on disk",
          "GPU": "3.0 GB to download, 5.7 GB on disk, with PyTorch's CUDA build"}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's build without CUDA
+# compiling all packages would take a minute; bytecode is created on the first import instead
+QUIETLY = "--disable-pip-version-check", "--no-input", "--no-compile"
 
 
 def pip_install(python, *args):
     "Run pip, showing its output; if it fails, exit with a message that says what to do."
-    # compiling all packages would take a minute; bytecode is created on the first import instead
-    quietly = "--disable-pip-version-check", "--no-input", "--no-compile"
-    command = [str(python), "-m", "pip", "install", *quietly, *args]
+    command = [str(python), "-m", "pip", "install", *QUIETLY, *args]
     if subprocess.run(command, cwd=ROOT).returncode:
         sys.exit("pip couldn't install the packages; see its reason above. Fix it (a full disk, the network, "
                  "another package index: pip config list), and run make again: it continues from "
@@ -99,8 +99,7 @@ def torch_without_cuda(python, constraints):
     settings = subprocess.run([str(python), "-m", "pip", "config", "list"], stdout=subprocess.PIPE, text=True)
     if sys.platform == "darwin" or driver() or installed("torch") or "/whl/" in settings.stdout: return
     # by itself: every other package would be looked for in that index, too
-    quietly = "-q", "--disable-pip-version-check", "--no-input", "--no-compile"
-    command = [str(python), "-m", "pip", "install", *quietly, "--no-deps", "--retries", "0",
+    command = [str(python), "-m", "pip", "install", "-q", *QUIETLY, "--no-deps", "--retries", "0",
                "--index-url", CPU_INDEX, "-c", constraints, "torch"]
     if subprocess.run(command, cwd=ROOT, stderr=subprocess.DEVNULL).returncode:
         print(f"{CPU_INDEX} can't be reached, so pip takes PyTorch from where it takes the rest.", flush=True)
