@@ -11,7 +11,7 @@ from greenlet import getcurrent
 from . import memory
 from .races import Access
 from .scheduler import SimulatorError
-from .views import neighbours, refuse_negative
+from .views import refuse_negative
 
 
 def cp_async(
@@ -31,11 +31,11 @@ def cp_async(
                              f"{target.dtype.itemsize}")
     # the values are read now, and recorded as read again when they land
     refuse_negative(target_index)
-    places = neighbours(target, target_index, count)
+    places, *_ = target.run(target_index, count)
     values, sources = [target.dtype.type(0)] * count, [None] * count
     if inside > 0:
         refuse_negative(source_index)
-        starts = neighbours(source, source_index, count)
+        starts, _ = source.run(source_index, count)
         source.note_reads(starts[:inside], frame)
         values[:inside] = [source.data[start] for start in starts[:inside]]
         if source.watch.on:  # unwatched arrays are never written

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from greenlet import getcurrent, greenlet
-from .places import last_user_line, place_of, position
+from .places import last_user_line, place_of, places_of, position
 from numba.cuda.simulator import kernelapi
 
 
@@ -122,12 +122,20 @@ class Thread(greenlet):
         self.asked, self.questions = None, 0  # its last atomic operation; their count since its last pause
         self.products, self.sends, self.stored, self.fenced, self.maps = [], [[]], [], [], set()
         self.fenced_at = -1  # moment of its last proxy fence
+        self.frame = self.places = None  # see `place`
 
     def __str__(self): return f"thread {position(self.threadIdx, self.block.dims)}"
 
+    def place(self, frame):
+        "Where it is, see `place_of`. While a frame runs, nothing changes about its callers."
+        if frame is not self.frame: self.frame, self.places = frame, places_of(frame)
+        at = frame.f_lasti
+        if at not in self.places: self.places[at] = place_of(frame)
+        return self.places[at]
+
     def pause(self, frame):
         "Let the others run until the block resumes this thread. Returns what the others passed to it."
-        _, self.waits_at, self.columns = place_of(frame)
+        _, self.waits_at, self.columns = self.place(frame)
         self.parent.switch()
         return self.received
 
@@ -210,7 +218,10 @@ class Block:
         self.indices = [kernelapi.Dim3(*index) for index in indices]
         self.index, self.grid, self.memory, self.memories = self.indices[0], grid, memories[0], memories
         places = [*np.ndindex(*reversed(self.dims))]  # x runs fastest
-        self.threads = [Thread(lambda: grid.fn(*args), self, reversed(place), rank * len(places) + i, rank)
+        def run():
+            grid.fn(*args)
+            getcurrent().frame = None  # and its variables with it
+        self.threads = [Thread(run, self, reversed(place), rank * len(places) + i, rank)
                         for rank in range(len(memories)) for i, place in enumerate(places)]
         self.runnable, self.alive = self.threads, self.threads
         self.begin_moment()
