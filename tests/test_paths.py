@@ -120,7 +120,7 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def observe(numbers):
     """In a child: take the paths of kernels. Returns (path, factory options, launches, moved, stores) for
     each; the conditions; and which were seen: the number of one that was true, -1 - number if it was false.
-    Moved: the most numbers in one copy or, without any, load. Stores: all numbers of numbers that one moves."""
+    Moved: the most numbers in one copy or, without any, load. Stores: all numbers that one store moves."""
     watching, found = Watching(), {}
     sys.meta_path.insert(0, watching)
     # the test module has loaded them

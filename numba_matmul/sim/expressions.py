@@ -64,6 +64,9 @@ class CudaName:
         "The value of an attribute: a number, or another name of `cuda`."
         path = f"{self.path}.{taken.attr}".lstrip(".")
         if self.path in DIMENSIONS and taken.attr in "xyz":
+            if self.path.endswith("Idx"):  # of the thread itself: the way through the module is long
+                index = ast.Attribute(call("thread"), self.path, ast.Load())
+                taken = ast.Attribute(index, taken.attr, ast.Load())
             return Value(taken, "int32", DIMENSIONS[self.path])
         if path == "laneid": return Value(taken, "int32", (0, 31))
         if path == "warpsize": return Value(taken, "int32", (32, 32), 32)

@@ -188,9 +188,8 @@ class SharedArray(Noted):
 
     # Asynchronous copies and hardware units that run without threads
 
-    def free_for_copy(self, at, number):
+    def free_for_copy(self, at, element):
         "The note on an element, which no copy may still be writing."
-        element = self.elements[number]
         if element.copying is not None:
             raise SimulatorError(f"{self.label(at)} is the target of two asynchronous copies at once",
                                  "race", array=self.name, accesses=("copy", "copy"))
@@ -201,9 +200,7 @@ class SharedArray(Noted):
         "The copy of a whole tile starts."
         elements = self.elements
         for at, number in zip(places, self.ids[places].tolist()):
-            element = elements[number]
-            if element.copying is not None: self.free_for_copy(at, number)  # refuses
-            element.settled, element.copying = None, who
+            self.free_for_copy(at, elements[number]).copying = who
 
     def land(self, places, values):
         "The copy of a whole tile is complete."
@@ -313,11 +310,15 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
         if recorder: recorder("global", "load", self, index, count, frame)
         indices, numbers = self.run(index, count)
         self.note_reads(indices, frame)
-        found = tuple(self.data[numbers])
-        if len(found) < count: self.data[indices[len(found)]]  # numpy's error
-        return found
+        return self.taken(indices, numbers)
 
     def run(self, index, count): return neighbours(self, index, count)
+
+    def taken(self, indices, numbers):
+        "The elements at these indices, the first ones of a slice."
+        found = tuple(self.data[numbers][:len(indices)])
+        if len(found) < len(indices): self.data[indices[len(found)]]  # numpy's error
+        return found
 
     def store_relaxed(self, index, value, frame):
         "Write an element that others may read at the same time: they see either the old value or the new."

@@ -24,7 +24,7 @@ def line_text(code, number):
     return _lines[key][1]
 
 def places_of(frame):
-    "What is known about the places of a running function: instruction → place. Where it's called from counts."
+    "The known places of a running function, instruction → place, when it's called from the same lines."
     key, at = [id(frame.f_code)], frame
     while at := at.f_back: key += id(at.f_code), at.f_lasti
     return _places.setdefault(tuple(key), {})
