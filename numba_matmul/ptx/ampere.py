@@ -112,7 +112,9 @@ def cvt_rn_f16x2_f32(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to float16 (to nearest, ties to even; infinity from 65520 on). PTX ISA, cvt."
-    with np.errstate(over="ignore"): both = np.array((low, high), np.float32).astype(np.float16)
+    both = np.array((low, high), np.float32)
+    if -65504 <= low <= 65504 >= high >= -65504: return both.astype(np.float16).view(np.uint32)[0]
+    with np.errstate(over="ignore"): both = both.astype(np.float16)
     bits = both.view(np.uint16)
     if low != low or high != high: bits = np.where(np.isnan(both), np.uint16(0x7FFF), bits)
     return bits.view(np.uint32)[0]

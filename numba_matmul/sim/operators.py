@@ -8,7 +8,6 @@ from types import FunctionType
 from typing import NamedTuple
 
 import numpy as np
-from greenlet import getcurrent
 from .scheduler import SimulatorError
 from .types import (COMPLEX, FLOATS, INTEGERS, common, is_integer, is_number, is_scalar, is_unsigned,
                     operated, type_of)
@@ -196,7 +195,7 @@ def unboxed_value(value):
 
 HELPERS = {kind: getattr(np, kind) for kind in (*INTEGERS, *FLOATS, *COMPLEX)}
 
-HELPERS |= dict(int=int, bool=bool, thread=getcurrent, truncated=_truncated, shift=_shift, power=_power,
+HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_power,
                 unboxed=unboxed_value, converted=_converted, operation=apply_operator, record=RecordAt,
                 field=lambda array, name: array.field(name), truth=np.bool_, copy=_copied,
                 records=lambda array: (RecordAt(array, i) for i in range(len(array))))

@@ -98,7 +98,7 @@ def joined(one, other):
 
 def share(threads):
     "At a barrier: from now on every thread knows what any of them knew."
-    if all(t.knowledge is NOTHING for t in threads): return
+    if all([t.knowledge is NOTHING for t in threads]): return
     together = NOTHING
     for thread in threads: together = Knowledge(*map(joined, together, thread.knowledge))
     for thread in threads: thread.knowledge = together
@@ -241,7 +241,7 @@ class Block:
             # who waits, and who may continue
             alive = [thread for thread in self.alive if not thread.dead]
             paused = [thread for thread in alive if thread.paused]
-            wait_here = not paused and not any(thread.at_grid for thread in alive)
+            wait_here = not paused and not any([thread.at_grid for thread in alive])
             released = (self._released_warps(alive) or self._released_meetings(alive)
                         or self._released_ready(alive) or (wait_here and self._released_block(alive) or []))
             if released or len(alive) < len(self.alive): self.grid.moves += 1
@@ -271,10 +271,11 @@ class Block:
             # the lanes of its mask, which must all wait with the same mask
             group = [t for t in self.threads[32 * thread.warp:32 * thread.warp + 32]
                      if thread.mask >> t.lane & 1 and not t.dead]
-            if any(t.mask != thread.mask for t in group): continue
+            mask = thread.mask
+            if any([t.mask != mask for t in group]): continue
             if not thread.orders: self._refuse_places(group)
             values = {t.lane: t.given for t in group}
-            if all(t.orders for t in group): self._order_warp(group)
+            if all([t.orders for t in group]): self._order_warp(group)
             for t in group: t.mask, t.received = None, values
             released += group
         return released
@@ -283,7 +284,7 @@ class Block:
         "From now on each lane knows what the others did."
         # usually all know the same already
         saw = lanes[0].saw
-        if any(t.saw is not saw for t in lanes): saw = tuple(map(max, *(t.saw for t in lanes), saw))
+        if any([t.saw is not saw for t in lanes]): saw = tuple(map(max, *(t.saw for t in lanes), saw))
         saw = list(saw)
         for t in lanes: saw[t.lane] = t.tick()
         saw, moment = tuple(saw), object()
