@@ -118,6 +118,7 @@ class SharedArray(Noted):
         """`count` adjacent elements that one access may take: their indices, and as one slice; the notes on
         them if each has notes of its own. All threads look up the same few."""
         if (index, count) not in self.runs:
+            refuse_negative(index)
             indices, numbers = neighbours(self, index, count)
             own = self.step == self.elements.grain
             notes = [note for i in indices for note in self.notes(i)] if own else None
