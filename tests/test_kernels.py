@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from forked import in_fork
 from greenlet import getcurrent
 from hypothesis import given, settings, strategies as st
 from numba import types
@@ -26,7 +27,6 @@ from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, PRODUCER_REGISTERS,
                                                        bf16_gemm_warp_specialized)
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
-from numba_matmul.process import in_child
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim import memory
 from numba_matmul.sim.kernel import StrictKernel
@@ -197,7 +197,7 @@ def wrong_in_large_matrices():
 def test_no_index_of_a_large_matrix_is_kept_in_32_bits():
     """The effect on a matrix of more than 2³² elements shows in a smaller one. (Kernels 15 to 18 keep pairs
     of bfloat16 in 32 bits: their large matrices are for `make gpu STAGE=check`.)"""
-    assert in_child(wrong_in_large_matrices, simulator=True) == []
+    assert in_fork(wrong_in_large_matrices) == []
 
 
 # What a call launches
