@@ -187,9 +187,14 @@ def _content(value):
 
 @cache
 def _bindings():
-    "The source of all instructions, without comments: a kernel knows functions with two bodies by name."
-    paths = sorted((PACKAGE/"ptx").rglob("*.py"))
-    return [ast.dump(parsed(path.read_text(encoding="utf-8"))) for path in paths]
+    """The source of all instructions: a kernel knows them by name. Comments don't count, nor what an
+    instruction does in the simulator."""
+    paths, found = sorted((PACKAGE/"ptx").rglob("*.py")), []
+    for node in (node for path in paths for node in parsed(path.read_text(encoding="utf-8")).body):
+        if isinstance(node, ast.FunctionDef) and any("bind(" in ast.unparse(x) for x in node.decorator_list):
+            node.body = []
+        found.append(ast.dump(node))
+    return found
 
 def cache_folder():
     "Where answers about kernels are kept from one process to the next."

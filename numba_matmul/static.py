@@ -13,7 +13,7 @@ import re
 from types import CellType, CodeType, FunctionType
 
 from .process import TREES
-from .syntax import copied, parsed
+from .syntax import parsed
 
 MOST_TURNS = 1024  # iterations; more than this is a mistake
 
@@ -110,11 +110,13 @@ _COMPUTED = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Sub
              ast.cmpop, ast.expr_context)
 
 
-class _Unroller(ast.NodeTransformer):
-    """Replaces static loops by copies of their bodies, and expressions that depend on their variables by
-    values."""
+class _Unroller:
+    """Makes a new tree, with copies of the bodies in place of static loops, and values in place of
+    expressions that depend on their variables."""
     def __init__(self, fn, around):
         self.fn, self.around = fn, around
+        self.names, self.codes = {}, {}  # expression → names in it, `None` if it can't be decided; its code
+        self.checked = set()             # static loops
         self.values = {}  # values of the variables of the static loops around a node
         self.loops = {}   # variable of a static loop → its line
         self.picked = {}  # new enclosing variables: what loops pick, as in `copies[i]`
@@ -127,21 +129,30 @@ class _Unroller(ast.NodeTransformer):
         return self.around.get(node.id, self.fn.__globals__.get(node.id)) is static
 
     def visit_For(self, node):
-        if not (isinstance(node.iter, ast.Call) and self.is_static(node.iter.func)):
-            return self.generic_visit(node)
-        self.check_loop(node)
+        if not (isinstance(node.iter, ast.Call) and self.is_static(node.iter.func)): return self.remade(node)
+        if node not in self.checked: self.check_loop(node)
+        self.checked.add(node)
         outside, copies = self.values, []
         for value in self.turns(node.iter):
             self.values = outside | {node.target.id: value}
-            copies += self.statements([copied(part) for part in node.body])
+            copies += self.visited(node.body)
         self.values = outside
         self.loops[node.target.id] = node.lineno
         return copies or ast.copy_location(ast.Pass(), node)
 
-    def statements(self, body):
-        "The statements that replace these: a list."
-        made = [self.visit(node) for node in body]
+    def visited(self, value):
+        "What replaces a part of a node: a node, a list, or anything else."
+        if isinstance(value, ast.AST): return self.visit(value)
+        if not isinstance(value, list): return value
+        made = [self.visited(node) for node in value]
         return [x for one in made for x in (one if isinstance(one, list) else [one])]
+
+    def remade(self, node, **parts):
+        "A node once more, with some parts given and what replaces the others."
+        if not node._fields: return node  # an operator
+        made = type(node)()
+        for name, value in vars(node).items(): setattr(made, name, parts.get(name) or self.visited(value))
+        return made
 
     def check_loop(self, node):
         "Refuse a static loop whose meaning unrolling would change."
@@ -156,29 +167,32 @@ class _Unroller(ast.NodeTransformer):
 
     def turns(self, call):
         "The range of a static loop."
-        text, known = ast.unparse(call), self.around | self.values
+        def refuse(why): self.refuse(call, f"{ast.unparse(call)}: {why}")
+        known = self.around | self.values
         for x in ast.walk(call):
             if not isinstance(x, ast.Name) or x is call.func or x.id in known: continue
             if x.id in self.fn.__code__.co_varnames:
-                self.refuse(call, f"{text}: {x.id} is known only when {self.fn.__name__} runs: use range")
+                refuse(f"{x.id} is known only when {self.fn.__name__} runs: use range")
             if x.id in self.fn.__globals__ or not hasattr(builtins, x.id):
-                self.refuse(call, f"{text}: {x.id} is a global, which is only fixed when a kernel is "
-                                  f"compiled: wrap {self.fn.__name__} in a function that takes {x.id} "
-                                  "as a parameter")
-        if call.keywords: self.refuse(call, f"{text}: static takes up to three numbers, as range does")
-        try: turns = range(*self.evaluated(ast.Tuple(call.args, ast.Load())))
-        except Exception as e: self.refuse(call, f"{text}: {e}")
-        if len(turns) > MOST_TURNS:
-            self.refuse(call, f"{text}: {len(turns):,} iterations exceed {MOST_TURNS:,}: use range")
+                refuse(f"{x.id} is a global, which is only fixed when a kernel is compiled: wrap "
+                       f"{self.fn.__name__} in a function that takes {x.id} as a parameter")
+        if call.keywords: refuse("static takes up to three numbers, as range does")
+        try: turns = range(*map(self.evaluated, call.args))
+        except Exception as e: refuse(e)
+        if len(turns) > MOST_TURNS: refuse(f"{len(turns):,} iterations exceed {MOST_TURNS:,}: use range")
         return turns
 
     def evaluated(self, node):
-        whole = ast.fix_missing_locations(ast.Expression(node))
-        return eval(compile(whole, "<static>", "eval"), {}, self.around | self.values)
+        "The value of an expression. The copies of a loop's body share its code."
+        if node not in self.codes:
+            whole = ast.fix_missing_locations(ast.Expression(node))
+            self.codes[node] = compile(whole, "<static>", "eval")
+        return eval(self.codes[node], {}, self.around | self.values)
 
     def visit(self, node):
         "An expression that depends only on static loop variables and constants becomes its value."
-        if not self.is_decided(node): return super().visit(node)
+        if not self.is_decided(node):
+            return getattr(self, f"visit_{type(node).__name__}", self.remade)(node)
         try: value = self.evaluated(node)
         except Exception as e:
             turn = ", ".join(f"{name} = {value}" for name, value in self.values.items())
@@ -189,11 +203,14 @@ class _Unroller(ast.NodeTransformer):
     def is_decided(self, node):
         "Is this a call-free expression of a static loop's variable and fixed values?"
         if not self.values or not isinstance(node, ast.expr) or isinstance(node, ast.Slice): return False
-        if not isinstance(getattr(node, "ctx", ast.Load()), ast.Load): return False
-        parts = [*ast.walk(node)]
-        names = {x.id for x in parts if isinstance(x, ast.Name)}
-        return (bool(names & self.values.keys()) and names <= self.values.keys() | self.around.keys()
-                and all(isinstance(x, _COMPUTED) for x in parts))
+        if node not in self.names:
+            parts = [*ast.walk(node)]
+            loaded = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+            computed = loaded and all(isinstance(x, _COMPUTED) for x in parts)
+            self.names[node] = {x.id for x in parts if isinstance(x, ast.Name)} if computed else None
+        names = self.names[node]
+        return bool(names) and not names.isdisjoint(self.values) and all(
+            x in self.values or x in self.around for x in names)
 
     def name_of(self, value, node):
         "A new enclosing variable, for a value that has no literal form."
@@ -204,23 +221,22 @@ class _Unroller(ast.NodeTransformer):
         return name
 
     def visit_If(self, node):
-        node.test = self.decided(node.test)
-        if not self.values or not isinstance(node.test, ast.Constant): return self.generic_visit(node)
-        body = node.body if node.test.value else node.orelse
-        return self.statements(body) or ast.copy_location(ast.Pass(), node)
+        test = self.decided(node.test)
+        if not self.values or not isinstance(test, ast.Constant): return self.remade(node, test=test)
+        return self.visited(node.body if test.value else node.orelse) or ast.copy_location(ast.Pass(), node)
 
     def visit_IfExp(self, node):
-        node.test = self.decided(node.test)
-        if not self.values or not isinstance(node.test, ast.Constant): return self.generic_visit(node)
-        return self.visit(node.body if node.test.value else node.orelse)
+        test = self.decided(node.test)
+        if not self.values or not isinstance(test, ast.Constant): return self.remade(node, test=test)
+        return self.visit(node.body if test.value else node.orelse)
 
     def decided(self, test):
         "A condition without the already decided parts of an `and` or `or`."
         if not self.values: return self.visit(test)
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            test.operand = self.decided(test.operand)
-            if not isinstance(test.operand, ast.Constant): return test
-            return ast.copy_location(ast.Constant(not test.operand.value), test)
+            operand = self.decided(test.operand)
+            if not isinstance(operand, ast.Constant): return self.remade(test, operand=operand)
+            return ast.copy_location(ast.Constant(not operand.value), test)
         if not isinstance(test, ast.BoolOp): return self.visit(test)
         ends, left = isinstance(test.op, ast.Or), []  # the value of a part that decides the whole
         for part in map(self.decided, test.values):

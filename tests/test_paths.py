@@ -12,9 +12,9 @@ from itertools import product
 
 import pytest
 from conftest import ROOT
+from forked import in_fork
 
 from numba_matmul.arrays import cdiv
-from numba_matmul.process import in_child
 from numba_matmul.registry import KERNELS
 
 # Conditions that no path decides the other way, and why.
@@ -47,15 +47,15 @@ def is_device(node):
 
 class Watched(ast.NodeTransformer):
     "Puts `_seen(key, value)` around each condition of device functions, and at the start of each of them."
-    def __init__(self, module, tree):
-        self.module, self.keys, self.inside = module, [], False
+    def __init__(self, module, tree, keys):
+        self.module, self.keys, self.inside = module, keys, False
         self.turns, self.changing = set(), set()  # variables of static loops; all others of the function
         self.texts = {node: ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.expr)}
 
     def seen(self, node, kind):
-        key = self.module, node.lineno, node.col_offset, kind, self.texts[node] if kind == "if" else node.name
-        self.keys.append(key)
-        return ast.copy_location(ast.Call(ast.Name("_seen", ast.Load()), [ast.Constant(key)], []), node)
+        self.keys.append((self.module, node.lineno, kind, self.texts[node] if kind == "if" else node.name))
+        number = ast.Constant(len(self.keys) - 1)
+        return ast.copy_location(ast.Call(ast.Name("_seen", ast.Load()), [number], []), node)
 
     def visit_FunctionDef(self, node):
         if node.name.startswith(ELSEWHERE): return node
@@ -104,16 +104,14 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def exec_module(self, module):
         name = module.__spec__.origin
         tree = ast.parse(pathlib.Path(name).read_bytes())
-        watched = Watched(module.__name__.removeprefix("numba_matmul."), tree)
-        tree = watched.visit(tree)
-        self.keys += watched.keys
+        tree = Watched(module.__name__.removeprefix("numba_matmul."), tree, self.keys).visit(tree)
         module.__dict__.update(_seen=self.note, __file__=name)
         text = ast.unparse(tree)  # the simulator reads it too
         linecache.cache[name] = len(text), None, text.splitlines(True), name
         exec(compile(text, name, "exec"), module.__dict__)
 
-    def note(self, key, value=True):
-        self.seen.add((key, bool(value)))
+    def note(self, number, value=True):
+        self.seen.add(number if value else -1 - number)
         return value
     # a kernel may call it, and it returns its argument
     note.instruction = "n-", lambda key, value=None: value
@@ -121,8 +119,8 @@ class Watching(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def observe(numbers):
     """In a child: take the paths of kernels. Returns (path, factory options, launches, moved, stores) for
-    each; the conditions, and those that were seen. Moved: the most numbers in one copy or, without any, load.
-    Stores: all numbers of numbers that one moves."""
+    each; the conditions; and which were seen: the number of one that was true, -1 - number if it was false.
+    Moved: the most numbers in one copy or, without any, load. Stores: all numbers that one store moves."""
     watching, found = Watching(), {}
     sys.meta_path.insert(0, watching)
     # the test module has loaded them
@@ -173,7 +171,7 @@ def observe(numbers):
 @pytest.mark.first(1)
 @pytest.mark.parametrize("numbers", GROUPS, ids=lambda numbers: "-".join(KERNELS[n].name for n in numbers))
 def test_paths(numbers):
-    found, keys, seen = in_child(observe, numbers, simulator=True, timeout=300)
+    found, keys, seen = in_fork(observe, numbers, timeout=300)
     assert len(keys) > 20
     for number, paths in found.items(): what_was_launched(KERNELS[number], paths)
     own = {KERNELS[number].fn.__module__.removeprefix("numba_matmul.") for number in numbers}
@@ -182,11 +180,10 @@ def test_paths(numbers):
     if 19 in numbers: own.add("gemm.split")
     if 16 in numbers: own |= {"gemm.epilogue", "gemm.pipeline", "gemm.schedule"}
     missing = []
-    for key in keys:
-        module, line, _, kind, text = key
+    for number, (module, line, kind, text) in enumerate(keys):
         if module not in own or (module, text) in ONE_WAY: continue
-        both = (True, False) if kind == "if" else (True,)
-        missing += [f"{module}:{line} {kind} {text}: never {way}" for way in both if (key, way) not in seen]
+        if number not in seen: missing.append(f"{module}:{line} {kind} {text}: never")
+        if kind == "if" and -1 - number not in seen: missing.append(f"{module}:{line} if {text}: always")
     assert not missing, "\n".join(missing)
 
 

@@ -26,7 +26,7 @@ def test_a_launch_with_too_many_or_too_few_arguments_is_refused(given):
         k[1, 1](*[X] * given)
     with pytest.raises(ChildError,
                        match=rf"k takes 3 arguments \(x, out, factor\), but {given} were given: pass one"):
-        in_child(launch, given, simulator=True)
+        in_child(launch, given, simulator=True, keep=True)
 
 
 @pytest.mark.parametrize("given", [(), (0.1,)], ids=["a default", "given"])

@@ -26,7 +26,7 @@ def test_options_of_the_compiler_are_accepted_and_typos_are_not():
         cuda.jit(launch_bounds=(128, 2), max_registers=64, lineinfo=True, fastmath=True, lto=True, opt=True,
                  cache=False)(body)
         return error_of(lambda: cuda.jit(launch_bound=128))
-    assert re.match("TypeError: .*launch_bound", in_child(options, simulator=True))
+    assert re.match("TypeError: .*launch_bound", in_child(options, simulator=True, keep=True))
 
 
 @cuda.jit
@@ -123,7 +123,7 @@ def test_two_launch_configurations_of_one_kernel_are_two():
         result = np.zeros(4, np.float32)
         small(result)
         return result.tolist()
-    assert in_child(both, simulator=True) == [2, 2, 0, 0]
+    assert in_child(both, simulator=True, keep=True) == [2, 2, 0, 0]
 
 
 def test_a_signature_is_what_a_launch_must_have():
@@ -252,7 +252,7 @@ def test_cuda_may_be_a_local_name():
         out = np.zeros(4, np.int32)
         k[2, 2](out)
         return out.tolist(), error_of(lambda: gpu.threadIdx)
-    found, said = in_child(launch, simulator=True)
+    found, said = in_child(launch, simulator=True, keep=True)
     assert found == [0, 1, 0, 1]
     assert said == ("AttributeError: cuda.threadIdx exists only inside a running kernel: "
                     "decorate its function with @cuda.jit, and launch it")

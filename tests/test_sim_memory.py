@@ -191,3 +191,17 @@ def test_a_wide_access_needs_a_shared_array_that_is_declared_for_it():
     for alignment in None, 4, 8:
         refused(kernel(alignment), X[:8], np.zeros(2, np.float32),
                 match=r"16 bytes to tile, which is only aligned to [48]: .*alignment=16")
+
+
+def test_several_elements_before_the_start_or_past_the_end_are_refused():
+    @cuda.jit
+    def k(x, shared, at):
+        s = cuda.shared.array(8, float32, alignment=16)
+        for i in range(8): s[i] = x[i]
+        x[:4] = load4(s, at)[0] if shared else load4(x, at)[0]
+    for shared in 0, 1:
+        cases = {-4: "index -4 is negative", 8: "index 8 is out of bounds", 7: "isn't a multiple of 16 bytes"}
+        refused_cases(k[1, 1], X[:8], shared, cases=cases)
+    @cuda.jit
+    def part(x, at): x[0] = load4(x[:6], at)[3]
+    refused(part[1, 1], X[:8], 4, match="index 6 is out of bounds")

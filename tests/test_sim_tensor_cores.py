@@ -6,7 +6,7 @@ from importlib import import_module
 
 import numpy as np
 import pytest
-import torch
+from forked import in_fork
 from greenlet import getcurrent
 from numba import cuda, float32, types, uint16, uint32, uint64
 from sim_cases import refused, refuses
@@ -93,6 +93,7 @@ def rounded_pairs(x):
 
 def test_rounding_to_bfloat16_is_that_of_torch_and_that_of_two_numbers_is_the_same():
     "Ties to even, the largest number to infinity, every NaN to one."
+    import torch  # not in every child
     special = [0, 1, 0x7FFF, 0x8000, 0x8001, 0x18000, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FC00000]
     signed = np.array([x | sign << 31 for x in special for sign in (0, 1)], np.uint32)
     bits = np.random.default_rng(0).integers(0, 2**32, 20000, np.uint32)
@@ -134,11 +135,11 @@ def product_of_stored_factors(fenced, met):
 @pytest.mark.parametrize("fenced,met", [(True, True), (False, True), (True, False), (False, False)],
                          ids=["both", "barrier only", "fence only", "neither"])
 def test_factors_that_threads_have_stored_are_fenced_before_a_product(fenced, met):
-    if fenced and met: assert in_child(product_of_stored_factors, fenced, met, simulator=True) == {64.0}
+    if fenced and met: assert in_fork(product_of_stored_factors, fenced, met) == {64.0}
     else:
         with pytest.raises(SimulatorError,
                            match="wgmma reads an operand that .* stored.*fence_proxy_async"):
-            in_child(product_of_stored_factors, fenced, met, simulator=True)
+            in_fork(product_of_stored_factors, fenced, met)
 
 
 def hopper_product(number, module="ptx.hopper", consumers=1, bn=128, **changed):
@@ -153,7 +154,7 @@ def hopper_product(number, module="ptx.hopper", consumers=1, bn=128, **changed):
 
 @pytest.mark.parametrize("number", [16, 17], ids=["tma_wgmma", "warp_specialized"])
 def test_kernels_of_tma_and_wgmma_run(number):
-    assert 0 < in_child(hopper_product, number, simulator=True) < 2e-3
+    assert 0 < in_fork(hopper_product, number) < 2e-3
 
 
 def nothing(*args): pass
@@ -227,7 +228,7 @@ MISTAKES = {  # kernel, module, what is changed in it, and the simulator's messa
 def test_a_kernel_of_tma_and_wgmma_with_a_mistake_is_refused(name):
     number, module, changed, match = MISTAKES[name]
     with pytest.raises((SimulatorError, ChildError), match=match):
-        in_child(partial(hopper_product, number, module, **changed), simulator=True)
+        in_fork(partial(hopper_product, number, module, **changed))
 
 
 @pytest.mark.parametrize("row_bytes", [128, 64, 32])
@@ -256,7 +257,7 @@ def test_a_box_lies_swizzled_as_wide_as_its_rows(row_bytes):
         matrix, out = cuda.to_device(numbers), np.zeros(size, np.uint16)
         k[1, 32](map_of(matrix, 16, row_bytes), out)
         return numbers, out
-    numbers, out = in_child(copied, simulator=True)
+    numbers, out = in_fork(copied)
     for row, col in np.ndindex(16, columns):
         at = 2 * (row * columns + col)
         at ^= (at >> 7 & row_bytes // 16 - 1) << 4

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import runpy
 import struct
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 
 import pytest
 from conftest import ROOT, environment
+from forked import in_fork
 from numba import config
 
 import numba_matmul
@@ -352,8 +354,18 @@ def test_plot_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("script", sorted((ROOT/"profiling_scripts").glob("*.py")), ids=lambda p: p.name)
-def test_profiling_scripts_run_alone(script):
-    done = python(None, str(script))
+def test_profiling_scripts_run(script):
+    "In a fork that has the library; what chooses the simulator is imported first, as in the one below."
+    first = re.search(r"^(?:from|import) (?!sys$)(\w+)", script.read_text(encoding="utf-8"), re.MULTILINE)
+    assert first[1] == "util"
+    def run():
+        sys.path.insert(0, str(ROOT))
+        runpy.run_path(str(script), run_name="__main__")
+    in_fork(run)
+
+
+def test_a_profiling_script_runs_alone():
+    done = python(None, "profiling_scripts/01_naive.py")
     assert done.returncode == 0, done.stderr
 
 

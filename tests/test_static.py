@@ -117,7 +117,8 @@ def test_a_kernel_with_static_loops_runs_and_compiles():
     expected = 3 * x[:, ::2].sum(1) - x[:, 1::2].sum(1)
     kernel = scaled_sum(5, 3)
     assert np.allclose(launched(kernel, x), expected, atol=1e-5)
-    assert np.allclose(in_child(launched, kernel, x, simulator=True), expected, atol=1e-5)  # by value
+    by_value = in_child(launched, kernel, x, simulator=True, keep=True)
+    assert np.allclose(by_value, expected, atol=1e-5)
     code = machine_code(kernel, "void(float32[:, ::1], float32[::1])")
     assert sum(x.opcode.startswith("LDG") for x in code.instructions) == 5
     assert not any(x.opcode == "BRA" and x.guard for x in code.instructions)

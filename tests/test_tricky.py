@@ -64,7 +64,7 @@ def a_kernel_that_writes_what_earlier_launches_only_read():
 
 
 def test_an_array_that_is_written_after_all_is_noted():
-    said, x, out = in_child(a_kernel_that_writes_what_earlier_launches_only_read, simulator=True)
+    said, x, out = in_child(a_kernel_that_writes_what_earlier_launches_only_read, simulator=True, keep=True)
     assert said.startswith("race: x[")
     assert out == x[::-1] == [*range(31, -1, -1)]  # nothing is left of the wrong launch
 
@@ -76,7 +76,7 @@ def test_two_names_of_one_array_are_one_array():
         x = cuda.to_device(np.zeros(9, np.float32))
         k[1, 8](x, cuda.to_device(np.zeros(8, np.float32)))
         return races(k[1, 8], x, x[:8])
-    assert "race: " in in_child(run, simulator=True)
+    assert "race: " in in_child(run, simulator=True, keep=True)
 
 
 def test_a_race_is_reported_once_for_each_pair_of_lines():
@@ -87,7 +87,7 @@ def test_a_race_is_reported_once_for_each_pair_of_lines():
         x[i // 2] = i
         x[i // 4] = i
     said = in_child(partial(races, k[4, 64], np.zeros(32, np.float32), np.zeros(1, np.float32)),
-                    simulator=True)
+                    simulator=True, keep=True)
     pairs = [tuple(sorted(re.findall(r"line (\d+) of k", race))) for race in said.splitlines()]
     assert len(pairs) == len(set(pairs)) == 4  # y with itself, each x with itself, one x with the other
 
@@ -97,7 +97,8 @@ def test_static_and_dynamic_shared_memory_count_together():
     def k(out):
         tile = cuda.shared.array(4096, float32)
         tile[0] = out[0] = 1
-    said = in_child(partial(races, k[1, 1, 0, OptIn(216 * 2**10 + 16)], np.zeros(1)), simulator=True)
+    said = in_child(partial(races, k[1, 1, 0, OptIn(216 * 2**10 + 16)], np.zeros(1)), simulator=True,
+                    keep=True)
     assert said.startswith("237584 bytes of shared memory, static plus dynamic")
     simulate(k[1, 1, 0, OptIn(211 * 2**10)], np.zeros(1))
 

@@ -100,7 +100,7 @@ def unpack_bf16(
     bits,  # uint32: two bfloat16
 ) -> tuple:
     "Two float32: the low half and the high half."
-    return tuple(from_bf16(np.array([bits], np.uint32).view(np.uint16)))
+    return tuple(np.array((bits << 16 & 0xFFFFFFFF, bits & 0xFFFF0000), np.uint32).view(np.float32))
 
 
 def _emit_cvt_f16x2(context, builder, kinds, args):
@@ -112,7 +112,9 @@ def cvt_rn_f16x2_f32(
     low, high,  # float32
 ) -> int:       # uint32
     "Two numbers, rounded to float16 (to nearest, ties to even; infinity from 65520 on). PTX ISA, cvt."
-    with np.errstate(over="ignore"): both = np.array((low, high), np.float32).astype(np.float16)
+    both = np.array((low, high), np.float32)
+    if -65504 <= low <= 65504 >= high >= -65504: return both.astype(np.float16).view(np.uint32)[0]
+    with np.errstate(over="ignore"): both = both.astype(np.float16)
     bits = both.view(np.uint16)
     if low != low or high != high: bits = np.where(np.isnan(both), np.uint16(0x7FFF), bits)
     return bits.view(np.uint32)[0]
@@ -193,14 +195,17 @@ def ldmatrix(
                 raise scheduler.SimulatorError(
                     f"a row starts at byte {row}, which isn't a multiple of 16", "alignment")
             low, high = array.load(_element(array, row) + 2 * (lane % 4), 2, frame)
-            found.append(np.uint32(low) | np.uint32(high) << np.uint32(16))
+            found.append(np.uint32(int(low) | int(high) << 16))
     if not transpose: return tuple(found)
     read = scheduler.exchange(found, frame)
-    def number(i, row, column):
-        return read[4 * row + column // 2][i] >> np.uint32(16 * (column % 2)) & np.uint32(0xFFFF)
-    row, column = 2 * (lane % 4), lane // 4
-    return tuple(number(i, row, column) | number(i, row + 1, column) << np.uint32(16)
-                 for i in range(4 * count))
+    if "transposed" not in read: read["transposed"] = _transposed(read, 4 * count)
+    return tuple(read["transposed"][lane])
+
+def _transposed(read, count):
+    "What each lane gets of `count` transposed matrices, given what each has read of their rows."
+    halves = np.array([read[lane] for lane in range(32)], np.uint32).view(np.uint16).reshape(8, 4, count, 2)
+    columns = halves.transpose(2, 1, 3, 0).reshape(count, 8, 4, 2)  # matrix, column, pair of rows, row
+    return np.ascontiguousarray(columns.transpose(1, 2, 0, 3)).view(np.uint32).reshape(32, count)
 
 
 def _emit_mma(context, builder, kinds, args):
@@ -225,13 +230,12 @@ def mma_m16n8k16(
 ) -> tuple:
     """`acc` + X·Y on the tensor cores, for a warp: 16·r×16 times 16×8·c. PTX ISA, Warp Level
     Matrix Multiply-Accumulate Instructions: mma.m16n8k16 (sm_80 and up)."""
-    factors = scheduler.exchange((x, y), sys._getframe(1))
-    if "product" not in factors: factors["product"] = _warp_product(factors)
-    own = factors["product"][getcurrent().lane]
-    return tuple(np.float32(sum_ + more) for sum_, more in zip(acc, own))
+    given = scheduler.exchange((x, y, acc), sys._getframe(1))
+    if "sums" not in given: given["sums"] = _warp_sums(given)
+    return tuple(given["sums"][getcurrent().lane])
 
-def _warp_product(factors):
-    "What is added to each lane's accumulators: (32, 4·r·c) float64."
+def _warp_sums(factors):
+    "Each lane's accumulators after the product: (32, 4·r·c) float32."
     def halves(numbers):
         return from_bf16(np.array(numbers, np.uint32).view(np.uint16)).astype(float)
     x, y = (halves([factors[lane][i] for lane in range(32)]) for i in range(2))
@@ -241,7 +245,8 @@ def _warp_product(factors):
     left = x.transpose(2, 4, 0, 3, 1, 5).reshape(16 * r, 16)
     right = y.transpose(3, 1, 4, 2, 0).reshape(16, 8 * c)
     product = (left @ right).reshape(r, 2, 8, c, 4, 2)  # matrix, half, lane // 4, matrix, lane % 4
-    return product.transpose(2, 4, 0, 3, 1, 5).reshape(32, 4 * r * c)
+    more = product.transpose(2, 4, 0, 3, 1, 5).reshape(32, 4 * r * c)
+    return (np.array([factors[lane][2] for lane in range(32)], float) + more).astype(np.float32)
 
 
 def _emit_store_pair(context, builder, kinds, args):

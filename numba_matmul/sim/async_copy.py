@@ -11,7 +11,7 @@ from greenlet import getcurrent
 from . import memory
 from .races import Access
 from .scheduler import SimulatorError
-from .views import neighbours, refuse_negative
+from .views import refuse_negative
 
 
 def cp_async(
@@ -31,13 +31,13 @@ def cp_async(
                              f"{target.dtype.itemsize}")
     # the values are read now, and recorded as read again when they land
     refuse_negative(target_index)
-    places = neighbours(target, target_index, count)
+    places, *_ = target.run(target_index, count)
     values, sources = [target.dtype.type(0)] * count, [None] * count
     if inside > 0:
         refuse_negative(source_index)
-        starts = neighbours(source, source_index, count)
+        starts, numbers = source.run(source_index, count)
         source.note_reads(starts[:inside], frame)
-        values[:inside] = [source.data[start] for start in starts[:inside]]
+        values[:inside] = source.taken(starts[:inside], numbers)
         if source.watch.on:  # unwatched arrays are never written
             sources[:inside] = [(source, start) for start in starts[:inside]]
             for start in starts[:inside]: source.note(start).sent += thread,
@@ -48,7 +48,7 @@ def cp_async(
     # from here on the target holds neither old nor new data
     access = Access(frame)
     for at, value, origin in zip(places, values, sources):
-        element = target.free_for_copy(at, target.ids[at])
+        element = target.free_for_copy(at, target.notes(at)[0])
         target.note_write(at, access)
         element.copying = thread
         thread.copies[-1].append((target, at, value, origin))
@@ -72,6 +72,6 @@ def cp_async_wait_group(
             element = source.note(start)
             element.sent = tuple(other for other in element.sent if other is not thread)
             element.note_read(access, source, start)
-        target.elements[target.ids[at]].copying = None
+        target.notes(at)[0].copying = None
         target.note_write(at, access)
         target.data[at] = value

@@ -115,7 +115,7 @@ class LocalMemory:
 class SharedMemory:
     "The shared memory of one block."
     def __init__(self, dynamic_bytes):
-        self.arrays, self.static_bytes = {}, 0
+        self.arrays, self.at, self.static_bytes = {}, {}, 0  # by declaration; the same by its place in a code
         self.dynamic = _poisoned(dynamic_bytes, np.uint8)
         self.dynamic_elements = Elements()  # by first byte
         self.mbarriers, self.leaving = {}, set()  # by address; elements that stores are still reading
@@ -134,13 +134,16 @@ class SharedMemory:
             raise SimulatorError(f"alignment={alignment} isn't a power of two")
         frame = sys._getframe(1)
         # all threads that execute this instruction get the same array
-        key = frame.f_code, instruction(frame), frame.f_lineno
-        if key not in self.arrays:
-            made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
-            name = _name(frame.f_code, frame.f_lineno, made)
-            self.arrays[key] = (self._dynamic(dtype, (*key, name)) if shape == 0
-                                else self._static(name, shape, dtype, alignment))
-        return self.arrays[key]
+        at = id(frame.f_code), frame.f_lasti
+        if at not in self.at:
+            key = frame.f_code, instruction(frame), frame.f_lineno
+            if key not in self.arrays:
+                made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
+                name = _name(frame.f_code, frame.f_lineno, made)
+                self.arrays[key] = (self._dynamic(dtype, (*key, name)) if shape == 0
+                                    else self._static(name, shape, dtype, alignment))
+            self.at[at] = self.arrays[key]
+        return self.at[at]
 
     def _static(self, name, shape, dtype, alignment):
         # arrays are laid out one after another, each at a multiple of 16 bytes

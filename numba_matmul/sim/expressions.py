@@ -5,14 +5,17 @@ from enum import Enum
 from functools import reduce
 
 import numpy as np
+from greenlet import getcurrent
 from .bytecode import loses_a_value
 from .operators import (HELPERS, NATIVE, SMALL_STEP, UNKNOWN, Value, binary, boxed, call, compared, constant,
                         converted, fits, fitted, name, operation, plain_tuple)
 from .places import line_text
-from .scheduler import SimulatorError
+from .scheduler import SimulatorError, Thread
 from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple, common, is_integer,
                     is_number, is_scalar, of_dtype, type_of, unified)
 from .views import refuse_negative
+from numba import cuda
+from numba.cuda.simulator import kernel as numba_kernel
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
 from numba.cuda.simulator.vector_types import vector_types
@@ -56,6 +59,16 @@ SIMULATED = {*CUDA_TYPES, *BITS, *(f"atomic.{x}" for x in ATOMIC), "grid", "grid
              "shared.array", "local.array", "const.array_like", "cg.this_grid"}
 
 
+# What these names belong to when a kernel runs. (Python would find them in the module `cuda` only after a
+# search.) Outside of a kernel the module tells why there is none.
+
+def _thread():
+    thread = getcurrent()
+    return thread if isinstance(thread, Thread) else cuda
+
+HELPERS |= {"<thread>": _thread, "<cuda>": lambda: numba_kernel._get_kernel_context() or cuda}
+
+
 class CudaName:
     "A name from the module `cuda` in a kernel."
     def __init__(self, path=""): self.path = path
@@ -63,6 +76,7 @@ class CudaName:
     def attribute(self, typing, taken):
         "The value of an attribute: a number, or another name of `cuda`."
         path = f"{self.path}.{taken.attr}".lstrip(".")
+        if not self.path: taken.value = call("thread" if path in ("threadIdx", "blockIdx") else "cuda")
         if self.path in DIMENSIONS and taken.attr in "xyz":
             return Value(taken, "int32", DIMENSIONS[self.path])
         if path == "laneid": return Value(taken, "int32", (0, 31))

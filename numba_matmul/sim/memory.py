@@ -25,7 +25,7 @@ class Noted(Views):
         refuse_negative(index)
         if recorder: recorder(self.space, "store", self, index, len(values), frame)
         access = Access(frame)
-        for i, value in zip(neighbours(self, index, len(values)), values):
+        for i, value in zip(self.run(index, len(values))[0], values):
             self.note_write(i, access, value)
             self.data[i] = value
 
@@ -38,7 +38,7 @@ class SharedArray(Noted):
         self.promised = promised  # alignment of the array's start, in bytes
         self.declared = declared  # for dynamic memory: code, instruction, line, variable
         self.step = data.itemsize // unit  # distance between the ids of adjacent elements
-        # by index: an element's only note; a view; the notes on adjacent elements
+        # by index: an element's only note; a view; what `run` says about adjacent elements
         self.noted, self.parts, self.runs = {}, {}, {}
 
     space, other_types = "shared", True
@@ -103,20 +103,27 @@ class SharedArray(Noted):
 
     def load(self, index, count, frame):
         "`count` adjacent elements in one access."
-        thread, key = getcurrent(), (index, count)
+        thread, (indices, numbers, notes) = getcurrent(), self.run(index, count)
         # are all of them settled?
-        if key in self.runs and not recorder:  # each access is recorded
-            notes, numbers = self.runs[key]
+        if notes and not recorder:  # each access is recorded
             for element in notes:
                 if not (element.settled is thread.moment or element.settled is thread.near): break
             else: return tuple(self.data[numbers])
         if recorder: recorder("shared", "load", self, index, count, frame)
-        access, indices = Access(frame), neighbours(self, index, count)
+        access = Access(frame)
         for i in indices: self.note_read(i, access)
-        if self.step == self.elements.grain and key not in self.runs:
-            *before, first = index if type(index) is tuple else (index,)
-            self.runs[key] = [self.noted[i] for i in indices], (*before, slice(first, first + count))
-        return tuple(self.data[i] for i in indices)
+        return tuple(self.data[numbers])
+
+    def run(self, index, count):
+        """`count` adjacent elements that one access may take: their indices, and as one slice; the notes on
+        them if each has notes of its own. All threads look up the same few."""
+        if (index, count) not in self.runs:
+            refuse_negative(index)
+            indices, numbers = neighbours(self, index, count)
+            own = self.step == self.elements.grain
+            notes = [note for i in indices for note in self.notes(i)] if own else None
+            self.runs[index, count] = indices, numbers, notes
+        return self.runs[index, count]
 
     def notes(self, index):
         "The notes on an element: several where arrays of smaller elements share the memory."
@@ -182,9 +189,8 @@ class SharedArray(Noted):
 
     # Asynchronous copies and hardware units that run without threads
 
-    def free_for_copy(self, at, number):
+    def free_for_copy(self, at, element):
         "The note on an element, which no copy may still be writing."
-        element = self.elements[number]
         if element.copying is not None:
             raise SimulatorError(f"{self.label(at)} is the target of two asynchronous copies at once",
                                  "race", array=self.name, accesses=("copy", "copy"))
@@ -193,24 +199,26 @@ class SharedArray(Noted):
 
     def fly(self, places, who):
         "The copy of a whole tile starts."
+        elements = self.elements
         for at, number in zip(places, self.ids[places].tolist()):
-            self.free_for_copy(at, number).copying = who
+            self.free_for_copy(at, elements[number]).copying = who
 
     def land(self, places, values):
         "The copy of a whole tile is complete."
-        self.data[places], landed = values, Landed()
+        self.data[places], landed, elements = values, Landed(), self.elements
         for number in self.ids[places].tolist():
-            element = self.elements[number]
+            element = elements[number]
             element.copying = element.owner = element.lost = None
             element.write, element.reads = landed, ()
 
     def fetch(self, places, what, kind="uninitialized", **data):
         """Reads by a tensor core or the TMA, where no thread's access stands for them. `what` names the
         operation in the message, with its kind and data, if there is nothing to read yet."""
-        for at, number in zip(places.flat, self.ids[places.ravel()].tolist()):
-            element = self.elements[number]
+        elements = self.elements
+        for i, number in enumerate(self.ids[places.ravel()].tolist()):
+            element = elements[number]
             if element.copying is not None or element.write is None:
-                self._refuse_unwritten(element, at, what, kind, **data)
+                self._refuse_unwritten(element, places.flat[i], what, kind, **data)
         return self.data[places]
 
 
@@ -301,9 +309,17 @@ class GlobalArray(Noted, FakeWithinKernelCUDAArray):
         "`count` adjacent elements in one access."
         refuse_negative(index)
         if recorder: recorder("global", "load", self, index, count, frame)
-        indices = neighbours(self, index, count)
+        indices, numbers = self.run(index, count)
         self.note_reads(indices, frame)
-        return tuple(self.data[i] for i in indices)
+        return self.taken(indices, numbers)
+
+    def run(self, index, count): return neighbours(self, index, count)
+
+    def taken(self, indices, numbers):
+        "The elements at these indices, the first ones of a slice."
+        found = tuple(self.data[numbers][:len(indices)])
+        if len(found) < len(indices): self.data[indices[len(found)]]  # numpy's error
+        return found
 
     def store_relaxed(self, index, value, frame):
         "Write an element that others may read at the same time: they see either the old value or the new."

@@ -195,8 +195,8 @@ def unboxed_value(value):
 
 HELPERS = {kind: getattr(np, kind) for kind in (*INTEGERS, *FLOATS, *COMPLEX)}
 
-HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_power, unboxed=unboxed_value,
-                converted=_converted, operation=apply_operator, record=RecordAt,
+HELPERS |= dict(int=int, bool=bool, truncated=_truncated, shift=_shift, power=_power,
+                unboxed=unboxed_value, converted=_converted, operation=apply_operator, record=RecordAt,
                 field=lambda array, name: array.field(name), truth=np.bool_, copy=_copied,
                 records=lambda array: (RecordAt(array, i) for i in range(len(array))))
 

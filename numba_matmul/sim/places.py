@@ -11,7 +11,7 @@ from functools import cache
 INSIDE = "numba_matmul.sim.", "numba_matmul.ptx.", "numba_matmul.exercises.recorded"
 
 _lines = {}
-_places = {}
+_places = {}  # a function and the instructions that called it → its places
 
 
 def line_text(code, number):
@@ -23,21 +23,21 @@ def line_text(code, number):
         _lines[key] = code, f"line {number} of {code.co_name}" + (f": {text}" if text else "")
     return _lines[key][1]
 
+def places_of(frame):
+    "The known places of a running function, instruction → place, when it's called from the same lines."
+    key, at = [id(frame.f_code)], frame
+    while at := at.f_back: key += id(at.f_code), at.f_lasti
+    return _places.setdefault(tuple(key), {})
+
 def place_of(frame):
     """Where a kernel's function is executing: its code and line; as text, with the lines that called it; the
     column in each of these lines."""
-    # the callers' instructions identify a place, and are found faster than its text
-    key, at = [id(frame.f_code), frame.f_lasti], frame
-    while at := at.f_back: key += id(at.f_code), at.f_lasti
-    if (key := tuple(key)) not in _places:
-        frames, at = [frame], frame
-        while at := at.f_back:
-            if not (at.f_globals.get("__name__") or "").startswith(INSIDE): frames.append(at)
-        calls = [(at.f_code, at.f_lineno) for at in frames]
-        columns = tuple([*at.f_code.co_positions()][at.f_lasti // 2][2] or 0 for at in frames)
-        text = ", called at ".join(line_text(*call) for call in calls)  # this keeps all their codes
-        _places[key] = calls[0], text, columns
-    return _places[key]
+    frames, at = [frame], frame
+    while at := at.f_back:
+        if not (at.f_globals.get("__name__") or "").startswith(INSIDE): frames.append(at)
+    calls = [(at.f_code, at.f_lineno) for at in frames]
+    columns = tuple(_columns(at.f_code)[at.f_lasti // 2] for at in frames)
+    return calls[0], ", called at ".join(line_text(*call) for call in calls), columns  # keeps all their codes
 
 def last_user_line(traceback):
     """The line of the kernel, or of a device function it calls, where `traceback` ends. If that line belongs
@@ -50,6 +50,9 @@ def last_user_line(traceback):
             if not module.startswith("numba_matmul."): own = last
         traceback = traceback.tb_next
     return last if own in (None, last) else f"{last}, called at {own}"
+
+@cache
+def _columns(code): return [column or 0 for _, _, column, _ in code.co_positions()]
 
 @cache
 def _starts(code): return [instruction.offset for instruction in dis.get_instructions(code)]

@@ -5,7 +5,6 @@ The simulator finds races from its notes, whichever thread runs first.
 from copy import copy
 
 from greenlet import getcurrent
-from .places import place_of
 from .scheduler import SimulatorError, joined
 
 
@@ -14,7 +13,7 @@ class Access:
     __slots__ = "thread", "place", "barriers", "time", "atomic"
     def __init__(self, frame, atomic=False):
         self.thread = thread = getcurrent()
-        self.place, self.atomic = place_of(frame), atomic
+        self.place, self.atomic = thread.place(frame), atomic
         self.barriers, self.time = thread.barriers, thread.time
 
     def races_with(self, new):
@@ -30,13 +29,13 @@ class Access:
 
 def _noted(accesses, new):
     "`accesses` plus `new`, unless the existing ones reveal every race that `new` would."
-    thread = new.thread
-    block, barriers = thread.block, new.barriers
-    kept = [a for a in accesses if a.thread is not thread
-            and not (a.barriers < barriers and a.thread.block is block or thread.ordered_after(a))]
+    thread, kept = new.thread, []
+    block = thread.block
+    for old in accesses:
+        if old.thread is not thread and not thread.ordered_after(old): kept.append(old)
     if len(kept) < 2 or block.grid.masked: return [*kept, new]
     # two blocks, or two warps, reveal more than two threads of one
-    one, other = (a.thread for a in kept)
+    one, other = kept[0].thread, kept[1].thread
     if one.block is not other.block: return kept
     if block is one.block and (one.warp != other.warp or thread.warp == one.warp): return kept
     return [kept[0], new]
@@ -65,7 +64,7 @@ class Element:
 
     def _settle(self, thread):
         "After a read by `thread`: which other readers do the two noted ones represent?"
-        block, (one, other) = thread.block, (read.thread for read in self.reads[:2])
+        block, one, other = thread.block, self.reads[0].thread, self.reads[1].thread
         if block.grid.masked or self.lost or self.write is not None and not self.write.is_past(thread):
             return
         if one.block is not other.block or one.block is block and one.warp != other.warp:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from greenlet import getcurrent, greenlet
-from .places import last_user_line, place_of, position
+from .places import last_user_line, place_of, places_of, position
 from numba.cuda.simulator import kernelapi
 
 
@@ -98,7 +98,7 @@ def joined(one, other):
 
 def share(threads):
     "At a barrier: from now on every thread knows what any of them knew."
-    if all(t.knowledge is NOTHING for t in threads): return
+    if all([t.knowledge is NOTHING for t in threads]): return
     together = NOTHING
     for thread in threads: together = Knowledge(*map(joined, together, thread.knowledge))
     for thread in threads: thread.knowledge = together
@@ -122,12 +122,20 @@ class Thread(greenlet):
         self.asked, self.questions = None, 0  # its last atomic operation; their count since its last pause
         self.products, self.sends, self.stored, self.fenced, self.maps = [], [[]], [], [], set()
         self.fenced_at = -1  # moment of its last proxy fence
+        self.frame = self.places = None  # see `place`
 
     def __str__(self): return f"thread {position(self.threadIdx, self.block.dims)}"
 
+    def place(self, frame):
+        "Where it is, see `place_of`. While a frame runs, nothing changes about its callers."
+        if frame is not self.frame: self.frame, self.places = frame, places_of(frame)
+        at = frame.f_lasti
+        if at not in self.places: self.places[at] = place_of(frame)
+        return self.places[at]
+
     def pause(self, frame):
         "Let the others run until the block resumes this thread. Returns what the others passed to it."
-        _, self.waits_at, self.columns = place_of(frame)
+        _, self.waits_at, self.columns = self.place(frame)
         self.parent.switch()
         return self.received
 
@@ -210,7 +218,10 @@ class Block:
         self.indices = [kernelapi.Dim3(*index) for index in indices]
         self.index, self.grid, self.memory, self.memories = self.indices[0], grid, memories[0], memories
         places = [*np.ndindex(*reversed(self.dims))]  # x runs fastest
-        self.threads = [Thread(lambda: grid.fn(*args), self, reversed(place), rank * len(places) + i, rank)
+        def run():
+            grid.fn(*args)
+            getcurrent().frame = None  # and its variables with it
+        self.threads = [Thread(run, self, reversed(place), rank * len(places) + i, rank)
                         for rank in range(len(memories)) for i, place in enumerate(places)]
         self.runnable, self.alive = self.threads, self.threads
         self.begin_moment()
@@ -230,7 +241,7 @@ class Block:
             # who waits, and who may continue
             alive = [thread for thread in self.alive if not thread.dead]
             paused = [thread for thread in alive if thread.paused]
-            wait_here = not paused and not any(thread.at_grid for thread in alive)
+            wait_here = not paused and not any([thread.at_grid for thread in alive])
             released = (self._released_warps(alive) or self._released_meetings(alive)
                         or self._released_ready(alive) or (wait_here and self._released_block(alive) or []))
             if released or len(alive) < len(self.alive): self.grid.moves += 1
@@ -260,10 +271,11 @@ class Block:
             # the lanes of its mask, which must all wait with the same mask
             group = [t for t in self.threads[32 * thread.warp:32 * thread.warp + 32]
                      if thread.mask >> t.lane & 1 and not t.dead]
-            if any(t.mask != thread.mask for t in group): continue
+            mask = thread.mask
+            if any([t.mask != mask for t in group]): continue
             if not thread.orders: self._refuse_places(group)
             values = {t.lane: t.given for t in group}
-            if all(t.orders for t in group): self._order_warp(group)
+            if all([t.orders for t in group]): self._order_warp(group)
             for t in group: t.mask, t.received = None, values
             released += group
         return released
@@ -272,7 +284,7 @@ class Block:
         "From now on each lane knows what the others did."
         # usually all know the same already
         saw = lanes[0].saw
-        if any(t.saw is not saw for t in lanes): saw = tuple(map(max, *(t.saw for t in lanes), saw))
+        if any([t.saw is not saw for t in lanes]): saw = tuple(map(max, *(t.saw for t in lanes), saw))
         saw = list(saw)
         for t in lanes: saw[t.lane] = t.tick()
         saw, moment = tuple(saw), object()

@@ -9,6 +9,7 @@ from .scheduler import SimulatorError
 
 
 def refuse_negative(index):
+    if type(index) is int and index >= 0: return
     for i in index if type(index) is tuple else (index,):
         if type(i) is not slice and i is not None and i < 0:
             raise SimulatorError(f"index {i} is negative, which would count from the end of the array",
@@ -23,8 +24,8 @@ def refuse_copy(value):
 def index_text(index): return ", ".join(map(str, index)) if type(index) is tuple else str(index)
 
 def neighbours(array, index, count):
-    """The indices of `count` adjacent elements starting at `index`, for one access by a GPU: the address must
-    be aligned."""
+    """The indices of `count` adjacent elements starting at `index`, and all as one slice, for one access by a
+    GPU: the address must be aligned."""
     # a shared array is aligned as declared, a global one as memory is
     size = count * array.dtype.itemsize
     if size > array.promised:
@@ -33,9 +34,9 @@ def neighbours(array, index, count):
     if array.byte(index) % size:
         raise SimulatorError(f"an access of {size} bytes at {array.label(index)}, "
                              f"which isn't a multiple of {size} bytes from its start", "alignment")
-    if type(index) is not tuple: return range(index, index + count)
+    if type(index) is not tuple: return range(index, index + count), slice(index, index + count)
     *before, first = index
-    return [(*before, first + i) for i in range(count)]
+    return [(*before, i) for i in range(first, first + count)], (*before, slice(first, first + count))
 
 def _kernel_frame():
     "The frame of the kernel, or of the device function, that called into the simulator."
