@@ -13,7 +13,7 @@ import numpy as np
 from ..ptx.ampere import cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_part, global_address, load4, load_fours_at, shared_address, store_fours
 from ..static import static, unrolled
-from .shared_sums import sums_writer
+from .shared_sums import part_of, sums_writer
 from .tiles import Tile
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -160,9 +160,8 @@ def rows_kernel(
         number, part = uint32(block // parts), uint32(block % parts)
         across = uint32((n + bn - 1) // bn)
         row0, col0 = int64(number // across) * bm, int64(number % across) * bn
-        units = (k + unit - 1) // unit
-        k0 = int64(part) * units // int64(parts) * unit
-        k_end = min(k, (int64(part) + 1) * units // int64(parts) * unit)
+        first, end = part_of((k + unit - 1) // unit, parts, part)
+        k0, k_end = int64(first) * unit, min(k, int64(end) * unit)
         col = col0 + (uint32(4) * lane if width == 4 else lane)
         if predicated and width == 4: col = min(col, n - 4)
 

@@ -22,7 +22,7 @@ from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.ring import MOST_K, group_writer, thread_work
 from ..gemm.rows import ROW_RULES, RowTile, rows_kernel
-from ..gemm.shared_sums import sums_writer
+from ..gemm.shared_sums import part_of, sums_writer
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import ONE_SLICE, WarpTile, check_tile
 from ..ptx.core import add_fours, store4, store_fours, store_relaxed
@@ -204,10 +204,8 @@ def sgemm_sliced_kernel(
         number, index = uint32(block // parts), uint32(block % parts)
         across = uint32((n + bn - 1) // bn)
         row0, col0 = int64(number // across) * bm, int64(number % across) * bn
-        k_tiles = (k + bk - 1) // bk
-        begin = first_k_tile(int64(index), int64(parts), k_tiles)
-        end = first_k_tile(int64(index) + 1, int64(parts), k_tiles)
-        acc = main_loop(ring, work, a, b, m, n, k, row0, col0, begin * bk, uint32(end - begin))
+        begin, end = part_of((k + bk - 1) // bk, parts, index)
+        acc = main_loop(ring, work, a, b, m, n, k, row0, col0, int64(begin) * bk, uint32(end - begin))
 
         # the sums of all slices and parts
         cuda.syncthreads()  # no thread needs the ring anymore
