@@ -356,6 +356,7 @@ def launch_plan(
     if not persistent: args += np.uint32(split_k),
     return Plan([Launch(kernel, blocks, tile.threads, args, cooperative=shares)], [sums, flags])
 
+# %% ../../nbs/14_stream_k.ipynb #14b0002a
 def plan_stream_k(
     g: Gemm,
     tile=None, blocks=None, split_k=None,  # see `sgemm_stream_k`

@@ -368,6 +368,7 @@ def select_config(
     work = cut * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     return LaunchConfig(tile, cdiv(work, cdiv(work, sms)), cut)
 
+# %% ../../nbs/19_float32_on_tensor_cores.ipynb #19b0002a
 def takes(m, n, k) -> bool:
     "Does `sgemm_tensor_cores` multiply such matrices itself?"
     return k >= SHORTEST and select_config(m, n, k, sm_count()).tile is not None
