@@ -71,7 +71,7 @@ BY_HAND = [
      "end = first_k_tile(block + 1, blocks, tiles * k_tiles)", "all tiles are shared"),
     ("kernels.k14_stream_k", "sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)",
      "sums = g.workspace(tile.bm * tile.bn if shares else 1)", "a workspace for one block"),
-    ("kernels.k14_stream_k", "flags = g.workspace(blocks if shares else 1, kind=\"int64\")",
+    ("kernels.k14_stream_k", "flags = g.workspace(blocks + (0 if persistent else tiles) if shares else 1, kind=\"int64\")",
      "flags = g.workspace(1, kind=\"int64\")", "one flag for all"),
     ("kernels.k14_stream_k", "whole = shared_tiles + block\n", "whole = block\n",
      "shared tiles are done again"),
