@@ -25,11 +25,29 @@ def _last_kernel(dtype, capability):
     return [kernel for kernel in KERNELS.values()
             if kernel.dtype == DTYPES[dtype] and capable(capability, kernel.capability)][-1]
 
+def _capability(): return (9, 0) if config.ENABLE_CUDASIM else current_gpu().compute_capability
+
+_INSTEAD = []  # the kernel that float32 goes to, if not the last one
+
 def kernel_for(
     dtype: torch.dtype,  # float32 or bfloat16
 ) -> Kernel:
-    "The last kernel for a type that the current GPU can run."
-    return _last_kernel(dtype, (9, 0) if config.ENABLE_CUDASIM else current_gpu().compute_capability)
+    """The last kernel for a type that the current GPU can run. For float32 on a Hopper GPU that's kernel 19,
+    which leaves to kernel 14 what should be faster there: `why` in its module gives both predictions."""
+    if _INSTEAD and dtype == torch.float32: return _INSTEAD[0]
+    return _last_kernel(dtype, _capability())
+
+def use_for_float32(
+    number: int = None,  # of a kernel for float32; None: the choice is kernel 19's again
+):
+    "Float32 products go to this kernel from now on. `ValueError` if this GPU has no such kernel."
+    kernel = KERNELS.get(number)
+    able = [x.number for x in KERNELS.values()
+            if x.dtype == "float32" and capable(_capability(), x.capability)]
+    if number is not None and number not in able:
+        raise ValueError(f"number is {number!r}; expected None or one of {', '.join(map(str, able))}, "
+                         "which this GPU can run")
+    _INSTEAD[:] = [kernel] if kernel else []
 
 def need_tensors(**given):  # by name
     "`TypeError` for what isn't a dense tensor."
@@ -253,7 +271,8 @@ def matmul(
     whatever needs fewer copies (compiled: row-major, unless both factors are column-major).
 
     Errors in float32 are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. On a Hopper GPU kernel 19
-    multiplies, with a workspace about as large as A and B. Kernel 14 does if it should be faster,
+    multiplies, with a workspace about as large as A and B. Kernel 14 does if it should be faster
+    (`use_for_float32` overrides that),
     or if the GPU, without the host, finds infinities, NaN or numbers that float16 parts can't carry.
     `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ saves the
     copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""

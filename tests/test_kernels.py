@@ -22,7 +22,7 @@ from numba_matmul.gemm.tensor_maps import LONGEST, tma_counts
 from numba_matmul.gemm.tiles import Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf16
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
-from numba_matmul.kernels.k13_planned_loop import TILES, choose_tile
+from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile
 from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, PRODUCER_REGISTERS,
                                                        bf16_gemm_warp_specialized)
@@ -113,6 +113,44 @@ def test_blocks_of_stream_k_that_share_tiles_give_the_same_result_each_time_and_
     flags = to_h(plan.workspace[-1])
     assert len(flags) == 5 and set(flags) == {0}  # a CUDA graph launches again with the same number
     assert 0 < launch_number() != launch_number()
+
+
+def sliced_tiles():
+    "Small tiles with slices, and a schedule for as many steps as they have."
+    values = k14_stream_k.SMALL_TILES | dict(bk=(16, 32), slices=(2, 4))
+    for tile in (WarpTile(**found) for found in configurations(values) if found["unroll"] == found["bk"]):
+        try: check_tile(tile, k14_stream_k.SLICED_RULES)
+        except ValueError: continue
+        if tile.threads <= 128: yield dict(tile=tile, schedule=MainloopSchedule(tile.steps // 4, 1))
+
+
+SLICED = list(sliced_tiles())
+
+
+@settings(deadline=None, max_examples=24)
+@given(data=st.data(), alpha=factor, beta=factor)
+def test_slices_and_parts_of_sums_add_up(data, alpha, beta):
+    "Sizes at, below and above multiples of the tile; rows that aren't aligned; parts without a k tile."
+    options = data.draw(st.sampled_from(SLICED)) | dict(split_k=data.draw(st.integers(1, 4)))
+    def size(of): return data.draw(st.one_of(st.sampled_from([of, 2 * of]), st.integers(0, of + 3)))
+    m, n, k = size(options["tile"].bm), size(options["tile"].bn), size(options["tile"].bk)
+    a, b, before = random(m, k), random(k, n), random(m, n)
+    c = to_d(before if beta else nan_like(before))
+    sgemm_stream_k(to_d(a), to_d(b), c, alpha, beta, **options)
+    assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
+
+
+def test_blocks_that_add_parts_up_together_leave_nothing_behind():
+    a, b = to_d(random(40, 64)), to_d(random(64, 70))
+    for tile, parts in (k14_stream_k.SPLIT["tile"], 3), (k14_stream_k.FEW, 2):
+        plan = plan_stream_k(gemm_args(a, b), tile, split_k=parts)
+        flags, c = plan.workspace[-1], plan.launches[0].args[2]
+        results = []
+        for _ in range(2):  # with the flags of the first launch
+            simulate_plan(plan)
+            results.append(to_h(c).copy())
+        assert_matmul_correct(a, b, results[0])
+        assert np.array_equal(*results) and not to_h(flags)[:plan.launches[0].blocks].any()
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.bm}×{tile.bn}")

@@ -14,6 +14,7 @@ from numba_matmul.gemm.plan import Launch, kernel_args
 from numba_matmul.gemm.tensor_maps import TensorMapWords
 from numba_matmul.gemm.tiles import MmaTile, Tile, WgmmaTile, check_tile
 from numba_matmul.bench.search import configurations
+from numba_matmul.kernels import k14_stream_k
 from numba_matmul.kernels.k13_planned_loop import MainloopSchedule
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import (bf16_gemm_warp_specialized,
@@ -234,12 +235,20 @@ def test_options_that_cannot_be_are_refused_before_anything_is_launched(kernel, 
                 assert name in str(caught.value), value
 
 
+SLICED = k14_stream_k.SPLIT["tile"]
+
+
 @pytest.mark.parametrize("name,option,text", [
     ("sgemm_bank_conflicts_padding", dict(pad_a=5), "pad_a"),
     ("sgemm_bank_conflicts_padding", dict(pad_a=10**4), "48 KB"),
     ("sgemm_bank_conflicts_padding", dict(pad_b=10**4), "48 KB"),
-    ("sgemm_stream_k", dict(shift=128), "from 0 to 31"),
+    ("sgemm_stream_k", dict(shift=128), "from 0 to 63"),
     ("sgemm_stream_k", dict(blocks=10**6), "blocks is 1000000; expected at most"),
+    ("sgemm_stream_k", dict(split_k=10**6), "split_k is 1000000, so there are 1000000 blocks"),
+    ("sgemm_stream_k", dict(tile=k14_stream_k.LARGE, split_k=2), "split_k is 2; expected None for a tile"),
+    ("sgemm_stream_k", dict(tile=k14_stream_k.FEW, blocks=2), "blocks is 2; expected None: it follows"),
+    ("sgemm_stream_k", dict(tile=SLICED._replace(slices=3)), "bk must be a multiple of slices"),
+    ("sgemm_planned_loop", dict(tile=SLICED), "slices must be 1"),
     ("bf16_gemm_warp_specialized", dict(epilogue="split_k"), "call bf16_gemm_past_cublas"),
     ("bf16_gemm_past_cublas", dict(epilogue="late"),
      "epilogue is 'late'; expected overlapped or staged or direct or split_k"),

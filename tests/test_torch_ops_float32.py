@@ -6,6 +6,7 @@ from torch.testing import assert_close
 from torch_cases import F32, all_close, close, doubled, exact_layer, in_graph, needs_gpu, tensor
 
 from numba_matmul import torch_copy, torch_ops
+from numba_matmul.gemm.limits import sm_count
 from numba_matmul.gemm.tiles import WgmmaTile
 from numba_matmul.kernels import k19_float32_on_tensor_cores as k19
 from numba_matmul.torch_copy import row_major
@@ -41,6 +42,26 @@ def test_which_kernel_takes_float32():
     numbers = {capability: torch_ops._last_kernel(F32, capability).number
                for capability in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0))}
     assert numbers == {(7, 5): 11, (8, 0): 14, (8, 9): 14, (9, 0): 19, (10, 0): 14}
+
+
+def test_float32_goes_to_the_kernel_predicted_faster_unless_another_one_is_asked_for():
+    assert k19.why(4096, 4096, 4096).startswith("kernel 19: ")
+    assert k19.why(64, 64, 64).startswith("kernel 14: ")
+    assert "in a sum of 8 products" in k19.why(4096, 4096, 8)
+    for size in 64, 512, 4096:
+        tile = k19.select_config(size, size, size, sm_count()).tile
+        assert k19.why(size, size, size).startswith("kernel 19" if tile else "kernel 14")
+    last = torch_ops.kernel_for(F32)
+    a, b = tensor(5, 7), tensor(7, 6)
+    try:
+        torch_ops.use_for_float32(5)
+        assert torch_ops.kernel_for(F32).number == 5
+        bounded(matmul(a, b), a, b)
+        for number in 0, 15, "14":
+            with pytest.raises(ValueError, match="expected None or one of 1, 2, 3"):
+                torch_ops.use_for_float32(number)
+    finally: torch_ops.use_for_float32()
+    assert torch_ops.kernel_for(F32) is last
 
 
 @CAN_SPLIT

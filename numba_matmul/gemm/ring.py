@@ -56,22 +56,27 @@ def thread_work(
     width: int = 4,  # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned to 16 bytes
 ) -> Callable:
     "A device function: a thread's `ThreadWork`."
-    bn, bk = tile.bn, tile.bk
+    bn, bk, steps = tile.bn, tile.bk, tile.steps
     a_width = tile.bm + tile.pad_a  # of a row of A's transposed tile
     b_start = bk * a_width
+    slices, slice_threads = tile.slices, tile.threads // tile.slices
 
     @cuda.jit(device=True, inline="always")
     def work_of(
         ring,    # the array in shared memory
         thread,  # number in the block
     ):
-        row, col = first_result(thread)
+        first_step = uint32(0)
+        if slices == 1: row, col = first_result(thread)
+        else:
+            row, col = first_result(uint32(thread % uint32(slice_threads)))
+            first_step = uint32(thread // uint32(slice_threads) * uint32(steps))
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * width)
         copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + a_row)),
                                shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
-        factors_a = shared_address(ring, uint64(row))
-        factors_b = shared_address(ring, uint64(b_start + col))
+        factors_a = shared_address(ring, uint64(first_step * uint32(a_width) + row))
+        factors_b = shared_address(ring, uint64(b_start + first_step * uint32(bn) + col))
         if hidden:  # each lane shuffles from itself: a no-op the compiler can't see through
             lane = int32(thread % 32)
             factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane))

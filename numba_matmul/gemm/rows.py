@@ -5,7 +5,6 @@ B. A tile in shared memory would only delay it. Each thread reads four columns o
 multiplies them by all rows of A, which are in shared memory. Teams of threads, and blocks, share the sums:
 each takes other rows of B.
 """
-from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from ..ptx.ampere import cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_part, global_address, load4, load_fours_at, shared_address, store_fours
 from ..static import static, unrolled
-from .shared_sums import raise_flag, slice_adder, wait_for_parts
+from .shared_sums import part_of, sums_writer
 from .tiles import Tile
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -64,30 +63,6 @@ ROW_RULES = {
         lambda t: t.threads % t.bk == 0 == t.bm % (t.threads // t.bk),
     "the sums must fit into 48 KB of shared memory": lambda t: t.shared_bytes <= 48 * 1024,
 }
-
-
-@cache
-def single_writer(
-    predicated: bool,  # may results lie outside C?
-    read_c: bool,      # may beta be other than 0?
-    step: int,         # columns from one of the four results to the next
-) -> Callable:
-    "A device function: C ← alpha·x + beta·C for four results of a row, one by one."
-    @cuda.jit(device=True)
-    @unrolled
-    def write4(
-        c,         # (m, n)
-        row, col,  # where the first belongs
-        x,         # the four
-        alpha, beta,
-    ):
-        for i in static(4):
-            here = col + i * step
-            if not predicated or (row < int64(c.shape[0]) and here < int64(c.shape[1])):
-                y = alpha * x[i]
-                if read_c: y += beta * c[row, here]
-                c[row, here] = y
-    return write4
 
 
 @cache
@@ -147,19 +122,7 @@ def rows_kernel(
     whole_rows, last_rows = rows_of_b(tile, width, predicated)
     unit = teams * ahead       # rows of B that all teams read at a time
     pass_rows = threads // bk  # rows of A that are copied at a time
-    fours = bm * lanes
-    if width == 4: write4 = four_writer(predicated, 4, read_c)
-    else: write4 = single_writer(predicated, read_c, lanes)
-
-    @cuda.jit(device=True)
-    def place(four):
-        lane = four % lanes
-        return four // lanes, 4 * lane if width == 4 else lane
-
-    @cuda.jit(device=True)
-    def read4(workspace, start, four): return load4(workspace, uint64(start + 4 * four))
-
-    add_slice = slice_adder(fours, threads, read4, place, write4)
+    write_sums = sums_writer(tile, teams, four_writer, predicated, width, read_c)
 
     @cuda.jit(device=True)
     def copy_a(ring, to, a, m, k, row0, k0, k_end, thread):
@@ -197,9 +160,8 @@ def rows_kernel(
         number, part = uint32(block // parts), uint32(block % parts)
         across = uint32((n + bn - 1) // bn)
         row0, col0 = int64(number // across) * bm, int64(number % across) * bn
-        units = (k + unit - 1) // unit
-        k0 = int64(part) * units // int64(parts) * unit
-        k_end = min(k, (int64(part) + 1) * units // int64(parts) * unit)
+        first, end = part_of((k + unit - 1) // unit, parts, part)
+        k0, k_end = int64(first) * unit, min(k, int64(end) * unit)
         col = col0 + (uint32(4) * lane if width == 4 else lane)
         if predicated and width == 4: col = min(col, n - 4)
 
@@ -230,24 +192,8 @@ def rows_kernel(
             acc = multiply(acc, ring, here, last_rows(b, n, k_end - row, row * n, col))
         cp_async_wait_group(0)
 
-        # add up the sums of all teams
+        # the sums of all teams
         cuda.syncthreads()
-        store_fours(ring, uint64(4 * (team * uint32(fours) + lane)), bn, acc)
-        cuda.syncthreads()
-        four = thread
-        while four < uint32(fours):
-            x, y, z, w = load4(ring, uint64(uint32(4) * four))
-            for j in static(1, teams):
-                more = load4(ring, uint64(uint32(4) * uint32(four + uint32(j * fours))))
-                x, y, z, w = x + more[0], y + more[1], z + more[2], w + more[3]
-            if parts == 1:
-                in_row, in_col = place(int64(four))
-                write4(c, row0 + in_row, col0 + in_col, (x, y, z, w), alpha, beta)
-            else: store_fours(workspace, uint64(4 * (int64(block) * fours + four)), 4, (x, y, z, w))
-            four = uint32(four + uint32(threads))
-        if parts > 1:
-            counter = uint32(cuda.gridDim.x + number)
-            raise_flag(flags, block, counter, part == 0, launch, thread)
-            wait_for_parts(flags, uint32(block - part), parts, counter, launch, thread)
-            add_slice(c, workspace, int64(block - part), parts, part, row0, col0, alpha, beta, thread)
+        store_fours(ring, uint64(4 * (team * uint32(bm * lanes) + lane)), bn, acc)
+        write_sums(ring, c, workspace, flags, launch, block, parts, row0, col0, alpha, beta, thread)
     return sgemm_stream_k_kernel  # the name that a profiler shows

@@ -11,11 +11,24 @@ same launch, replayed in a CUDA graph.
 from collections.abc import Callable
 from functools import cache
 
-from ..ptx.core import store_relaxed
+from ..ptx.core import load4, store_fours, store_relaxed
 from ..static import static, unrolled
+from .unaligned import single_writer
 from numba import cuda, float32, int64, uint32, uint64
 
 AT_ONCE = 4  # parts that a thread reads before it adds them
+
+
+@cuda.jit(device=True)
+def part_of(
+    count,         # less than 2³²
+    parts, index,  # how many there are, and the number of this one
+):  # where it begins and ends
+    "One of nearly equal parts. (In 32 bits, since a division of 64 bits takes about a hundred instructions.)"
+    size = uint32(uint32(count) // uint32(parts))
+    rest = uint32(uint32(count) - size * uint32(parts))
+    begin = uint32(index * size + min(index, rest))
+    return begin, uint32(begin + size + (uint32(1) if index < rest else uint32(0)))
 
 
 @cuda.jit(device=True)
@@ -28,20 +41,17 @@ def raise_flag(
     thread,
 ):
     "Say that a part is there."
+    if first and thread == 0: store_relaxed(flags, uint64(counter), uint64(0))
     cuda.threadfence()
     cuda.syncthreads()
-    if thread == 0:
-        if first:
-            store_relaxed(flags, uint64(counter), uint64(0))
-            cuda.threadfence()
-        cuda.atomic.exch(flags, part, launch)
+    if thread == 0: cuda.atomic.exch(flags, part, launch)
 
 
 @cuda.jit(device=True)
 def wait_for_parts(
     flags,         # see `raise_flag`
     first, parts,  # number of the tile's first part, and how many there are
-    counter, launch, thread,  # see `raise_flag`
+    launch, thread,  # see `raise_flag`
 ):
     "Return when all parts of a tile are there."
     part = uint32(thread)
@@ -50,7 +60,15 @@ def wait_for_parts(
         part = uint32(part + uint32(cuda.blockDim.x))
     cuda.threadfence()
     cuda.syncthreads()
-    # the last block that has seen the flags lowers them
+
+
+@cuda.jit(device=True)
+def lower_flags(
+    flags,         # see `raise_flag`
+    first, parts,  # see `wait_for_parts`
+    counter, thread,  # see `raise_flag`
+):
+    "The last block that has seen a tile's flags lowers them."
     if thread == 0 and cuda.atomic.add(flags, counter, 1) == parts - 1:
         part = uint32(0)
         while part < parts:
@@ -101,3 +119,69 @@ def slice_adder(
             write4(c, row0 + row, col0 + col, (x, y, z, w), alpha, beta)
             four += threads
     return add_slice
+
+
+@cache
+def sums_writer(
+    tile,              # with bm, bn and threads
+    groups: int,       # of threads, each with its own sums for the whole tile
+    four_writer: Callable,  # the factory of lesson 6 that writes four results
+    predicated: bool,  # may results lie outside C?
+    width: int,        # 4 if rows of C are aligned to 16 bytes
+    read_c: bool,      # may beta be other than 0?
+    in_order: bool = False,  # are the sums in shared memory in the order of C, also if rows aren't aligned?
+) -> Callable:
+    """A device function: add up what groups of threads have left in shared memory, one row of the tile after
+    another; then what other blocks have; and write it. Where rows of C aren't aligned, a thread takes four
+    columns that are far apart, so that lanes next to each other store results next to each other."""
+    lanes, threads = tile.bn // 4, tile.threads
+    fours = tile.bm * lanes
+    if width == 4: write4 = four_writer(predicated, 4, read_c)
+    else: write4 = single_writer(predicated, read_c, lanes)
+    apart = in_order and width < 4
+
+    @cuda.jit(device=True)
+    def place(four): return four // lanes, 4 * (four % lanes) if width == 4 else four % lanes
+
+    @cuda.jit(device=True)
+    def read4(workspace, start, four): return load4(workspace, uint64(start + 4 * four))
+
+    @cuda.jit(device=True)
+    def read_sums(ring, four):
+        if not apart: return load4(ring, uint64(uint32(4) * four))
+        first = uint32(uint32(four // uint32(lanes)) * uint32(4 * lanes) + four % uint32(lanes))
+        return (ring[uint64(first)], ring[uint64(first + uint32(lanes))],
+                ring[uint64(first + uint32(2 * lanes))], ring[uint64(first + uint32(3 * lanes))])
+
+    add_slice = slice_adder(fours, threads, read4, place, write4)
+
+    @cuda.jit(device=True)
+    @unrolled
+    def write_sums(
+        ring,  # the array in shared memory
+        c, workspace, flags, launch,
+        block, parts,  # number of the block; parts of each tile, one per block
+        row0, col0,    # where the tile of C begins
+        alpha, beta,
+        thread,
+    ):
+        number, index = uint32(block // parts), uint32(block % parts)
+        cuda.syncthreads()
+        four = thread
+        while four < uint32(fours):
+            x, y, z, w = read_sums(ring, four)
+            for j in static(1, groups):
+                more = read_sums(ring, uint32(four + uint32(j * fours)))
+                x, y, z, w = x + more[0], y + more[1], z + more[2], w + more[3]
+            if parts == 1:
+                row, col = place(int64(four))
+                write4(c, row0 + row, col0 + col, (x, y, z, w), alpha, beta)
+            else: store_fours(workspace, uint64(4 * (int64(block) * fours + four)), 4, (x, y, z, w))
+            four = uint32(four + uint32(threads))
+        if parts > 1:
+            counter = uint32(cuda.gridDim.x + number)
+            raise_flag(flags, block, counter, index == 0, launch, thread)
+            wait_for_parts(flags, uint32(block - index), parts, launch, thread)
+            add_slice(c, workspace, int64(block - index), parts, index, row0, col0, alpha, beta, thread)
+            lower_flags(flags, uint32(block - index), parts, counter, thread)
+    return write_sums

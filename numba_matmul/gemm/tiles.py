@@ -122,6 +122,7 @@ class WarpTile(NamedTuple):
     unroll: int = 1  # steps of the sum that are unrolled; lessons 13 and 14 unroll all
     zigzag: int = 0  # 1: lanes zig-zag over two rows; 0: row by row
     stages: int = 1  # tiles of A and B in shared memory at a time, from lesson 11 on
+    slices: int = 1  # groups of warps that share their results, each with other steps of a k tile: lesson 14
 
     @property
     def wmiter(self):
@@ -141,14 +142,25 @@ class WarpTile(NamedTuple):
     def results(self): return self.shape[0] * self.shape[1]
 
     @property
-    def threads(self): return 32 * (self.bm // self.wm) * (self.bn // self.wn)
+    def threads(self): return 32 * (self.bm // self.wm) * (self.bn // self.wn) * self.slices
 
     @property
-    def shared_bytes(self): return 4 * self.stages * self.bk * (self.bm + self.pad_a + self.bn)
+    def steps(self): return self.bk // self.slices  # of a warp, in a k tile
+
+    @property
+    def stage_bytes(self): return 4 * self.bk * (self.bm + self.pad_a + self.bn)
+
+    @property
+    def shared_bytes(self):
+        "The ring; in the end, the sums of all slices."
+        sums = self.slices * self.bm * self.bn if self.slices > 1 else 0
+        return max(4 * sums, self.stages * self.stage_bytes)
 
     launch_bounds, fits = Tile.launch_bounds, Tile.fits
 
+ONE_SLICE = "slices must be 1"
 WARP_RULES = {
+    ONE_SLICE: lambda t: t.slices == 1,
     "bm must be a multiple of wm, and bn of wn": lambda t: t.bm % t.wm == t.bn % t.wn == 0,
     "tm and tn must be multiples of 4": lambda t: t.tm % 4 == t.tn % 4 == 0,
     "wm·wn must be whole groups for 32 lanes, wniter times":

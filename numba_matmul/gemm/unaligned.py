@@ -91,3 +91,27 @@ def pair_writer(
         write2(c, row, first, x[0], x[1], alpha, beta)
         write2(c, row, first + 4, x[2], x[3], alpha, beta)
     return write4
+
+
+@cache
+def single_writer(
+    predicated: bool,  # may results lie outside C?
+    read_c: bool,      # may beta be other than 0?
+    step: int,         # columns from one of the four results to the next
+) -> Callable:
+    "A device function: C ← alpha·x + beta·C for four results of a row, one by one."
+    @cuda.jit(device=True)
+    @unrolled
+    def write4(
+        c,         # (m, n)
+        row, col,  # where the first belongs
+        x,         # the four
+        alpha, beta,
+    ):
+        for i in static(4):
+            here = col + i * step
+            if not predicated or (row < int64(c.shape[0]) and here < int64(c.shape[1])):
+                y = alpha * x[i]
+                if read_c: y += beta * c[row, here]
+                c[row, here] = y
+    return write4

@@ -145,10 +145,10 @@ def check_schedule(
     tile,      # a `WarpTile`
 ):
     "`ValueError` if the schedule doesn't fit the tile."
-    steps = range(tile.bk - 1)  # the last one is different: it reads from the next k tile
+    steps = range(tile.steps - 1)  # the last one is different: it reads from the next k tile
     last = schedule.barrier_step + schedule.copy_steps - 1
     if schedule.barrier_step not in steps or schedule.copy_steps < 1 or last not in steps:
-        raise ValueError(f"{schedule}: the barrier and all copies must come before step {tile.bk - 1}")
+        raise ValueError(f"{schedule}: the barrier and all copies must come before step {tile.steps - 1}")
     if schedule.carried not in range(4): raise ValueError(f"{schedule}: carried must be 0, 1, 2 or 3")
     if not {schedule.serpentine, schedule.hidden} <= {0, 1}:
         raise ValueError(f"{schedule}: serpentine and hidden are 0 or 1")
@@ -217,7 +217,7 @@ def scheduled_steps(
     open_groups = tile.stages - 3  # of copies that may be in flight: the next k tile has to be there
     rows, cols = tile.shape
     stride_m_bytes, stride_n_bytes = (4 * step for step in tile.step)  # from one group of four to the next
-    bk, results = tile.bk, tile.results
+    count, results = tile.steps, tile.results
 
     @cuda.jit(device=True)
     @unrolled
@@ -229,7 +229,7 @@ def scheduled_steps(
         to,       # `TileAddresses` that takes the thread's copies
         source_a, source_b,  # a `SourceAddress` each
     ):
-        for step in static(bk - 1):
+        for step in static(count - 1):
             # In the tail, without copies, too: the next k tile must have landed for all threads, and since
             # the wait counts groups, an empty one is committed.
             if step == barrier:
@@ -262,7 +262,7 @@ def planned_main_loop(
     no_x, no_y = zeros[:rows], zeros[:cols]
     tiles_ahead = stages - 1
     open_groups = stages - 2  # of copies that may be in flight before the loop
-    stage_bytes = tile.shared_bytes // stages
+    stage_bytes = tile.stage_bytes
     ring_bytes = stages * stage_bytes
     row_stride_bytes = TileAddresses(4 * (tile.bm + tile.pad_a), 4 * tile.bn)
     stride_m_bytes, stride_n_bytes = (4 * step for step in tile.step)  # from one group of four to the next

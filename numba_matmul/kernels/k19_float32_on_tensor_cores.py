@@ -7,8 +7,8 @@ __all__ = ['RULES', 'LARGE', 'SMALL_ROWS', 'START', 'K_TILE', 'SPLIT_MB', 'C_MB'
            'SHORTEST', 'SMALL_TILES', 'TURNS', 'LONG_ROWS', 'TINY', 'SMALL', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps',
            'part_loader', 'part_multiplier', 'wait_for_parts', 'part_mainloop', 'ScaledTarget', 'float32_pair_writer',
            'float32_epilogue', 'shared_bytes', 'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'fours_of',
-           'product_launches', 'estimate', 'select_config', 'takes', 'by_stream_k', 'plan_tensor_cores', 'split',
-           'sgemm_tensor_cores']
+           'product_launches', 'estimate', 'by_kernel_14', 'select_config', 'takes', 'why', 'by_stream_k',
+           'plan_tensor_cores', 'split', 'sgemm_tensor_cores']
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #73648848
 import warnings
@@ -340,6 +340,11 @@ def estimate(
     adding = REDUCE + REDUCE_MB * 8e-6 * split_k * m * n if split_k > 1 else 0
     return START + splitting + products + storing + adding
 
+def by_kernel_14(m, n, k, sms) -> float:
+    "How many microseconds kernel 14 should take."
+    config = k14_stream_k.select_config(m, n, k, sms)
+    return k14_stream_k.estimated_cycles(m, n, k, sms, config) / CYCLES
+
 SHORTEST = 16  # products of a sum; in shorter ones the parts lose more than float32 does
 
 @remembered
@@ -358,16 +363,24 @@ def select_config(
         return {1, cdiv(k_tiles, cdiv(k_tiles, most))}  # no part is empty
     choices = [(tile, cut) for tile in tiles for cut in cuts(tile)]
     tile, cut = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, b_is_split))
-    other = k14_stream_k.select_config(m, n, k, sms)
-    instead = k14_stream_k.estimated_cycles(m, n, k, sms, other) / CYCLES
-    faster = instead < estimate(m, n, k, sms, tile, cut, b_is_split)
+    faster = by_kernel_14(m, n, k, sms) < estimate(m, n, k, sms, tile, cut, b_is_split)
     if faster and len(tiles) > 1 and split_k is None: return LaunchConfig(None, 0)
     work = cut * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     return LaunchConfig(tile, cdiv(work, cdiv(work, sms)), cut)
 
+# %% ../../nbs/19_float32_on_tensor_cores.ipynb #19b0002a
 def takes(m, n, k) -> bool:
     "Does `sgemm_tensor_cores` multiply such matrices itself?"
     return k >= SHORTEST and select_config(m, n, k, sm_count()).tile is not None
+
+def why(m, n, k) -> str:
+    "Which of the two kernels multiplies such matrices, and the reason."
+    if k < SHORTEST: return f"kernel 14: in a sum of {k} products, parts lose more than float32 does"
+    sms, chosen = sm_count(), select_config(m, n, k, sm_count()).tile
+    parts = [select_config(m, n, k, sms, (tile,)) for tile in K_TILE]
+    us = {14: by_kernel_14(m, n, k, sms), 19: min(estimate(m, n, k, sms, x.tile, x.split_k) for x in parts)}
+    first, other = (19, 14) if chosen else (14, 19)
+    return f"kernel {first}: {us[first]:.1f} µs predicted, {us[other]:.1f} µs for kernel {other}"
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #52f15912
 def by_stream_k(g: Gemm) -> Plan:
