@@ -9,15 +9,16 @@ from numba_matmul.ptx.ampere import (
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
+    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
+    fence_proxy_tensormap_release, ld_shared_cluster_v4,
+    mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
     mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, stmatrix,
-    stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    st_shared_v4, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
@@ -161,14 +162,23 @@ FORMS = {
         SYNCHRONIZE + "mbarrier.arrive; Data Movement and Conversion: mapa",
         ["mapa.shared::cluster.u32 there, barrier, block", "mbarrier.arrive.shared::cluster.b64 _, [there]"],
         "uint32, uint32"),
+    "st_shared_v4": Form(
+        lambda address, a, b, c, d: st_shared_v4(address, 2048, (a, b, c, d, d, c, b, a)), "sm_75",
+        MOVE + "st",
+        ["st.shared.v4.b32 [address], {a, b, c, d}", "st.shared.v4.b32 [address+2048], {d, c, b, a}"],
+        "uint32, float32, float32, float32, float32"),
+    "ld_shared_cluster_v4": Form(
+        lambda address, block: ld_shared_cluster_v4(address, block), "sm_90",
+        MOVE + "ld; Data Movement and Conversion: mapa",
+        ["mapa.shared::cluster.u32 there, address, block",
+         "ld.shared::cluster.v4.b32 {out[0], out[1], out[2], out[3]}, [there]"],
+        "uint32, uint32, float32[::1]", 4),
     "cluster_sync": Form(
         lambda: cluster_sync(), "sm_90", SYNCHRONIZE + "barrier.cluster",
         ["barrier.cluster.arrive", "barrier.cluster.wait"]),
     "prefetch_tensormap": Form(
         lambda tensor_map: prefetch_tensormap(tensor_map), "sm_90", MOVE + "prefetch",
         ["prefetch.tensormap [tensor_map]"], "uint64"),
-    "fence_acq_rel_gpu": Form(
-        lambda: fence_acq_rel_gpu(), "sm_75", SYNCHRONIZE + "membar / fence", ["fence.acq_rel.gpu"]),
     "cp_async_bulk_tensor_2d_shared_to_global": Form(
         lambda tensor_map, source, column, row:
             cp_async_bulk_tensor_2d_shared_to_global(tensor_map, source, column, row),

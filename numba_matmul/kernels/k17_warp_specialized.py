@@ -18,7 +18,8 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_bytes, tma_store_of, two_epilogues
+from ..gemm.epilogue import (
+    EPILOGUES, PendingTile, boxes_storer, c_bytes, parts_adder, tma_store_of, two_epilogues)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
@@ -29,6 +30,7 @@ from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
+from ..gemm.writers import Target
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
     cluster_sync,     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
@@ -232,9 +234,10 @@ def producer_loop(
     tile,         # a `WgmmaTile`
     is_split,     # are sums cut into parts?
     load_k_tile,  # see `k_tile_loader`
+    in_cluster=False,  # see `persistent_scheduler`
 ):
     "A device function, for one thread: load the k tiles of a block's work tiles, as stages become empty."
-    scheduler = persistent_scheduler(tile, is_split)
+    scheduler = persistent_scheduler(tile, is_split, in_cluster)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     advance = pipeline_advance(tile.stages)
 
@@ -264,9 +267,10 @@ def consumer_loop(
     epilogue,  # an `Epilogue`
     distance,  # see `stagger_distance`; 0: no consumer waits
     mainloop,  # `Mainloop`
+    in_cluster=False,  # see `persistent_scheduler`
 ):
     "A device function, for a warpgroup: multiply its rows of a block's work tiles, and store the results."
-    scheduler = persistent_scheduler(tile, is_split)
+    scheduler = persistent_scheduler(tile, is_split, in_cluster)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
     tma_store = tma_store_of(tile)
@@ -338,6 +342,8 @@ def bf16_gemm_warp_specialized_kernel(
     if epilogue == "overlapped" and not overlaps(tile):
         raise ValueError(f"{tile}: registers don't suffice for the results of two tiles, so the epilogue "
                          "can't be overlapped")
+    if epilogue == "split_k" and tile.cluster > 1:
+        raise ValueError(f"{tile}: a cluster either shares tiles of A, or sums")
     if epilogue in ("direct", "split_k") and tile.wm > 64:
         raise ValueError(f"{tile}: registers don't suffice for the {epilogue} epilogue if wm is {tile.wm}")
     consumers = tile.warpgroups
@@ -346,19 +352,20 @@ def bf16_gemm_warp_specialized_kernel(
     shared_storage = storage_layout(tile, c_bytes(tile))
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
-    work_grid = persistent_scheduler(tile, is_split).work_grid
-    produce = producer_loop(tile, is_split, k_tile_loader(tile))
+    work_grid, work_tile, tile_origin = persistent_scheduler(tile, is_split, is_split)
+    produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
+    consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile), is_split)
+    add_parts = parts_adder(tile, predicated, read_c)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or a `SplitTarget`
+        c,            # (m·n,) bits of bfloat16, the same memory as the third map names
         m, n, k,
-        split_k,      # uint32, parts of each sum; each of them has a k tile or more
+        split_k,      # uint32, parts of each sum: blocks of a cluster. Each has a k tile or more
         alpha,        # factor of A·B
         beta,         # factor of C
     ):
@@ -376,14 +383,20 @@ def bf16_gemm_warp_specialized_kernel(
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
         target = Target(c, m, n, alpha, beta)
-        work, step = uint32(cuda.blockIdx.x // cluster), uint32(cuda.gridDim.x // cluster)
+        together = split_k if is_split else uint32(cluster)
+        work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
             if thread == 0: produce(storage, maps, grid, work, step)
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
-        if cluster > 1: cluster_sync()
+        if is_split:
+            cluster_sync()  # all parts are in shared memory
+            if thread >= 128 and work < grid.work:
+                row, col = tile_origin(work, grid)
+                add_parts(storage, target, row, col, split_k, thread)
+        if cluster > 1 or is_split: cluster_sync()  # a block's shared memory must outlive its cluster's accesses
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
@@ -391,27 +404,30 @@ def gemm_launch(
     g: Gemm,               # of matrices that the TMA can copy
     tile: WgmmaTile,
     blocks: int,           # of the grid
-    split=None,            # a `SplitTarget` if sums are divided into parts, in lesson 18
+    split_k=1,             # blocks of a cluster that share each sum, in lesson 18
     **options,             # of the factory
 ) -> Launch:
     "The launch of kernel 17."
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
     by_tma = "overlapped" if overlaps(tile) else "staged"
-    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else by_tma)
+    usual = "split_k" if split_k > 1 else "direct" if options["read_c"] else by_tma
+    epilogue = options.setdefault("epilogue", usual)
     by_threads = epilogue in ("direct", "split_k")
     # Cᵀ = Bᵀ·Aᵀ
     if tile.m_major_c: g = replace(g, m=g.n, n=g.m, a=g.b, b=g.a)
     if options["read_c"] and not by_threads:
         raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
                          "pass epilogue=\"direct\", or none")
-    # the TMA needs no predicate
+    # the TMA needs no predicate, and C no tensor map if the TMA doesn't store it
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)
     kernel = KERNEL.factory(tile, **options)
-    maps = TensorMapWords((g.a, BK if tile.m_major_a else tile.bm), (g.b, tile.bn if tile.k_major_b else BK),
-                          (g.c, tile.c_box))
-    c, split_k = (split, split.split_k) if split else (g.c.ravel(), np.uint32(1))
-    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), split_k, g.alpha, g.beta
-    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)
+    box_a = g.a, BK if tile.m_major_a else tile.bm
+    maps = TensorMapWords(box_a, (g.b, tile.bn if tile.k_major_b else BK),
+                          box_a if by_threads else (g.c, tile.c_box))
+    args = (maps, g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha,
+            g.beta)
+    cluster = split_k if split_k > 1 else tile.cluster
+    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=cluster)
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(
@@ -425,8 +441,7 @@ def plan_warp_specialized(
     if tile is None: tile = LARGE
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     if options.get("epilogue") == "split_k":
-        raise ValueError("the split_k epilogue needs a workspace and a second kernel: "
-                         "call bf16_gemm_past_cublas")
+        raise ValueError("the split_k epilogue needs clusters of blocks: call bf16_gemm_past_cublas")
     check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct"))
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     if not (tma_counts(g) and g.aligned): return Plan(delegate=KERNEL.fallback.fn)

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['MEDIUM', 'SMALL', 'TILES', 'TURNED', 'CYCLES', 'MIN_K_TILES', 'MOST_PARTS', 'PADDED', 'H100_COPY_GB_S', 'COMPILED',
-           'LITTLE', 'PATHS', 'KERNEL', 'turned_tile', 'copy_padded_kernel', 'copy_padded', 'padded_operands',
-           'MachineModel', 'machine_model', 'work_tiles', 'grid_blocks', 'estimate', 'select_config', 'plan_parts',
-           'plan_config', 'plan_past_cublas', 'bf16_gemm_past_cublas']
+           'LITTLE', 'PATHS', 'KERNEL', 'turned_tile', 'RowCopy', 'row_copy', 'copy_chunks', 'copy_padded_kernel',
+           'copy_padded', 'padded_operands', 'MachineModel', 'machine_model', 'may_split', 'stores_anywhere',
+           'work_tiles', 'grid_blocks', 'estimate', 'select_config', 'plan_parts', 'plan_config', 'plan_past_cublas',
+           'bf16_gemm_past_cublas']
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #9edfc007
 from dataclasses import replace
@@ -18,9 +19,8 @@ from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths
 from ..cards import gpu_card
 from ..gemm.args import Gemm
-from ..gemm.epilogue import SplitTarget, split_pieces
 from ..gemm.kernel import Kernel, Tiles
-from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
+from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.tensor_maps import tma_counts
 from ..gemm.tiled import check_options
@@ -49,42 +49,59 @@ TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c mus
               lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #3beb4a86
-@cuda.jit(lineinfo=True, launch_bounds=256)
-def copy_padded_kernel(
-    source,  # (rows·cols,) 16-bit elements
-    rows, cols,
-    target,  # (rows·to_cols,) the same
-    to_cols,
-    chunks,  # uint32, chunks of 256 elements that cover a row of the target
-):
-    "Copy rows into longer or shorter ones, padded with zeros. A block copies 256 columns of eight rows."
-    thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-    # a warp copies a chunk of a row
-    eight = uint32(block // chunks)
-    row = int64(eight) * 8 + thread // 32
-    col = int64(uint32(block - eight * chunks)) * 256 + thread % 32
-    if row >= rows: return
-    at = uint64(row * cols + col)
-    to = uint64(row * to_cols + col)
-    # all loads come first, so that they wait for memory together
-    numbers = cuda.local.array(8, uint16)
-    for i in range(8):
-        numbers[i] = 0
-        if col + 32 * i < cols: numbers[i] = source[at + uint64(32 * i)]
-    for i in range(8):
-        if col + 32 * i < to_cols: target[to + uint64(32 * i)] = numbers[i]
+class RowCopy(NamedTuple):
+    "Rows to copy into longer or shorter ones."
+    source: object  # (rows·cols,) 16-bit elements
+    rows: int
+    cols: int
+    target: object  # (rows·to_cols,) the same; gets what fits, and zeros after it
+    to_cols: int
+    chunks: int     # uint32, chunks of 256 elements that cover a row of the target
 
-def copy_padded(
+def row_copy(
     source,  # (rows, cols) uint16 device array
-    target,  # (rows, to_cols) uint16 device array; gets what fits, and zeros after it
-) -> Launch:
-    "Copy a matrix into one with longer or shorter rows."
+    target,  # (rows, to_cols) uint16 device array
+) -> RowCopy:
+    "What `copy_padded` needs to know."
     rows, cols = source.shape
     to_cols = target.shape[1]
-    chunks = (to_cols + 255) // 256
-    args = (source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
-            np.uint32(chunks))
-    return Launch(copy_padded_kernel, (rows + 7) // 8 * chunks, 256, args)
+    return RowCopy(source.ravel(), np.int64(rows), np.int64(cols), target.ravel(), np.int64(to_cols),
+                   np.uint32(cdiv(to_cols, 256)))
+
+@cuda.jit(device=True)
+def copy_chunks(x, block):
+    "A block copies 256 columns of eight rows."
+    thread = uint32(cuda.threadIdx.x)
+    # a warp copies a chunk of a row
+    eight = uint32(block // x.chunks)
+    row = int64(eight) * 8 + thread // 32
+    col = int64(uint32(block - eight * x.chunks)) * 256 + thread % 32
+    if row < x.rows:
+        at = uint64(row * x.cols + col)
+        to = uint64(row * x.to_cols + col)
+        # all loads come first, so that they wait for memory together
+        numbers = cuda.local.array(8, uint16)
+        for i in range(8):
+            numbers[i] = 0
+            if col + 32 * i < x.cols: numbers[i] = x.source[at + uint64(32 * i)]
+        for i in range(8):
+            if col + 32 * i < x.to_cols: x.target[to + uint64(32 * i)] = numbers[i]
+
+@cuda.jit(lineinfo=True, launch_bounds=256)
+def copy_padded_kernel(
+    first, second,  # `RowCopy`
+    blocks,         # uint32, for the first one; the others do the second
+):
+    block = uint32(cuda.blockIdx.x)
+    if block < blocks: copy_chunks(first, block)
+    else: copy_chunks(second, uint32(block - blocks))
+
+def copy_padded(
+    *copies,  # `RowCopy`, one or two of them
+) -> Launch:
+    "Copy one matrix or two, padded with zeros."
+    blocks = [int(cdiv(copy.rows, 8) * copy.chunks) for copy in copies]
+    return Launch(copy_padded_kernel, sum(blocks), 256, (copies[0], copies[-1], np.uint32(blocks[0])))
 
 def padded_operands(
     g: Gemm,
@@ -97,7 +114,7 @@ def padded_operands(
 # %% ../../nbs/18_past_cublas_bf16.ipynb #74725ff2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # per k tile, by an experiment below
 MIN_K_TILES = 4  # of a part of a sum (the last part gets what is left)
-MOST_PARTS = 32
+MOST_PARTS = 8  # blocks of a cluster
 PADDED = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
 
 class MachineModel(NamedTuple):
@@ -122,14 +139,23 @@ def machine_model() -> MachineModel:
     return default._replace(copy=default.copy * factor)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #67245807
+def may_split(tile):
+    "Can blocks of a cluster share its sums?"
+    return tile.wm == 64 and tile.cluster == 1
+
+def stores_anywhere(tile):
+    "Can its threads store C where rows aren't aligned? They do it one by one if C is transposed."
+    return tile.wm == 64 and tile.m_major_c
+
 def work_tiles(m, n, tile, split_k=1):
     "How many, or pairs of them if two blocks share a tile of A."
     if tile.m_major_c: m, n = n, m
     return split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn * tile.cluster)
 
 def grid_blocks(m, n, tile, split_k, sms):
-    "The fewest blocks that need no more waves."
+    "The fewest blocks that need no more waves; a cluster for each tile if its blocks share the sums."
     work = work_tiles(m, n, tile, split_k)
+    if split_k > 1: return work
     return tile.cluster * cdiv(work, cdiv(work, max(1, sms // tile.cluster)))
 
 def estimate(
@@ -137,12 +163,14 @@ def estimate(
     tile,
     padded="",     # names of matrices that are copied first
     split_k=1,     # parts of each sum
+    by_threads=False,  # do threads store C, not the TMA?
     model=None,    # `MachineModel`; this GPU's if None
 ) -> float:
     "The cycles that a product should take."
     x = model or machine_model()
     work = work_tiles(m, n, tile, split_k)
-    waves = cdiv(work, max(1, sms // tile.cluster))
+    together = max(tile.cluster, split_k)  # blocks of a cluster
+    waves = cdiv(cdiv(work, split_k), max(1, sms // together))
     results = tile.bm * tile.bn
     # rows that a block gets for a k tile
     def row(cols, name):
@@ -155,10 +183,13 @@ def estimate(
     # whatever takes longest
     k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row, from_l2 * filled)
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
-    products = x.start + results * x.result + waves * (x.start / 5 + k_tiles * k_tile)
+    storing = results * x.result * (2 if by_threads else 1)
+    products = x.start + storing + waves * (x.start / 5 + k_tiles * k_tile)
+    # A and B are copied by one launch, C by another
+    launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
-    copying = sum(x.start / 2 + 4 * numbers[name] / x.copy for name in padded)
-    adding = 3 / 4 * x.start + split_k * results / x.part if split_k > 1 else 0
+    copying = launches * x.start / 2 + sum(4 * numbers[name] / x.copy for name in padded)
+    adding = x.start / 4 + results / x.part if split_k > 1 else 0
     return products + copying + adding
 
 
@@ -170,20 +201,23 @@ def select_config(
     tiles=None,     # to choose from; `TILES` if None
     padded=PADDED,  # to choose from
     parts=None,     # of each sum; a good number if None
-) -> LaunchConfig:
+    c_by_tma=True,  # can the TMA store C if it isn't copied?
+) -> LaunchConfig:  # None: there is no choice
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     def cuts(tile):
         k_tiles = cdiv(k, tile.bk)
-        if parts: return {cdiv(k_tiles, cdiv(k_tiles, min(parts, k_tiles)))}  # no part is empty
-        if tile.cluster > 1 or tile.wm > 64: return {1}
-        tiles = work_tiles(m, n, tile)
-        wanted = {waves * sms // tiles // fewer for waves in (1, 2) for fewer in (1, 2)}
-        most = max(1, min(k_tiles // MIN_K_TILES, MOST_PARTS))
-        return {1, *(cdiv(k_tiles, cdiv(k_tiles, min(number, most))) for number in wanted if number)}
-
+        most = min(k_tiles // MIN_K_TILES, MOST_PARTS) if may_split(tile) else 1
+        wanted = [min(parts, k_tiles)] if parts else range(1, max(1, most) + 1)
+        return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}  # no part is empty
     model = machine_model()
-    choices = [(tile, names, split_k) for tile in tiles or TILES for names in padded for split_k in cuts(tile)]
-    tile, names, split_k = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, model))
+    def cycles(tile, names, split_k):
+        by_threads = split_k > 1 or not (c_by_tma or "c" in names)
+        return estimate(m, n, k, sms, tile, names, split_k, by_threads, model)
+
+    choices = [(tile, names, split_k) for tile in tiles or TILES for names in padded
+               if c_by_tma or "c" in names or stores_anywhere(tile) for split_k in cuts(tile)]
+    if not choices: return None
+    tile, names, split_k = min(choices, key=lambda choice: cycles(*choice))
     return LaunchConfig(tile, grid_blocks(m, n, tile, split_k, sms), split_k, names)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #037c07bc
@@ -192,29 +226,26 @@ def plan_parts(
     config: LaunchConfig,
     **options,             # of kernel 17's factory
 ) -> Plan:
-    "Kernel 17, and for split-K the workspace for the parts."
+    "Kernel 17."
     tile, blocks, split_k, _ = config
-    if split_k > 1: options.setdefault("epilogue", "split_k")
-    if options.get("epilogue") != "split_k":
-        # a block with one tile has nothing to overlap
-        alone = work_tiles(g.m, g.n, tile) <= blocks // tile.cluster
-        if alone and g.beta == 0 and not options.get("read_c"):
-            options.setdefault("epilogue", "staged")
-        return Plan([gemm_launch(g, tile, blocks, **options)])
-    pieces = split_pieces(tile, *((g.n, g.m) if tile.m_major_c else (g.m, g.n)))
-    sums = g.workspace(pieces * split_k * 64 * tile.bn, kind="float32")
-    arrivals = g.workspace(4 * pieces, kind="int64")
-    split = SplitTarget(g.c.ravel(), sums, arrivals, launch_number, np.uint32(split_k))
-    return Plan([gemm_launch(g, tile, blocks, split, **options)], [sums, arrivals])
+    if options.get("epilogue") == "split_k": blocks = work_tiles(g.m, g.n, tile, split_k)
+    # a block with one tile has nothing to overlap
+    alone = work_tiles(g.m, g.n, tile) <= blocks // tile.cluster
+    if split_k == 1 and alone and g.beta == 0 and not options.get("read_c"):
+        options.setdefault("epilogue", "staged")
+    return Plan([gemm_launch(g, tile, blocks, split_k, **options)])
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
 def plan_config(g: Gemm, config: LaunchConfig, **options) -> Plan:
     "Copies where rows need them, kernel 17, and C's copy back. Copies take the place of the matrices."
     copies = padded_operands(g, config.padded)
     wide = replace(g, **copies, n=copies.get("c", g.c).shape[1])
-    before = [copy_padded(getattr(g, name), copy) for name, copy in copies.items()
-              if name != "c" or g.beta != 0]
-    after = [copy_padded(copies["c"], g.c)] if "c" in copies else []
+    operands = [row_copy(getattr(g, name), copies[name]) for name in copies if name != "c"]
+    before, after = [copy_padded(*operands)] if operands else [], []
+    if "c" in copies:
+        if g.beta != 0: before.append(copy_padded(row_copy(g.c, copies["c"])))
+        after.append(copy_padded(row_copy(copies["c"], g.c)))
+    elif g.alignments["c"] < 16 and config.split_k == 1: options.setdefault("epilogue", "direct")
     parts = plan_parts(wide, config, **options)
     return Plan([*before, *parts.launches, *after], [*copies.values(), *parts.workspace])
 
@@ -232,24 +263,32 @@ def plan_past_cublas(
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
     if tile is not None: check_tile(tile, RULES | TURNED, WgmmaTile)
     check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k"))
-    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     if split_k is not None: split_k = need_whole("split_k", split_k, 1, MOST_PARTS)
     epilogue = options.get("epilogue")
+    if blocks is not None:
+        blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+        if split_k not in (None, 1) or epilogue == "split_k":
+            raise ValueError(f"blocks is {blocks}; expected None: if blocks share sums, it follows from split_k")
+        split_k = 1
     if epilogue not in (None, "split_k"):
         if split_k not in (None, 1):
             raise ValueError(f"split_k is {split_k}, and the {epilogue} epilogue doesn't add up parts of sums")
         split_k = 1
 
     # which matrices have to be copied, and which may be
-    must = {name for name, alignment in g.alignments.items() if alignment < 16}
+    may_store = epilogue in (None, "direct", "split_k")  # may threads store C?
+    must = {name for name, alignment in g.alignments.items() if alignment < 16 and (name != "c" or not may_store)}
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
     if not (tma_counts(g) and able): return Plan(delegate=KERNEL.fallback.fn)
     # which tiles have enough registers
     wide = g.beta == 0 and epilogue in (None, "staged") and not options.get("read_c")
-    tiles = tuple(tile for tile in TILES if wide or tile.wm == 64)
-    config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tiles, able, split_k)
-    if blocks is not None: config = config._replace(blocks=blocks)
+    tiles = tuple(tile for tile in TILES if (wide or tile.wm == 64) and (split_k in (None, 1) or may_split(tile)))
+    c_by_tma = g.alignments["c"] == 16
+    config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tiles, able, split_k, c_by_tma)
+    if not config: return Plan(delegate=KERNEL.fallback.fn)
+    if blocks is not None:
+        config = config._replace(blocks=cdiv(blocks, config.tile.cluster) * config.tile.cluster)
     return plan_config(g, config, **options)
 
 

@@ -339,15 +339,6 @@ def store_relaxed(
     array.store_relaxed(index, value, sys._getframe(1))
 
 
-@bind("fence.acq_rel.gpu;")
-def fence_acq_rel_gpu():
-    """Whatever this thread has written or seen comes before whatever it does next, for the whole GPU:
-    enough for a flag, and cheaper than `cuda.threadfence`. PTX ISA, fence.acq_rel."""
-    frame, thread = sys._getframe(1), getcurrent()
-    thread.block.grid.mix(thread, frame)
-    thread.fence(True)
-
-
 # Numbers as bits, and tuples of numbers
 
 def _emit_bits(context, builder, kinds, args):

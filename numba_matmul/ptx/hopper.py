@@ -129,6 +129,40 @@ def cluster_sync():
     getcurrent().wait(sys._getframe(1))
 
 
+def _emit_store_shared(context, builder, kinds, args):
+    from numba.core import cgutils
+    address, step, values = args
+    values = cgutils.unpack_tuple(builder, values)
+    for n in range(0, len(values), 4):
+        at = f"$0+{n // 4 * step}" if n else "$0"
+        _assembly(builder, f"st.shared.v4.f32 [{at}], {{$1, $2, $3, $4}};", "r,f,f,f,f",
+                  [address, *values[n:n + 4]])
+
+@bind(_emit_store_shared, "rn-")
+def st_shared_v4(
+    address,  # in this block's shared memory, aligned to 16
+    step,     # bytes from one group to the next, a literal
+    values,   # tuple of float32
+):
+    "Store a tuple of numbers in groups of four. PTX ISA, st.shared.v4.f32."
+    for n in range(0, len(values), 4):
+        hopper.store_floats(int(address) + n // 4 * step, values[n:n + 4], sys._getframe(1))
+
+def _emit_load_cluster(context, builder, kinds, args):
+    from llvmlite import ir
+    text = ("{ .reg .b32 there; mapa.shared::cluster.u32 there, $4, $5; "
+            "ld.shared::cluster.v4.f32 {$0, $1, $2, $3}, [there]; }")
+    return _assembly(builder, text, "=f,=f,=f,=f,r,r", args, [ir.FloatType()] * 4)
+
+@bind(_emit_load_cluster, "rr", types.UniTuple(types.float32, 4))
+def ld_shared_cluster_v4(
+    address,  # in this block's shared memory, aligned to 16
+    block,    # of the cluster: read from the same place there
+) -> tuple:
+    "Load four numbers from the shared memory of a block of the cluster. PTX ISA, mapa, ld.shared::cluster."
+    return hopper.load_floats(int(address), int(block), 4, sys._getframe(1))
+
+
 def _with_sums(builder, text, sums, others=()):
     "Assembly that updates `sums`, its first operands; `others` come after twice as many."
     from llvmlite import ir

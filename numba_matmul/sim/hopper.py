@@ -90,10 +90,14 @@ def mbarrier(address, memory=None) -> MBarrier:
 
 def mbarrier_arrive_cluster(address, rank):
     "Arrive at the mbarrier at this address in the shared memory of a block of the cluster."
+    mbarrier(address, _memory_of(rank)).arrive()
+
+def _memory_of(rank):
+    "The shared memory of a block of the cluster."
     memories = getcurrent().block.memories
     if not 0 <= rank < len(memories):
         raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(memories)}")
-    mbarrier(address, memories[int(rank)]).arrive()
+    return memories[int(rank)]
 
 def mbarrier_wait(address, parity, frame):
     "Pause until the phase with this parity has completed."
@@ -328,6 +332,22 @@ def _store(address, numbers, frame):
                              "race", array=memory.numbers.name, accesses=("store", "write"))
     memory.numbers.store(index, numbers, frame)
     thread.stored += range(index, index + len(numbers))
+
+def store_floats(address, values, frame):
+    "Write float32 numbers, aligned to all of them."
+    _refuse_unaligned(address, 4 * len(values))
+    _store(address, tuple(np.array(values, np.float32).view(np.uint16)), frame)
+
+def load_floats(address, rank, count, frame):
+    "Read float32 numbers from the same address in the shared memory of a block of the cluster."
+    _refuse_unaligned(address, 4 * count)
+    numbers = _memory_of(rank).numbers.load(address // 2, 2 * count, frame)
+    return tuple(np.array(numbers, np.uint16).view(np.float32))
+
+def _refuse_unaligned(address, size):
+    if address % size:
+        raise SimulatorError(f"an access of {size} bytes at {address}: it must be aligned to its size",
+                             "alignment")
 
 def fence_proxy_async():
     "Make the running thread's stores and mbarriers visible to copies."
