@@ -1,11 +1,16 @@
 "Barriers, votes, shuffles and atomic operations in the strict simulator."
 import numpy as np
-from numba import cuda, float32, int32, uint32
+import pytest
+from numba import cuda, float32, int32, uint16, uint32, uint64
 from sim_cases import refused_cases
 
+from numba_matmul.arrays import to_d, to_h
 from numba_matmul.gemm.limits import with_shared_memory
-from numba_matmul.ptx.hopper import bar_sync
+from numba_matmul.gemm.plan import Launch, Plan, simulate_plan
+from numba_matmul.ptx.core import shared_address
+from numba_matmul.ptx.hopper import bar_sync, cluster_sync, ld_shared_cluster_v4, st_shared_v4
 from numba_matmul.sim.launch import simulate
+from numba_matmul.sim.scheduler import SimulatorError
 
 
 def test_warp_instructions():
@@ -121,3 +126,28 @@ def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
         0: "needs all 140 blocks resident at once, but an H100 runs at most 132",
         1: "wait for something that never happens.*132 blocks of this size fit on an H100"})
     for launch, step in (large, -1), (k[140, 1], 1): assert (simulate(launch, flags, step)[0] == 1).all()
+
+
+def test_blocks_of_a_cluster_read_each_others_shared_memory():
+    @cuda.jit
+    def k(out, mode):
+        memory = cuda.shared.array(1024, uint16, alignment=16)
+        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        at = uint32(shared_address(memory, uint64(0)) + uint32(16) * thread)
+        if mode == 4: at = uint32(at + uint32(8))
+        x = float32(1000 * block + thread)
+        st_shared_v4(at, 2048, (x, x, x, x))
+        if mode != 1: cluster_sync()
+        other = uint32(uint32(1) - block % uint32(2))
+        if mode == 2: other = uint32(2)
+        out[block, thread] = ld_shared_cluster_v4(at, other)[3]
+        if mode != 3: cluster_sync()
+    def launched(mode):
+        out = to_d(np.zeros((4, 128), np.float32))
+        simulate_plan(Plan([Launch(k, 4, 128, (out, mode), cluster=2)]))
+        return to_h(out)
+    assert np.array_equal(launched(0), 1000 * np.array([1, 0, 3, 2])[:, None] + np.arange(128))
+    for mode, why in {1: "before it was written|race", 2: "there is no block 2 in a cluster of 2",
+                      3: "block 0 of the cluster has ended, and its shared memory with it",
+                      4: "must be aligned to its size"}.items():
+        with pytest.raises(SimulatorError, match=why): launched(mode)

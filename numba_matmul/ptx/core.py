@@ -6,7 +6,6 @@ from functools import cache, partial
 from inspect import signature
 
 import numpy as np
-from greenlet import getcurrent
 from ..sim import scheduler
 from numba import config, types
 from numba.core.errors import TypingError

@@ -93,11 +93,14 @@ def mbarrier_arrive_cluster(address, rank):
     mbarrier(address, _memory_of(rank)).arrive()
 
 def _memory_of(rank):
-    "The shared memory of a block of the cluster."
-    memories = getcurrent().block.memories
-    if not 0 <= rank < len(memories):
-        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(memories)}")
-    return memories[int(rank)]
+    "The shared memory of a block of the cluster, which must still be running."
+    block = getcurrent().block
+    if not 0 <= rank < len(block.memories):
+        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(block.memories)}")
+    if all(thread.dead for thread in block.threads if thread.rank == rank):
+        raise SimulatorError(f"block {int(rank)} of the cluster has ended, and its shared memory with it: "
+                             "cluster_sync before a block ends", "barrier", at="block")
+    return block.memories[int(rank)]
 
 def mbarrier_wait(address, parity, frame):
     "Pause until the phase with this parity has completed."
@@ -341,7 +344,11 @@ def store_floats(address, values, frame):
 def load_floats(address, rank, count, frame):
     "Read float32 numbers from the same address in the shared memory of a block of the cluster."
     _refuse_unaligned(address, 4 * count)
-    numbers = _memory_of(rank).numbers.load(address // 2, 2 * count, frame)
+    memory = _memory_of(rank)
+    if not memory.arrays:
+        raise SimulatorError(f"shared memory of block {rank} of the cluster is read before it was written",
+                             "uninitialized", by="thread")
+    numbers = memory.numbers.load(address // 2, 2 * count, frame)
     return tuple(np.array(numbers, np.uint16).view(np.float32))
 
 def _refuse_unaligned(address, size):
