@@ -6,12 +6,13 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from ..arrays import cdiv
 from ..ptx.ampere import cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, unpack_bf16
 from ..ptx.core import add_tuples
 from ..ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_proxy_async, ld_shared_cluster_v4, pack_scaled, st_shared_v4,
-    stmatrix, stmatrix_trans)
+    cp_async_bulk_wait_group_read, fence_proxy_async, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans)
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
 from .tiles import BOX, ROW, WgmmaTile
@@ -41,7 +42,8 @@ class TmaStore(NamedTuple):
     lane_row: int  # address of the lane's row
     swizzle: int   # for that row
     map_c: int     # address of C's tensor map
-    ring: int      # address of the ring, for results that leave through it
+    sums: int      # of `SharedStorage`
+    parts: int     # of `SharedStorage`
 
 def c_bytes(
     tile: WgmmaTile,
@@ -71,7 +73,7 @@ def tma_store_of(
         swizzle = uint32(swizzle_128b(row, chunk) * 16)
         lane_row = uint32(first_box + uint32(row * uint32(ROW)))
         return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, first_box, lane_row, swizzle,
-                        map_c, storage.ab_tiles)
+                        map_c, storage.sums, storage.parts)
     return tma_store
 
 
@@ -139,7 +141,7 @@ def boxes_storer(
 # when the block has no tiles left. *overlapped*: results are kept as pairs of bfloat16, and while the first
 # k tiles of the next tile of C are multiplied, one box is stored after each. *staged*: they are stored by
 # TMA, but before the next tile starts. *direct*: each thread writes its results, after reading C if beta is
-# not 0. *split_k*: each thread leaves its sums in shared memory, for all blocks of its cluster.
+# not 0. *split_k*: each thread sends its sums to blocks of its cluster, which add them up.
 
 class Epilogue(NamedTuple):
     "What happens to a tile's accumulators."
@@ -176,7 +178,7 @@ def overlapped_epilogue(
         first_box = drain_box(storage, warpgroup)
         lane_row = uint32(first_box + uint32(store.lane_row - store.first_box))
         store_last(pending, TmaStore(store.barrier, store.elected, store.releases, first_box, lane_row,
-                                     store.swizzle, store.map_c, store.ring))
+                                     store.swizzle, store.map_c, store.sums, store.parts))
 
     @cuda.jit(device=True)
     def drain_staged(pending, storage, store, warpgroup): store_staged(pending, store)
@@ -209,55 +211,77 @@ def direct_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: boo
 
 # Split-K
 #
-# If blocks of a cluster share a tile of C, each has a part of its sums. It writes them to its shared memory,
-# over the ring, which isn't needed anymore. Then each block adds up a share of the tile: always all parts in
-# the same order, straight from the shared memory of the others.
+# If blocks of a cluster share a tile of C, each has a part of its sums. They divide up the columns, eight at
+# a time: each block gets all parts of its columns, as they are finished, straight into its shared memory. It
+# waits for them, and adds them up, always in the same order.
+
+class SplitTarget(NamedTuple):
+    "A `Target` for parts of sums."
+    array: object
+    rows: int
+    cols: int
+    alpha: float
+    beta: float
+    split_k: int  # parts of each sum: blocks of a cluster
+
+GROUP_BYTES = 128 * 16  # of a warpgroup's sums of eight columns
+
+def parts_bytes(
+    tile: WgmmaTile, split_k: int,
+) -> int:
+    "Shared memory for the parts that a block may get."
+    return tile.warpgroups * cdiv(tile.bn // 8, split_k) * split_k * GROUP_BYTES
+
+@cache
+def parts_expecter(tile: WgmmaTile) -> Callable:
+    "A device function, for one thread: make the mbarrier that the parts arrive at."
+    warpgroups, groups = tile.warpgroups, tile.bn // 8
+
+    @cuda.jit(device=True)
+    def expect_parts(storage, split_k):
+        rank = uint32(uint32(cuda.blockIdx.x) % split_k)
+        own = uint32((uint32(groups - 1) + split_k - rank) // split_k)
+        mbarrier_init(storage.sums, uint32(1))
+        mbarrier_arrive_expect_tx(storage.sums, uint32(own * split_k * uint32(warpgroups * GROUP_BYTES)))
+    return expect_parts
 
 @cache
 def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
-    "Sums go to shared memory, where `parts_adder` finds them."
-    threads, piece_bytes = tile.threads, 256 * tile.bn
-
-    @cuda.jit(device=True)
-    def finish(acc, pending, to, part, row, col, thread, store):
-        bar_sync(uint32(4), uint32(threads))  # all warps are done with the ring
-        piece = uint32(store.ring + uint32(thread // 128 - 1) * uint32(piece_bytes))
-        st_shared_v4(uint32(piece + thread % 128 * uint32(16)), 2048, acc)
-        return pending
-    return Epilogue(0, finish, drain_nothing)
-
-@cache
-def parts_adder(
-    tile: WgmmaTile, predicated: bool, read_c: bool,  # as for the epilogues
-) -> Callable:
-    "A device function for a consumer: add up the parts of its block's share of a tile, and write results."
-    fours, piece_bytes = 16 * tile.bn, 256 * tile.bn  # of a warpgroup
+    "A block sends each part to the block that adds up those columns, and adds up and stores its own ones."
+    groups, warpgroups = tile.bn // 8, tile.warpgroups
     write = mma_tile_writer(1, 1, results_writer(tile, predicated, read_c))
     zeros = (np.float32(0),) * 4
 
     @cuda.jit(device=True)
     @unrolled
-    def add_parts(storage, to, row, col, split_k, thread):
+    def finish(acc, pending, to, part, row, col, thread, store):
+        split_k, rank = to.split_k, uint32(part)
         warpgroup, thread = uint32(thread // 128 - 1), uint32(thread % 128)
-        ring = uint32(storage.ab_tiles + warpgroup * uint32(piece_bytes))
-        row = int64(row) + warpgroup * 64
-        share = uint32((uint32(fours - 1) + split_k) // split_k)
-        first = uint32(share * (uint32(cuda.blockIdx.x) % split_k))
-        four, end = uint32(first + thread), min(uint32(fours), uint32(first + share))
-        while four < end:
-            at, total, part = uint32(ring + four * uint32(16)), zeros, uint32(0)
-            while part < split_k:
-                loaded = ()  # several loads wait together
-                for i in static(4):
-                    here = min(uint32(part + uint32(i)), uint32(split_k - uint32(1)))
-                    loaded = loaded + (ld_shared_cluster_v4(at, here),)
-                for i in static(4):
-                    if part + uint32(i) < split_k: total = add_tuples(total, loaded[i])
-                part = uint32(part + uint32(4))
-            lane, warp = uint32(four % uint32(32)), uint32(four % uint32(128) // uint32(32))
-            write(to, row + warp * 16 + lane // 4, int64(col) + four // 128 * 8 + lane % 4 * 2, total)
-            four = uint32(four + uint32(128))
-    return add_parts
+        # a round for each block's next columns; in a round, one place for each part and warpgroup
+        step = uint32(uint32(warpgroups * GROUP_BYTES) * split_k)
+        first = uint32(store.parts + uint32(GROUP_BYTES) * warpgroup + uint32(16) * thread)
+        at, block = uint32(first + uint32(warpgroups * GROUP_BYTES) * rank), uint32(0)
+        for i in static(groups):
+            st_async_v4(at, block, acc[4 * i:4 * i + 4], store.sums)
+            block = uint32(block + uint32(1))
+            if block == split_k:
+                block = uint32(0)
+                at = uint32(at + step)
+        # all parts of this block's columns
+        mbarrier_wait(store.sums, uint32(0))
+        row = int64(row) + thread // 32 * 16 + thread % 32 // 4
+        group = rank
+        while group < uint32(groups):
+            at, total, other = first, zeros, uint32(0)
+            while other < split_k:
+                total = add_tuples(total, ld_shared_v4(at))
+                at = uint32(at + uint32(warpgroups * GROUP_BYTES))
+                other = uint32(other + uint32(1))
+            write(to, row, int64(col) + group * 8 + thread % 4 * 2, total)
+            group = uint32(group + split_k)
+            first = at
+        return pending
+    return Epilogue(0, finish, drain_nothing)
 
 @cache
 def two_epilogues(

@@ -19,7 +19,8 @@ from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
 from ..gemm.epilogue import (
-    EPILOGUES, PendingTile, boxes_storer, c_bytes, parts_adder, tma_store_of, two_epilogues)
+    EPILOGUES, PendingTile, SplitTarget, boxes_storer, c_bytes, parts_bytes, parts_expecter, tma_store_of,
+    two_epilogues)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
@@ -29,7 +30,7 @@ from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
-from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
+from ..gemm.tiles import BK, BOX, MOST_SHARED, WgmmaTile, check_tile
 from ..gemm.writers import Target
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
@@ -209,8 +210,19 @@ def overlaps(tile) -> bool:
     return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
-    "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and the order barrier."
-    return tile.shared_bytes + c_bytes(tile) + 8
+    "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and two more mbarriers."
+    return tile.shared_bytes + c_bytes(tile) + 16
+
+def split_bytes(tile, split_k) -> int:
+    "The same if blocks share sums: there's no staging, but parts arrive."
+    return tile.shared_bytes + 16 + parts_bytes(tile, split_k)
+
+def with_room(tile, split_k):
+    "The tile with as many stages as leave room for the parts of sums; `ValueError` if that's too few."
+    stages = (MOST_SHARED - split_bytes(tile._replace(stages=0), split_k)) // (tile.stage_bytes + 16)
+    if stages < min(tile.stages, 3):
+        raise ValueError(f"{tile}: {split_k} parts of sums leave room for only {stages} stages")
+    return tile._replace(stages=min(tile.stages, stages))
 
 @cache
 def barrier_init(
@@ -324,6 +336,12 @@ def consumer_loop(
         if store.elected: cp_async_bulk_wait_group_read(0)  # shared memory must outlive the TMA's reads
     return consume
 
+@cuda.jit(device=True)
+def whole_target(c, m, n, alpha, beta, split_k): return Target(c, m, n, alpha, beta)
+
+@cuda.jit(device=True)
+def split_target(c, m, n, alpha, beta, split_k): return SplitTarget(c, m, n, alpha, beta, split_k)
+
 # %% ../../nbs/17_warp_specialized.ipynb #483133f5
 @cache
 def bf16_gemm_warp_specialized_kernel(
@@ -349,15 +367,15 @@ def bf16_gemm_warp_specialized_kernel(
     consumers = tile.warpgroups
     is_split = epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
-    shared_storage = storage_layout(tile, c_bytes(tile))
+    shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
-    work_grid, work_tile, tile_origin = persistent_scheduler(tile, is_split, is_split)
+    work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
+    expect_parts, target_of = parts_expecter(tile), split_target if is_split else whole_target
     produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
     consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile), is_split)
-    add_parts = parts_adder(tile, predicated, read_c)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
@@ -376,13 +394,14 @@ def bf16_gemm_warp_specialized_kernel(
         if prefetch and thread == 0:
             prefetch_tensormap(maps.a)
             prefetch_tensormap(maps.b)
+        if is_split and thread == 0: expect_parts(storage, split_k)
         init(storage, thread)
-        if cluster > 1: cluster_sync()
+        if cluster > 1 or is_split: cluster_sync()
         else: cuda.syncthreads()
 
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
-        target = Target(c, m, n, alpha, beta)
+        target = target_of(c, m, n, alpha, beta, split_k)
         together = split_k if is_split else uint32(cluster)
         work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
@@ -391,12 +410,7 @@ def bf16_gemm_warp_specialized_kernel(
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
-        if is_split:
-            cluster_sync()  # all parts are in shared memory
-            if thread >= 128 and work < grid.work:
-                row, col = tile_origin(work, grid)
-                add_parts(storage, target, row, col, split_k, thread)
-        if cluster > 1 or is_split: cluster_sync()  # a block's shared memory must outlive its cluster's accesses
+        if cluster > 1: cluster_sync()  # shared memory must outlive the copies of the other block
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
@@ -413,6 +427,7 @@ def gemm_launch(
     usual = "split_k" if split_k > 1 else "direct" if options["read_c"] else by_tma
     epilogue = options.setdefault("epilogue", usual)
     by_threads = epilogue in ("direct", "split_k")
+    if epilogue == "split_k": tile = with_room(tile, split_k)
     # Cᵀ = Bᵀ·Aᵀ
     if tile.m_major_c: g = replace(g, m=g.n, n=g.m, a=g.b, b=g.a)
     if options["read_c"] and not by_threads:
@@ -426,8 +441,8 @@ def gemm_launch(
                           box_a if by_threads else (g.c, tile.c_box))
     args = (maps, g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha,
             g.beta)
-    cluster = split_k if split_k > 1 else tile.cluster
-    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=cluster)
+    size = split_bytes(tile, split_k) if epilogue == "split_k" else shared_bytes(tile)
+    return Launch(kernel, blocks, with_producer(tile), args, size, cluster=max(split_k, tile.cluster))
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(

@@ -27,7 +27,7 @@ from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch)
+    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, with_room)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -140,8 +140,10 @@ def machine_model() -> MachineModel:
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #67245807
 def may_split(tile):
-    "Can blocks of a cluster share its sums?"
-    return tile.wm == 64 and tile.cluster == 1
+    "Can blocks of a cluster share its sums, with stages enough?"
+    if tile.wm > 64 or tile.cluster > 1: return False
+    try: return bool(with_room(tile, 2))
+    except ValueError: return False
 
 def stores_anywhere(tile):
     "Can its threads store C where rows aren't aligned? They do it one by one if C is transposed."

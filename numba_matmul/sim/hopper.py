@@ -336,19 +336,20 @@ def _store(address, numbers, frame):
     memory.numbers.store(index, numbers, frame)
     thread.stored += range(index, index + len(numbers))
 
-def store_floats(address, values, frame):
-    "Write float32 numbers, aligned to all of them."
+def store_async(address, rank, values, barrier_address):
+    """Start storing float32 numbers to the same address in a block of the cluster. They arrive when a thread
+    there waits for the mbarrier and nobody else can continue."""
     _refuse_unaligned(address, 4 * len(values))
-    _store(address, tuple(np.array(values, np.float32).view(np.uint16)), frame)
-
-def load_floats(address, rank, count, frame):
-    "Read float32 numbers from the same address in the shared memory of a block of the cluster."
-    _refuse_unaligned(address, 4 * count)
     memory = _memory_of(rank)
-    if not memory.arrays:
-        raise SimulatorError(f"shared memory of block {rank} of the cluster is read before it was written",
-                             "uninitialized", by="thread")
-    numbers = memory.numbers.load(address // 2, 2 * count, frame)
+    places = np.arange(address // 2, address // 2 + 2 * len(values))
+    memory.numbers.fly(places, getcurrent())
+    numbers = np.array(values, np.float32).view(np.uint16)
+    mbarrier(barrier_address, memory).copies.append((memory.numbers, places, numbers))
+
+def load_floats(address, count, frame):
+    "Read float32 numbers, aligned to all of them."
+    _refuse_unaligned(address, 4 * count)
+    numbers = getcurrent().memory.numbers.load(address // 2, 2 * count, frame)
     return tuple(np.array(numbers, np.uint16).view(np.float32))
 
 def _refuse_unaligned(address, size):
