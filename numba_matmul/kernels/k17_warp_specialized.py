@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
            'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
-           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
-           'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
-           'bf16_gemm_warp_specialized']
+           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room', 'barrier_init',
+           'producer_loop', 'consumer_loop', 'whole_target', 'split_target', 'bf16_gemm_warp_specialized_kernel',
+           'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import (
+from numba_matmul.gemm.epilogue import (
     EPILOGUES, PendingTile, SplitTarget, boxes_storer, c_bytes, parts_bytes, parts_expecter, tma_store_of,
     two_epilogues)
 from ..gemm.kernel import Kernel, Tiles
