@@ -17,10 +17,10 @@ from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, ld_shared_cluster_v4,
+    fence_proxy_tensormap_release, ld_shared_v4,
     mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
     mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
-    st_shared_v4,
+    st_async_v4,
     stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group,
     wgmma_wait_prior)
 
@@ -737,23 +737,27 @@ def boxes_in_a_cluster(rng):
 
 
 @cuda.jit
-def shared_in_a_cluster_kernel(values, place, out):
-    memory = cuda.shared.array(2048, uint16, alignment=16)
-    start, t = shared_address(memory, uint64(0)), uint32(cuda.threadIdx.x)
-    v = (values[t, 0], values[t, 1], values[t, 2], values[t, 3], values[t, 4], values[t, 5], values[t, 6],
-         values[t, 7])
-    st_shared_v4(uint32(start + uint32(16) * t), 1024, v)
+def sent_in_a_cluster_kernel(values, place, out):
+    memory = cuda.shared.array(1088, uint16, alignment=16)
+    start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
+    t = uint32(cuda.threadIdx.x)
+    if t == 0:
+        mbarrier_init(barrier, uint32(1))
+        mbarrier_arrive_expect_tx(barrier, uint32(512))
+        fence_mbarrier_init()
     cluster_sync()
-    for i in range(2):
-        x = ld_shared_cluster_v4(uint32(start + uint32(16) * uint32(place[t]) + uint32(1024 * i)), uint32(0))
-        for j in range(4): out[t, 4 * i + j] = x[j]
+    v = values[t, 0], values[t, 1], values[t, 2], values[t, 3]
+    st_async_v4(uint32(start + uint32(16) * uint32(place[t])), uint32(0), v, barrier)
+    mbarrier_wait(barrier, uint32(0))
+    x = ld_shared_v4(uint32(start + uint32(16) * t))
+    for i in range(4): out[t, i] = x[i]
 
 
-@case("st_shared_v4", "ld_shared_cluster_v4", needs=HOPPER)
+@case("st_async_v4", "ld_shared_v4", needs=HOPPER)
 def fours_in_a_cluster(rng):
-    "Each lane reads what another one stored, in a cluster of a single block."
-    values, place = rng.standard_normal((32, 8)).astype(np.float32), rng.permutation(32).astype(np.uint32)
-    return shared_in_a_cluster_kernel, 32, (values, place, Out((32, 8), np.float32)), [values[place]]
+    "Each lane stores to another one's place, in a cluster of a single block."
+    values, place = rng.standard_normal((32, 4)).astype(np.float32), rng.permutation(32).astype(np.uint32)
+    return sent_in_a_cluster_kernel, 32, (values, place, Out((32, 4), np.float32)), [values[place.argsort()]]
 
 
 @cuda.jit

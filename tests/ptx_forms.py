@@ -15,10 +15,10 @@ from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, ld_shared_cluster_v4,
+    fence_proxy_tensormap_release, ld_shared_v4,
     mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
     mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, stmatrix,
-    st_shared_v4, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    st_async_v4, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
@@ -162,20 +162,18 @@ FORMS = {
         SYNCHRONIZE + "mbarrier.arrive; Data Movement and Conversion: mapa",
         ["mapa.shared::cluster.u32 there, barrier, block", "mbarrier.arrive.shared::cluster.b64 _, [there]"],
         "uint32, uint32"),
-    "st_shared_v4": Form(
-        lambda address, a, b, c, d: st_shared_v4(address, 2048, (a, b, c, d, d, c, b, a)), "sm_75",
-        MOVE + "st",
-        ["st.shared.v4.b32 [address], {a, b, c, d}", "st.shared.v4.b32 [address+2048], {d, c, b, a}"],
-        "uint32, float32, float32, float32, float32"),
-    "ld_shared_cluster_v4": Form(
-        lambda address, block: ld_shared_cluster_v4(address, block), "sm_90",
-        MOVE + "ld; Data Movement and Conversion: mapa",
-        ["mapa.shared::cluster.u32 there, address, block",
-         "ld.shared::cluster.v4.b32 {out[0], out[1], out[2], out[3]}, [there]"],
-        "uint32, uint32, float32[::1]", 4),
+    "st_async_v4": Form(
+        lambda address, block, a, b, c, d, barrier: st_async_v4(address, block, (a, b, c, d), barrier),
+        "sm_90", MOVE + "st.async; Data Movement and Conversion: mapa",
+        ["mapa.shared::cluster.u32 there, address, block", "mapa.shared::cluster.u32 arrived, barrier, block",
+         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {a, b, c, d}, [arrived]"],
+        "uint32, uint32, float32, float32, float32, float32, uint32"),
+    "ld_shared_v4": Form(
+        lambda address: ld_shared_v4(address), "sm_75", MOVE + "ld",
+        ["ld.shared.v4.b32 {out[0], out[1], out[2], out[3]}, [address]"], "uint32, float32[::1]", 4),
     "cluster_sync": Form(
         lambda: cluster_sync(), "sm_90", SYNCHRONIZE + "barrier.cluster",
-        ["barrier.cluster.arrive", "barrier.cluster.wait"]),
+        ["barrier.cluster.arrive.relaxed", "barrier.cluster.wait"]),
     "prefetch_tensormap": Form(
         lambda tensor_map: prefetch_tensormap(tensor_map), "sm_90", MOVE + "prefetch",
         ["prefetch.tensormap [tensor_map]"], "uint64"),

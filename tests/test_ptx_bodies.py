@@ -29,8 +29,8 @@ from numba_matmul.ptx.core import (
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast,
     cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, ld_shared_cluster_v4, mbarrier_arrive_expect_tx, mbarrier_init,
-    mbarrier_wait, pack_scaled, st_shared_v4, stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async,
+    cp_async_bulk_wait_group_read, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async,
     wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
@@ -136,9 +136,8 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
         cp_async_bulk_tensor_2d_multicast(to, tensor_map, barrier, row, column, blocks),
     "mbarrier_arrive_cluster": nothing,
     "cluster_sync": nothing,
-    "st_shared_v4, step": lambda address, step, values: st_shared_v4(address, 512, values),
-    "st_shared_v4, order": lambda address, step, values: st_shared_v4(address, step, values[::-1]),
-    "ld_shared_cluster_v4": lambda address, block: ld_shared_cluster_v4(address, block)[::-1],
+    "st_async_v4": lambda address, block, values, barrier: st_async_v4(address, block, values[::-1], barrier),
+    "ld_shared_v4": lambda address: ld_shared_v4(address)[::-1],
     "stmatrix_trans, step": lambda address, step, *others: stmatrix_trans(address, 1024, *others),
     "stmatrix_trans, order": lambda address, step, packed, first, count:
         stmatrix_trans(address, step, packed[::-1], first, count),

@@ -8,7 +8,9 @@ from numba_matmul.arrays import to_d, to_h
 from numba_matmul.gemm.limits import with_shared_memory
 from numba_matmul.gemm.plan import Launch, Plan, simulate_plan
 from numba_matmul.ptx.core import shared_address
-from numba_matmul.ptx.hopper import bar_sync, cluster_sync, ld_shared_cluster_v4, st_shared_v4
+from numba_matmul.ptx.hopper import (
+    bar_sync, cluster_sync, fence_mbarrier_init, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    mbarrier_wait, st_async_v4)
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
 
@@ -128,26 +130,33 @@ def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
     for launch, step in (large, -1), (k[140, 1], 1): assert (simulate(launch, flags, step)[0] == 1).all()
 
 
-def test_blocks_of_a_cluster_read_each_others_shared_memory():
+def test_blocks_of_a_cluster_store_to_each_others_shared_memory():
     @cuda.jit
     def k(out, mode):
-        memory = cuda.shared.array(1024, uint16, alignment=16)
+        memory = cuda.shared.array(1088, uint16, alignment=16)
         thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        at = uint32(shared_address(memory, uint64(0)) + uint32(16) * thread)
-        if mode == 4: at = uint32(at + uint32(8))
-        x = float32(1000 * block + thread)
-        st_shared_v4(at, 2048, (x, x, x, x))
+        start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
+        if thread == 0:
+            mbarrier_init(barrier, uint32(1))
+            mbarrier_arrive_expect_tx(barrier, uint32(2048 if mode != 5 else 2064))
+            fence_mbarrier_init()
         if mode != 1: cluster_sync()
-        other = uint32(uint32(1) - block % uint32(2))
-        if mode == 2: other = uint32(2)
-        out[block, thread] = ld_shared_cluster_v4(at, other)[3]
-        if mode != 3: cluster_sync()
+        if mode == 3 and block % 2 == 0: return
+        at = uint32(start + uint32(16) * thread + uint32(8 if mode == 4 else 0))
+        other = uint32(2) if mode == 2 else uint32(uint32(1) - block % uint32(2))
+        x = float32(1000 * block + thread)
+        st_async_v4(at, other, (x, x, x, x), barrier)
+        if mode != 6: mbarrier_wait(barrier, uint32(0))
+        out[block, thread] = ld_shared_v4(at)[3]
+
     def launched(mode):
         out = to_d(np.zeros((4, 128), np.float32))
         simulate_plan(Plan([Launch(k, 4, 128, (out, mode), cluster=2)]))
         return to_h(out)
     assert np.array_equal(launched(0), 1000 * np.array([1, 0, 3, 2])[:, None] + np.arange(128))
-    for mode, why in {1: "before it was written|race", 2: "there is no block 2 in a cluster of 2",
+    for mode, why in {1: "no mbarrier|without a block barrier|only if a block has one shared array",
+                      2: "there is no block 2 in a cluster of 2",
                       3: "block 0 of the cluster has ended, and its shared memory with it",
-                      4: "must be aligned to its size"}.items():
+                      4: "must be aligned to its size", 5: "2064 bytes are expected, and 2048 are in flight",
+                      6: "while an asynchronous copy into it.*is in flight|before it was written"}.items():
         with pytest.raises(SimulatorError, match=why): launched(mode)

@@ -18,9 +18,9 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from numba_matmul.gemm.epilogue import (
-    EPILOGUES, PendingTile, SplitTarget, boxes_storer, c_bytes, parts_bytes, parts_expecter, tma_store_of,
-    two_epilogues)
+from ..gemm.epilogue import (
+    EPILOGUES, PendingTile, SplitTarget, boxes_storer, c_bytes,
+    parts_bytes, parts_expecter, tma_store_of, two_epilogues)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
