@@ -16,7 +16,7 @@ from ..ptx.hopper import (
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
 from .tiles import BOX, ROW, WgmmaTile
-from .writers import mma_tile_writer, results_writer, tile_writer
+from .writers import Target, mma_tile_writer, results_writer, tile_writer
 from numba import cuda, float32, int64, uint32, uint64
 
 
@@ -223,6 +223,16 @@ class SplitTarget(NamedTuple):
     alpha: float
     beta: float
     split_k: int  # parts of each sum: blocks of a cluster
+
+def target_maker(
+    is_split: bool,  # are sums divided into parts?
+) -> Callable:
+    "A device function: where results go."
+    @cuda.jit(device=True)
+    def whole(c, m, n, alpha, beta, split_k): return Target(c, m, n, alpha, beta)
+    @cuda.jit(device=True)
+    def split(c, m, n, alpha, beta, split_k): return SplitTarget(c, m, n, alpha, beta, split_k)
+    return split if is_split else whole
 
 GROUP_BYTES = 128 * 16  # of a warpgroup's sums of eight columns
 

@@ -6,8 +6,8 @@
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
            'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
            'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room', 'barrier_init',
-           'producer_loop', 'consumer_loop', 'whole_target', 'split_target', 'bf16_gemm_warp_specialized_kernel',
-           'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
+           'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
+           'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
@@ -19,8 +19,8 @@ from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
 from ..gemm.epilogue import (
-    EPILOGUES, PendingTile, SplitTarget, boxes_storer, c_bytes,
-    parts_bytes, parts_expecter, tma_store_of, two_epilogues)
+    EPILOGUES, PendingTile, boxes_storer, c_bytes, parts_bytes,
+    parts_expecter, target_maker, tma_store_of, two_epilogues)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
@@ -31,7 +31,6 @@ from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, MOST_SHARED, WgmmaTile, check_tile
-from ..gemm.writers import Target
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
     cluster_sync,     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
@@ -115,7 +114,6 @@ def bf16_mainloop(tile):
     def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
     return Mainloop((zeros, zeros), two(False), two(True), wait)
 
-
 # %% ../../nbs/17_warp_specialized.ipynb #17firstk
 @cache
 def first_k_tiles(
@@ -154,7 +152,6 @@ def first_k_tiles(
             if k_tile < stored: store_box[k_tile](pending, store)
         return acc, state, previous
     return multiply_and_store
-
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
@@ -336,12 +333,6 @@ def consumer_loop(
         if store.elected: cp_async_bulk_wait_group_read(0)  # shared memory must outlive the TMA's reads
     return consume
 
-@cuda.jit(device=True)
-def whole_target(c, m, n, alpha, beta, split_k): return Target(c, m, n, alpha, beta)
-
-@cuda.jit(device=True)
-def split_target(c, m, n, alpha, beta, split_k): return SplitTarget(c, m, n, alpha, beta, split_k)
-
 # %% ../../nbs/17_warp_specialized.ipynb #483133f5
 @cache
 def bf16_gemm_warp_specialized_kernel(
@@ -371,7 +362,7 @@ def bf16_gemm_warp_specialized_kernel(
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
     work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
-    expect_parts, target_of = parts_expecter(tile), split_target if is_split else whole_target
+    expect_parts, target_of = parts_expecter(tile), target_maker(is_split)
     produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
