@@ -341,8 +341,8 @@ LITTLE = [dict(tile=turned_tile(64, 16, 3)), dict(tile=turned_tile(64, 48, 2, k_
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18paths1
 PATHS = (edge_paths(TURNS[0], width=8, strips=False)
          + (Path("its own tile", (37, 48, 24), 0.5, -1.5),
-            Path("padded", (37, 41, 19), 0.5, -1.5),
-            Path("padded, C not read", (20, 265, 19)),
+            Path("padded", (37, 41, 19), 0.5, -1.5, dict(padded="abc")),
+            Path("padded, C not read", (20, 265, 19), options=dict(padded="abc")),
             Path("parts of one k tile", (64, 128, 320), -0.75, 0.0, TURNS[0] | dict(split_k=5)),
             Path("parts of several", (136, 72, 296), 0.5, -1.5, TURNS[0] | dict(split_k=3)),
             *(Path(f"turned, {number}", (50, 264, 200), 0.5, 0.0, options | dict(blocks=2))
@@ -350,7 +350,8 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False)
             Path("turned, C read", (37, 136, 72), 0.5, -1.5, LITTLE[0]),
             Path("turned, C read by a cluster", (20, 136, 72), 0.5, -1.5, LITTLE[-1]),
             Path("turned, parts", (20, 72, 520), -0.75, 0.0, LITTLE[1] | dict(split_k=3)),
-            Path("turned, parts in a cluster", (20, 136, 200), 0.5, -1.5, LITTLE[-1] | dict(split_k=2))))
+            Path("turned, more parts than columns to share", (20, 72, 520), 0.5, -1.5, LITTLE[0] | dict(split_k=5)),
+            Path("turned, rows of C not aligned", (37, 41, 72), 0.5, -1.5, LITTLE[0])))
 KERNEL = Kernel(18, "bf16_gemm_past_cublas", "Past cuBLAS in bfloat16", "bfloat16", bf16_gemm_past_cublas,
                 bf16_gemm_warp_specialized_kernel, capability=(9, 0, "a"), uses_tma=True, multiple=8,
                 pads=True, fallback=k15_tensor_cores.KERNEL,
