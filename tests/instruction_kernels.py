@@ -12,14 +12,16 @@ from numba_matmul.ptx.ampere import (
     unpack_bf16, unpack_f16x2)
 from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
+    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
+    fence_proxy_tensormap_release, ld_shared_v4,
+    mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
     mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
+    st_async_v4,
     stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group,
     wgmma_wait_prior)
 
@@ -723,18 +725,41 @@ def cluster_kernel(source, at, out):
         cp_async_bulk_tensor_2d_multicast(start, described, barrier, uint32(at[1]), uint32(at[0]), 1)
     mbarrier_wait(barrier, uint32(0))
     for i in range(32): out[t + uint32(32 * i)] = memory[t + uint32(32 * i)]
-    fence_acq_rel_gpu()
     fence_proxy_async_global()
 
 
 @case("cp_async_bulk_tensor_2d_multicast", "mbarrier_arrive_cluster", "cluster_sync", "prefetch_tensormap",
-      "fence_acq_rel_gpu", "fence_proxy_async_global", needs=HOPPER)
+      "fence_proxy_async_global", needs=HOPPER)
 def boxes_in_a_cluster(rng):
     "A box of 16×64 for each block of a cluster, which is a single block. Neither prefetch nor fence shows."
     matrix = words(rng, 40, 128, dtype=np.uint16)
     at = np.array([rng.integers(0, 24), 8 * rng.integers(0, 8)])
     return (cluster_kernel, 32, (Map(matrix, 16), at.astype(np.uint32), Out(1024, np.uint16)),
             [swizzled(covered(matrix, *at.tolist(), 16))])
+
+
+@cuda.jit
+def sent_in_a_cluster_kernel(values, place, out):
+    memory = cuda.shared.array(1088, uint16, alignment=16)
+    start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
+    t = uint32(cuda.threadIdx.x)
+    if t == 0:
+        mbarrier_init(barrier, uint32(1))
+        mbarrier_arrive_expect_tx(barrier, uint32(512))
+        fence_mbarrier_init()
+    cluster_sync()
+    v = values[t, 0], values[t, 1], values[t, 2], values[t, 3]
+    st_async_v4(uint32(start + uint32(16) * uint32(place[t])), uint32(0), v, barrier)
+    mbarrier_wait(barrier, uint32(0))
+    x = ld_shared_v4(uint32(start + uint32(16) * t))
+    for i in range(4): out[t, i] = x[i]
+
+
+@case("st_async_v4", "ld_shared_v4", needs=HOPPER)
+def fours_in_a_cluster(rng):
+    "Each lane stores to another one's place, in a cluster of a single block."
+    values, place = rng.standard_normal((32, 4)).astype(np.float32), rng.permutation(32).astype(np.uint32)
+    return sent_in_a_cluster_kernel, 32, (values, place, Out((32, 4), np.float32)), [values[place.argsort()]]
 
 
 @cuda.jit

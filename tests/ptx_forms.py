@@ -10,15 +10,16 @@ from numba_matmul.ptx.ampere import (
     unpack_bf16, unpack_f16x2)
 from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, fence_acq_rel_gpu, float_as_uint, global_address, load2,
+    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
+    fence_proxy_tensormap_release, ld_shared_v4,
+    mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
     mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, stmatrix,
-    stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    st_async_v4, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
@@ -162,17 +163,24 @@ FORMS = {
         SYNCHRONIZE + "mbarrier.arrive; Data Movement and Conversion: mapa",
         ["mapa.shared::cluster.u32 there, barrier, block", "mbarrier.arrive.shared::cluster.b64 _, [there]"],
         "uint32, uint32"),
+    "st_async_v4": Form(
+        lambda address, block, a, b, c, d, barrier: st_async_v4(address, block, (a, b, c, d), barrier),
+        "sm_90", MOVE + "st.async; Data Movement and Conversion: mapa",
+        ["mapa.shared::cluster.u32 there, address, block", "mapa.shared::cluster.u32 arrived, barrier, block",
+         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {a, b, c, d}, [arrived]"],
+        "uint32, uint32, float32, float32, float32, float32, uint32"),
+    "ld_shared_v4": Form(
+        lambda address: ld_shared_v4(address), "sm_75", MOVE + "ld",
+        ["ld.shared.v4.b32 {out[0], out[1], out[2], out[3]}, [address]"], "uint32, float32[::1]", 4),
     "cluster_sync": Form(
         lambda: cluster_sync(), "sm_90", SYNCHRONIZE + "barrier.cluster",
-        ["barrier.cluster.arrive", "barrier.cluster.wait"]),
+        ["barrier.cluster.arrive.relaxed", "barrier.cluster.wait"]),
     "prefetch_tensormap": Form(
         lambda tensor_map: prefetch_tensormap(tensor_map), "sm_90", MOVE + "prefetch",
         ["prefetch.tensormap [tensor_map]"], "uint64"),
     "fence_proxy_async_global": Form(
         lambda: fence_proxy_async_global(), "sm_90", SYNCHRONIZE + "membar / fence",
         ["fence.proxy.async.global"]),
-    "fence_acq_rel_gpu": Form(
-        lambda: fence_acq_rel_gpu(), "sm_75", SYNCHRONIZE + "membar / fence", ["fence.acq_rel.gpu"]),
     "cp_async_bulk_tensor_2d_shared_to_global": Form(
         lambda tensor_map, source, column, row:
             cp_async_bulk_tensor_2d_shared_to_global(tensor_map, source, column, row),

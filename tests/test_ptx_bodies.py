@@ -29,8 +29,9 @@ from numba_matmul.ptx.core import (
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast,
     cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
-    stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16)
+    cp_async_bulk_wait_group_read, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async,
+    wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -135,6 +136,8 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
         cp_async_bulk_tensor_2d_multicast(to, tensor_map, barrier, row, column, blocks),
     "mbarrier_arrive_cluster": nothing,
     "cluster_sync": nothing,
+    "st_async_v4": lambda address, block, values, barrier: st_async_v4(address, block, values[::-1], barrier),
+    "ld_shared_v4": lambda address: ld_shared_v4(address)[::-1],
     "stmatrix_trans, step": lambda address, step, *others: stmatrix_trans(address, 1024, *others),
     "stmatrix_trans, order": lambda address, step, packed, first, count:
         stmatrix_trans(address, step, packed[::-1], first, count),
@@ -147,9 +150,9 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "cp_async_bulk_wait_group_read": lambda pending: cp_async_bulk_wait_group_read(pending + 1),
     "bar_sync": nothing,
 }
+# their bodies do nothing, or nothing that a single block notices
 SILENT = {"setmaxnreg_dec", "setmaxnreg_inc", "fence_proxy_tensormap_release", "prefetch_tensormap",
-          # their bodies do nothing, or nothing that a single block notices
-          "fence_acq_rel_gpu", "fence_proxy_async_global"}
+          "fence_proxy_async_global"}
 
 
 def binding_of(mistake): return mistake.partition(",")[0]

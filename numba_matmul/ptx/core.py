@@ -6,7 +6,6 @@ from functools import cache, partial
 from inspect import signature
 
 import numpy as np
-from greenlet import getcurrent
 from ..sim import scheduler
 from numba import config, types
 from numba.core.errors import TypingError
@@ -337,15 +336,6 @@ def store_relaxed(
     """Write to an element that other blocks may read at the same time: they see the old value or the new,
     never a mix. PTX ISA, st.relaxed."""
     array.store_relaxed(index, value, sys._getframe(1))
-
-
-@bind("fence.acq_rel.gpu;")
-def fence_acq_rel_gpu():
-    """Whatever this thread has written or seen comes before whatever it does next, for the whole GPU:
-    enough for a flag, and cheaper than `cuda.threadfence`. PTX ISA, fence.acq_rel."""
-    frame, thread = sys._getframe(1), getcurrent()
-    thread.block.grid.mix(thread, frame)
-    thread.fence(True)
 
 
 # Numbers as bits, and tuples of numbers

@@ -123,10 +123,44 @@ def mbarrier_arrive_cluster(
     "Arrive at an mbarrier of a block of the cluster. PTX ISA, mapa, mbarrier.arrive."
     hopper.mbarrier_arrive_cluster(barrier, block)
 
-@bind("barrier.cluster.arrive; barrier.cluster.wait;")
+@bind("barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
 def cluster_sync():
-    "Wait for all threads of the cluster. PTX ISA, barrier.cluster."
+    """Wait for all threads of the cluster. Of what they wrote, only what they fenced is visible then. PTX
+    ISA, barrier.cluster."""
     getcurrent().wait(sys._getframe(1))
+
+
+def _emit_store_async(context, builder, kinds, args):
+    from numba.core import cgutils
+    address, block, values, barrier = args
+    text = ("{ .reg .b32 there, arrived; mapa.shared::cluster.u32 there, $0, $1; "
+            "mapa.shared::cluster.u32 arrived, $2, $1; "
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+            "[there], {$3, $4, $5, $6}, [arrived]; }")
+    values = cgutils.unpack_tuple(builder, values)
+    _assembly(builder, text, "r,r,r,f,f,f,f", [address, block, barrier, *values])
+
+@bind(_emit_store_async, "rr-r")
+def st_async_v4(
+    address,  # in this block's shared memory, aligned to 16
+    block,    # of the cluster: store to the same place there
+    values,   # tuple of four float32
+    barrier,  # address of an mbarrier, in that block, too: it counts the 16 bytes
+):
+    "Start storing four numbers to the shared memory of a block of the cluster. PTX ISA, mapa, st.async."
+    hopper.store_async(int(address), int(block), values, barrier)
+
+def _emit_load_shared(context, builder, kinds, args):
+    from llvmlite import ir
+    return _assembly(builder, "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,r", args,
+                     [ir.FloatType()] * 4)
+
+@bind(_emit_load_shared, "r", types.UniTuple(types.float32, 4))
+def ld_shared_v4(
+    address,  # in shared memory, aligned to 16
+) -> tuple:
+    "Load four numbers. PTX ISA, ld.shared.v4.f32."
+    return hopper.load_floats(int(address), 4, sys._getframe(1))
 
 
 def _with_sums(builder, text, sums, others=()):

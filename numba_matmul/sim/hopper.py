@@ -90,10 +90,17 @@ def mbarrier(address, memory=None) -> MBarrier:
 
 def mbarrier_arrive_cluster(address, rank):
     "Arrive at the mbarrier at this address in the shared memory of a block of the cluster."
-    memories = getcurrent().block.memories
-    if not 0 <= rank < len(memories):
-        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(memories)}")
-    mbarrier(address, memories[int(rank)]).arrive()
+    mbarrier(address, _memory_of(rank)).arrive()
+
+def _memory_of(rank):
+    "The shared memory of a block of the cluster, which must still be running."
+    block = getcurrent().block
+    if not 0 <= rank < len(block.memories):
+        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(block.memories)}")
+    if all(thread.dead for thread in block.threads if thread.rank == rank):
+        raise SimulatorError(f"block {int(rank)} of the cluster has ended, and its shared memory with it: "
+                             "cluster_sync before a block ends", "barrier", at="block")
+    return block.memories[int(rank)]
 
 def mbarrier_wait(address, parity, frame):
     "Pause until the phase with this parity has completed."
@@ -328,6 +335,27 @@ def _store(address, numbers, frame):
                              "race", array=memory.numbers.name, accesses=("store", "write"))
     memory.numbers.store(index, numbers, frame)
     thread.stored += range(index, index + len(numbers))
+
+def store_async(address, rank, values, barrier_address):
+    """Start storing float32 numbers to the same address in a block of the cluster. They arrive when a thread
+    there waits for the mbarrier and nobody else can continue."""
+    _refuse_unaligned(address, 4 * len(values))
+    memory = _memory_of(rank)
+    places = np.arange(address // 2, address // 2 + 2 * len(values))
+    memory.numbers.fly(places, getcurrent())
+    numbers = np.array(values, np.float32).view(np.uint16)
+    mbarrier(barrier_address, memory).copies.append((memory.numbers, places, numbers))
+
+def load_floats(address, count, frame):
+    "Read float32 numbers, aligned to all of them."
+    _refuse_unaligned(address, 4 * count)
+    numbers = getcurrent().memory.numbers.load(address // 2, 2 * count, frame)
+    return tuple(np.array(numbers, np.uint16).view(np.float32))
+
+def _refuse_unaligned(address, size):
+    if address % size:
+        raise SimulatorError(f"an access of {size} bytes at {address}: it must be aligned to its size",
+                             "alignment")
 
 def fence_proxy_async():
     "Make the running thread's stores and mbarriers visible to copies."
