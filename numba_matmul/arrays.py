@@ -95,7 +95,7 @@ def from_bf16(
         raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
-KEPT_AS = {"bfloat16": "uint16"}  # a type that numpy does not have → one for its bits
+KEPT_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}  # a type that numpy does not have → one for its bits
 
 def rounded(
     x,      # array of numbers

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
            'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
            'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
            'bf16_gemm_warp_specialized']
@@ -91,6 +91,12 @@ class Mainloop(NamedTuple):
     first_mma: object  # device function (acc, storage, stage, warpgroup) → acc: the first k tile of a sum
     mma: object        # the same for the others; on return the products of the call before are complete
     wait: object       # device function acc → acc: all products are complete
+    # device function (zeros, target, `WorkGrid`, number of the tile, first k tile, thread) → acc, if it needs
+    # to know where in C it is; None: the accumulators are `zeros`
+    start: object = None
+
+@cuda.jit(device=True)
+def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
 
 @cache
 def bf16_mainloop(tile):
@@ -272,6 +278,7 @@ def consumer_loop(
     tma_store = tma_store_of(tile)
     advance, release = pipeline_advance(tile.stages), release_of(tile)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
+    start = mainloop.start or start_at_zero
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
     mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
@@ -295,7 +302,8 @@ def consumer_loop(
             k_tiles = uint32(k_end - k_begin)
             is_last_tile = uint32(work + step) >= grid.work
             # the first k tiles; boxes of pending results are stored in between
-            acc, state, previous = mma_prologue(zeros, storage, state, previous, k_tiles, warpgroup, pending,
+            acc = start(zeros, target, grid, number, k_begin, thread)
+            acc, state, previous = mma_prologue(acc, storage, state, previous, k_tiles, warpgroup, pending,
                                                 store)
             # here, not earlier: the wgmmas in flight hide its integer divisions
             row, col = tile_origin(number, grid)
