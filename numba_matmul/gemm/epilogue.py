@@ -241,9 +241,22 @@ def direct_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: boo
     return Epilogue(0, finish, drain_nothing)
 
 @cache
-def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
+def results_writer(tile: WgmmaTile, predicated: bool, read_c: bool) -> Callable:
+    "A device function: each thread of a warpgroup writes its results to C, as bfloat16."
+    write_tile = tile_writer(tile, predicated, read_c)
+
+    @cuda.jit(device=True)
+    def write(c, to, row, col, thread, acc):
+        write_tile(Target(c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, acc)
+    return write
+
+@cache
+def split_k_epilogue(
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,
+    write: Callable = None,  # device function (C, target, row, col, thread, sums); as bfloat16 if None
+) -> Epilogue:
     "Parts of sums go to a workspace. A warp whose part is the last one adds them up, and writes the results."
-    write = tile_writer(tile, predicated, read_c)
+    write = write or results_writer(tile, predicated, read_c)
     bn, warp_size, piece_size = tile.bn, 16 * tile.bn, 64 * tile.bn  # sums of a warp, of a warpgroup
     zeros, cluster = (np.float32(0),) * tile.results, tile.cluster
     together = min(8, max(1, 128 // tile.results))  # parts that are loaded at a time
@@ -279,7 +292,7 @@ def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bo
                 for i in static(together):
                     if other + i < split_k: total = add_tuples(total, loaded[i])
                 other += together
-            write(Target(c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, total)
+            write(c, to, row, col, thread, total)
         return pending
     return Epilogue(0, finish, drain_nothing)
 

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles', 'stagger_distance',
            'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
            'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
            'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -99,14 +99,17 @@ class Mainloop(NamedTuple):
 def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
 
 @cache
-def bf16_mainloop(tile):
+def wgmma_mainloop(
+    tile,
+    instruction=wgmma_mma_async,  # for the elements' type
+):
     "One product for each k tile, or two, 64 rows each."
     zeros = (np.float32(0),) * tile.results
-    if tile.wm == 64:
-        return Mainloop(zeros, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+    multiplier = partial(wgmma_multiplier, tile, instruction=instruction)
+    if tile.wm == 64: return Mainloop(zeros, multiplier(False), multiplier(True), wgmma_wait_group)
 
     def two(accumulate):
-        multiply = wgmma_multiplier(tile, accumulate, pending=2)
+        multiply = multiplier(accumulate, pending=2)
         @cuda.jit(device=True)
         def mma(acc, storage, stage, warpgroup):
             first = uint32(uint32(2) * warpgroup)
@@ -358,7 +361,7 @@ def bf16_gemm_warp_specialized_kernel(
     produce = producer_loop(tile, is_split, k_tile_loader(tile))
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
+    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile))
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))

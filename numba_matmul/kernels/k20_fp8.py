@@ -1,74 +1,47 @@
-"""Numbers of eight bits: twice the speed of bfloat16, if sums are promoted and scales follow the data."""
-from functools import cache
+"""x"""
+
+# %%
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from ..arrays import KEPT_AS, array_like, cdiv, is_row_major, is_torch
+from ..arrays import KEPT_AS, cdiv, is_row_major, is_torch
+from ..bench.paths import Path, edge_paths
 from ..fp8 import E4M3
 from ..gemm.args import Gemm
-from ..gemm.epilogue import Epilogue, PendingTile, c_bytes, drain_nothing, overlapped_epilogue, staged_epilogue, two_epilogues
-from ..gemm.limits import need_capability, need_whole, sm_count, MAX_GRID_X
+from ..gemm.epilogue import SplitTarget, c_bytes, split_pieces, two_epilogues
+from ..gemm.fp8_cast import fp8_cast, pad_launch, pitch_of, transpose_launch
+from ..gemm.kernel import Kernel, Tiles
+from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.pipeline import TensorMaps, storage_layout
-from ..gemm.plan import Launch, Plan, run
+from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
+from ..gemm.scaled import (
+    ScaledTarget, Stores, by_threads_epilogue, by_tma_epilogue, only_c_kernel, scaling_of)
 from ..gemm.schedule import persistent_scheduler
-from ..gemm.tensor_maps import TensorMapWords, tma_counts
-from ..gemm.tiles import BK, WgmmaTile, check_tile
-from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair, unpack_bf16
-from ..ptx.core import add_scaled, add_tuples, store2
+from ..gemm.tensor_maps import LONGEST, TensorMapWords
+from ..gemm.tiled import check_options
+from ..gemm.tiles import WgmmaTile, check_tile
+from ..ptx.core import add_scaled, add_tuples
 from ..ptx.hopper import (
-    cluster_sync, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address,
-    wgmma_mma_async_e4m3, wgmma_wait_group)
-from ..static import static, unrolled
+    cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_mma_async_e4m3,
+    wgmma_wait_group)
 from .k16_tma_wgmma import k_tile_loader, wgmma_multiplier
 from .k17_warp_specialized import (
-    CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, producer_loop,
-    stagger_distance, with_producer)
-from numba import cuda, float32, int32, int64, uint16, uint32, uint64
+    CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, overlaps, producer_loop,
+    stagger_distance, wgmma_mainloop, with_producer)
+from numba import cuda, float32, int64, uint16, uint32
 
 # %%
-class ScaledTarget(NamedTuple):
-    "Where results go, and the scales of A and B."
-    array: object    # C, flat
-    rows: int
-    cols: int
-    alpha: float     # factor of A·B
-    beta: float      # factor of C
-    scale_a: object  # (1,), (m,) or (m·k tiles,) float32
-    scale_b: object  # (1,), (n,) or (k tiles·columns of blocks,) float32
-    step_a: int      # from a row's scale to the next one's; 0 if there is only one
-    step_b: int
-
-# %%
-@cache
-def fast_mainloop(tile):
-    "The tensor cores add up the whole sum."
-    zeros = (np.float32(0),) * tile.results
-    def multiplier(accumulate, pending):
-        return wgmma_multiplier(tile, accumulate, pending, wgmma_mma_async_e4m3)
-    if tile.wm == 64:
-        return Mainloop(zeros, multiplier(False, 1), multiplier(True, 1), wgmma_wait_group)
-
-    def two(accumulate):
-        multiply = multiplier(accumulate, 2)
-        @cuda.jit(device=True)
-        def mma(acc, storage, stage, warpgroup):
-            first = uint32(uint32(2) * warpgroup)
-            return (multiply(acc[0], storage, stage, first),
-                    multiply(acc[1], storage, stage, uint32(first + uint32(1))))
-        return mma
-
-    @cuda.jit(device=True)
-    def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
-    return Mainloop((zeros, zeros), two(False), two(True), wait)
-
 @cuda.jit(device=True)
 def nothing_in_flight(acc): return acc
 
 @cache
-def promoted_mainloop(tile):
-    "The tensor cores add up a k tile; the sum of those is kept in float32."
+def promoted_mainloop(
+    tile,  # a `WgmmaTile`
+):
+    "The tensor cores add up a k tile; ordinary float32 additions add up k tiles."
     zeros = (np.float32(0),) * tile.results
-    multiply = wgmma_multiplier(tile, False, 1, wgmma_mma_async_e4m3)
+    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
 
     @cuda.jit(device=True)
     def first_mma(acc, storage, stage, warpgroup):
@@ -81,194 +54,124 @@ def promoted_mainloop(tile):
 
 # %%
 class BlockScales(NamedTuple):
-    "Scales of the k tile to come, and where the following ones are."
-    scale_a: object
-    scale_b: object
-    above: int   # index of the thread's upper row's scale
-    below: int   # and of its lower one's
-    column: int  # of B's block
-    step: int    # to its next k tile
-    k_tile: int
-    last: int
-    factors: tuple
+    "Where a thread's scales are, and those of the next k tile."
+    scale_a: object  # (m·k tiles,) float32
+    scale_b: object  # (k tiles·columns of blocks,) float32
+    above: int       # index of its upper row's first scale
+    below: int       # of its lower one's
+    column: int      # of its column's
+    across: int      # columns of blocks
+    k_tile: int      # the next k tile
+    k_tiles: int     # of the whole sum
+    factors: tuple   # the scales of the next k tile, A's times B's: of two numbers above, of two below
+
+@cuda.jit(device=True)
+def with_factors(at, k_tile):
+    "The scales of a k tile; after the last one, those of the last one again."
+    here = min(k_tile, at.k_tiles - 1)
+    by = at.scale_b[at.column + here * at.across]
+    above, below = at.scale_a[at.above + here] * by, at.scale_a[at.below + here] * by
+    return BlockScales(at.scale_a, at.scale_b, at.above, at.below, at.column, at.across, k_tile, at.k_tiles,
+                       (above, above, below, below))
 
 @cache
-def block_mainloop(tile):
-    "The sums of a k tile are scaled, and added to the others in float32."
+def block_mainloop(
+    tile,  # a `WgmmaTile`
+):
+    "Like `promoted_mainloop`, but each k tile's sums are multiplied by their scales as they are added."
     zeros = (np.float32(0),) * tile.results
-    multiply = wgmma_multiplier(tile, False, 1, wgmma_mma_async_e4m3)
-    bm, bn, wm = tile.bm, tile.bn, tile.wm
-    assert 128 % bn == 0
+    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
     tile_origin = persistent_scheduler(tile, False).tile_origin
-
-    @cuda.jit(device=True)
-    def load(scale_a, scale_b, above, below, column, step, k_tile, last):
-        k_tile = min(k_tile, last)
-        by = scale_b[column + k_tile * step]
-        up, down = scale_a[above + k_tile] * by, scale_a[below + k_tile] * by
-        return up, up, down, down
+    one = np.float32(1)
 
     @cuda.jit(device=True)
     def start(zeros, to, grid, number, k_begin, thread):
         row, col = tile_origin(number, grid)
-        k_tiles = int64(grid.k_tiles)
-        mine = int64(row) + (thread // 128 - uint32(1)) * uint32(wm) + thread % 128 // 32 * 16 + thread % 32 // 4
+        k_tiles, across = int64(grid.k_tiles), (to.cols + 127) // 128
+        mine = int64(row) + (thread - 128) // 32 * 16 + thread % 32 // 4
         above, below = min(mine, to.rows - 1) * k_tiles, min(mine + 8, to.rows - 1) * k_tiles
-        step = (to.cols + 127) // 128
-        column = int64(min(int64(col // uint32(128)), step - 1))
-        k_tile, last = int64(k_begin), k_tiles - 1
-        factors = load(to.scale_a, to.scale_b, above, below, column, step, k_tile, last)
-        return zeros, BlockScales(to.scale_a, to.scale_b, above, below, column, step, k_tile, last, factors)
+        column = min(int64(col // uint32(128)), across - 1)
+        at = BlockScales(to.scale_a, to.scale_b, above, below, column, across, int64(k_begin), k_tiles,
+                         (one, one, one, one))
+        return zeros, with_factors(at, int64(k_begin))
 
     @cuda.jit(device=True)
     def mma(acc, storage, stage, warpgroup):
         sums, at = acc
         products = multiply(zeros, storage, stage, warpgroup)
-        k_tile = at.k_tile + 1
-        factors = load(at.scale_a, at.scale_b, at.above, at.below, at.column, at.step, k_tile, at.last)
-        sums = add_scaled(sums, wgmma_wait_group(products), at.factors)
-        return sums, BlockScales(at.scale_a, at.scale_b, at.above, at.below, at.column, at.step, k_tile,
-                                 at.last, factors)
+        ahead = with_factors(at, at.k_tile + 1)  # loads that the products hide
+        return add_scaled(sums, wgmma_wait_group(products), at.factors), ahead
 
     @cuda.jit(device=True)
     def wait(acc): return acc[0]
     return Mainloop(zeros, mma, mma, wait, start)
 
 # %%
-@cache
-def factors_of(scaling):
-    "Device functions: the factor of a row of results, alpha included, and that of a column."
-    @cuda.jit(device=True)
-    def row_factor(to, row):
-        if scaling == "tensor": return to.alpha * (to.scale_a[0] * to.scale_b[0])
-        if scaling == "rows": return to.alpha * to.scale_a[min(row, to.rows - 1) * to.step_a]
-        return to.alpha
+RULES = {
+    "both operands are K-major: k_major_b must be 1, m_major_a and m_major_c 0":
+        lambda t: t.k_major_b and not t.m_major_a and not t.m_major_c,
+    "parts and k_tiles must be 1": lambda t: t.parts == t.k_tiles == 1,
+    "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
+    "wm must be 64, or 128 if it divides bm": lambda t: t.wm in (64, 128) and t.bm % t.wm == 0,
+    "a block has three consumers at most": lambda t: t.warpgroups <= 3,
+    "bn must be a multiple of 32, from 64 to 256": lambda t: t.bn % 32 == 0 and 64 <= t.bn <= 256,
+    "wm·bn must be at most 128·160, and 64·192 with three consumers":
+        lambda t: t.wm * t.bn <= (64 * 192 if t.warpgroups > 2 else 128 * 160),
+    "stages must be at least 2": lambda t: t.stages >= 2,
+    "a cluster has one block or two": lambda t: t.cluster <= 2,
+    "the ring, and two boxes for each 64 rows, must fit into 227 KB": lambda t: shared_bytes(t) <= 227 * 1024}
+PROMOTED_RULES = {
+    "promoted sums need twice the registers: wm·bn must be at most 64·192, and 64·128 with three consumers":
+        lambda t: t.wm * t.bn <= (64 * 128 if t.warpgroups > 2 else 64 * 192)}
+BLOCK_RULES = {"a tile has one column of 128×128 scales, so bn must be 64 or 128": lambda t: t.bn in (64, 128)}
 
-    @cuda.jit(device=True)
-    def col_factor(to, col):
-        if scaling == "rows": return to.scale_b[min(col, to.cols - 1) * to.step_b]
-        return float32(1)
-    return row_factor, col_factor
+def fp8_tile(bm, bn, stages, group_m=16, wm=64, cluster=1) -> WgmmaTile:
+    "A tile with both operands K-major."
+    return WgmmaTile(bm, bn, stages, group_m, k_major_b=1, wm=wm, cluster=cluster)
 
-@cache
-def scaled_epilogue(tile, scaling, overlapped):
-    "Results are scaled, rounded to bfloat16, and stored by TMA."
-    make = overlapped_epilogue if overlapped else staged_epilogue
-    base = overlapped_epilogue(tile, False, False, False)
-    row_factor, col_factor = factors_of(scaling)
-    groups = tile.bn // 8
-    by_rows = scaling == "rows"
-    from ..gemm.epilogue import boxes_storer
-    store_all = boxes_storer(tile, 0, tile.c_boxes)
-
-    @cuda.jit(device=True)
-    @unrolled
-    def pack(acc, to, row, col, thread):
-        if by_rows:
-            row = int64(row) + thread % 128 // 32 * 16 + thread % 32 // 4
-            col = int64(col) + thread % 32 % 4 * 2
-            above, below = row_factor(to, row), row_factor(to, row + 8)
-            packed = ()
-            for i in static(groups):
-                left, right = col_factor(to, col + 8 * i), col_factor(to, col + 8 * i + 1)
-                packed = packed + (cvt_rn_bf16x2_f32(acc[4 * i] * above * left, acc[4 * i + 1] * above * right),
-                                   cvt_rn_bf16x2_f32(acc[4 * i + 2] * below * left, acc[4 * i + 3] * below * right))
-        else: packed = pack_scaled(acc, row_factor(to, int64(0)))
-        return packed
-
-    @cuda.jit(device=True)
-    def finish(acc, pending, to, part, row, col, thread, store):
-        return PendingTile(pack(acc, to, row, col, thread), row, col, True)
-
-    @cuda.jit(device=True)
-    def finish_now(acc, pending, to, part, row, col, thread, store):
-        pending = PendingTile(pack(acc, to, row, col, thread), row, col, True)
-        store_all(pending, store)
-        return pending
-    if overlapped: return base._replace(finish=finish)
-    return Epilogue(0, finish_now, drain_nothing)
-
-# %%
-@cache
-def pair_writer(scaling, float32_c, predicated, width, read_c):
-    "A device function: write two neighbors of a row of C."
-    @cuda.jit(device=True)
-    def write(to, row, col, low, high):
-        if not predicated or (row < to.rows and col < to.cols):
-            at = uint64(row * to.cols + col)
-            both = width > 1 or col + 1 < to.cols
-            if read_c:
-                if float32_c:
-                    low += to.beta * to.array[at]
-                    if both: high += to.beta * to.array[at + uint64(1)]
-                else:
-                    low += to.beta * unpack_bf16(uint32(to.array[at]))[0]
-                    if both: high += to.beta * unpack_bf16(uint32(to.array[at + uint64(1)]))[0]
-            if float32_c:
-                if width > 1: store2(to.array, at, low, high)
-                else:
-                    to.array[at] = low
-                    if both: to.array[at + uint64(1)] = high
-            else:
-                pair = cvt_rn_bf16x2_f32(low, high)
-                if width > 1: store_pair(to.array, at, pair)
-                else:
-                    to.array[at] = uint16(pair & uint32(0xFFFF))
-                    if both: to.array[at + uint64(1)] = uint16(pair >> uint32(16))
-    return write
-
-@cache
-def direct_epilogue(tile, scaling, float32_c, predicated, width, read_c):
-    "Each thread scales its results and writes them, and reads its elements of C first if beta is not 0."
-    write = pair_writer(scaling, float32_c, predicated, width, read_c)
-    row_factor, col_factor = factors_of(scaling)
-    groups = tile.bn // 8
-
-    @cuda.jit(device=True)
-    @unrolled
-    def finish(acc, pending, to, part, row, col, thread, store):
-        row = int64(row) + thread % 128 // 32 * 16 + thread % 32 // 4
-        col = int64(col) + thread % 32 % 4 * 2
-        above, below = row_factor(to, row), row_factor(to, row + 8)
-        for i in static(groups):
-            left, right = col_factor(to, col + 8 * i), col_factor(to, col + 8 * i + 1)
-            write(to, row, col + 8 * i, acc[4 * i] * above * left, acc[4 * i + 1] * above * right)
-            write(to, row + 8, col + 8 * i, acc[4 * i + 2] * below * left, acc[4 * i + 3] * below * right)
-        return pending
-    return Epilogue(0, finish, drain_nothing)
-
-# %%
-def shared_bytes(tile):
+def shared_bytes(tile) -> int:
+    "Shared memory of a block: the ring and its mbarriers, staging, and the order barrier."
     return tile.shared_bytes + c_bytes(tile) + 8
 
-def fp8_tile(bm, bn, stages, group_m=16, **others): return WgmmaTile(bm, bn, stages, group_m, k_major_b=1, **others)
-LARGE = fp8_tile(128, 256, 4)
-PROMOTED = fp8_tile(128, 128, 5, cluster=2)
+def rules_of(promoted, scaling):
+    "What a tile must keep."
+    return RULES | (PROMOTED_RULES if promoted else {}) | (BLOCK_RULES if scaling == "blocks" else {})
 
+# %%
 @cache
-def fp8_gemm_kernel(tile=LARGE, promoted=True, scaling="tensor", epilogue="overlapped", float32_c=False,
-                    predicated=True, width=1, read_c=True, stagger_consumers=True):
-    consumers = tile.warpgroups
-    distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
-    cluster = tile.cluster
-    shared_storage, init = storage_layout(tile, c_bytes(tile)), barrier_init(tile.stages, consumers * cluster)
-    work_grid = persistent_scheduler(tile, False).work_grid
-    produce = producer_loop(tile, False, k_tile_loader(tile))
-    if epilogue == "direct": finish = direct_epilogue(tile, scaling, float32_c, predicated, width, read_c)
-    else: finish = scaled_epilogue(tile, scaling, epilogue == "overlapped")
+def fp8_gemm_kernel(
+    tile=None,          # a `WgmmaTile` that keeps `rules_of`
+    promoted=True,      # are sums of k tiles added in float32? With blocks always
+    scaling="none",     # a key of `SCALINGS`
+    epilogue="direct",  # overlapped, staged, direct or split_k
+    stores=Stores(False, True, 1, True),  # for direct and split_k
+    stagger_consumers=True,  # see kernel 17's
+):
+    "Kernel 20 for a tile: C ← alpha·A·B + beta·C with scales, k > 0. `ValueError` if the tile breaks a rule."
+    check_tile(tile, rules_of(promoted, scaling))
+    by_threads, is_split = epilogue in ("direct", "split_k"), epilogue == "split_k"
+    if by_threads: finish = by_threads_epilogue(tile, scaling, stores, is_split)
+    else: finish = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
     if tile.wm > 64: finish = two_epilogues(finish)
-    mainloop = block_mainloop if scaling == "blocks" else promoted_mainloop if promoted else fast_mainloop
-    consume = consumer_loop(tile, False, finish, distance, mainloop(tile))
+    if scaling == "blocks": mainloop = block_mainloop(tile)
+    else: mainloop = promoted_mainloop(tile) if promoted else wgmma_mainloop(tile, wgmma_mma_async_e4m3)
+    consumers, cluster = tile.warpgroups, tile.cluster
+    distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
+    shared_storage, init = storage_layout(tile, c_bytes(tile)), barrier_init(tile.stages, consumers * cluster)
+    work_grid = persistent_scheduler(tile, is_split).work_grid
+    produce = producer_loop(tile, is_split, k_tile_loader(tile))
+    consume = consumer_loop(tile, is_split, finish, distance, mainloop)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def fp8_gemm_kernel(
-        tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B in boxes of bn, C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, or float32
+        tensor_maps,  # `TensorMapWords`: A, B and C, in boxes of a block's rows, of bn rows, and of 64
+        c,            # (m·n,) bits of bfloat16, or float32; or a `SplitTarget`
         scale_a, scale_b, step_a, step_b,  # see `ScaledTarget`
         m, n,
-        pairs,        # k / 2: the TMA and the pipeline move two numbers at a time
-        split_k, alpha, beta,
+        pairs,        # half of k: to the TMA, two numbers of 8 bits are one of 16
+        split_k,      # uint32, parts of each sum
+        alpha, beta,  # factors of A·B and of C
     ):
         storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
         thread = uint32(cuda.threadIdx.x)
@@ -293,35 +196,197 @@ def fp8_gemm_kernel(tile=LARGE, promoted=True, scaling="tensor", epilogue="overl
     return fp8_gemm_kernel
 
 # %%
-def plan_fp8(g: Gemm, k_major_b, fast=False, tile=None, blocks=None, scaling=None, epilogue=None, **options):
-    need_capability((9, 0, "a"), "wgmma")
-    scale_a, scale_b = (g.others.get(name) for name in ("scale_a", "scale_b"))
-    if scaling is None:
-        if scale_a is None: scaling = "none"
-        elif scale_a.size == scale_b.size == 1: scaling = "tensor"
-        elif len(scale_a.shape) == 2 and scale_a.shape[1] > 1: scaling = "blocks"
-        else: scaling = "rows"
-    promoted = not fast or scaling == "blocks"
-    if tile is None: tile = PROMOTED if promoted else LARGE
-    assert k_major_b and g.k % 16 == 0 and g.alignments["a"] == g.alignments["b"] == 16
-    float32_c = g.c.dtype == np.float32
-    by_tma = not float32_c and g.beta == 0 and g.alignments["c"] == 16
-    if epilogue is None: epilogue = "overlapped" if by_tma and tile.wm == 64 and tile.bn%128==0 else "staged" if by_tma else "direct"
-    direct = epilogue == "direct"
-    kernel = fp8_gemm_kernel(tile, promoted, scaling, epilogue, float32_c, direct and not tile.fits(g),
-                             2 if direct and g.n % 2 == 0 and g.alignments["c"] >= 8 else 1, direct and bool(g.beta != 0), **options)
-    work = cdiv(g.m, tile.bm) * cdiv(g.n, tile.bn * tile.cluster)
-    if blocks is None: blocks = tile.cluster * cdiv(work, cdiv(work, sm_count() // tile.cluster))
-    c = g.c.ravel()
-    sa, sb = (c, c) if scale_a is None else (scale_a.ravel(), scale_b.ravel())
-    maps = TensorMapWords((g.a, tile.bm // tile.cluster), (g.b, tile.bn), (g.c if by_tma else g.a, tile.c_box))
-    args = (maps, c, sa, sb, np.int64(sa.size > 1), np.int64(sb.size > 1), np.int64(g.m), np.int64(g.n), np.int64(g.k // 2),
-            np.uint32(1), g.alpha, g.beta)
-    return Plan([Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)])
+FAST = (fp8_tile(128, 256, 4), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+PROMOTED = (fp8_tile(128, 128, 6, cluster=2), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+# In cycles, fitted to an H100
+START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
+ROW, STEP = 2.6, 180       # to fetch a row of 128 bytes; of a k tile at least
+PART = 4                   # numbers per cycle that a block adds up, if sums are in parts
+MIN_K_TILES, MOST_PARTS = 4, 32  # of a part; of a sum
 
-def fp8_gemm(a, b, scale_a=None, scale_b=None, c=None, alpha=1.0, beta=0.0, dtype_c="bfloat16", fast=False, tile=None, blocks=None, k_major_b=False, **options):
+def work_tiles(m, n, tile, split_k=1):
+    "How many tiles of C, or pairs of them in a cluster, times the parts of their sums."
+    return split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn * tile.cluster)
+
+def estimate(
+    m, n, k, sms,  # the matrices; multiprocessors
+    tile, split_k=1,
+) -> float:
+    "The cycles that a product should take."
+    work = work_tiles(m, n, tile, split_k)
+    waves, results = cdiv(work, max(1, sms // tile.cluster)), tile.bm * tile.bn
+    filled = min(1, work * tile.cluster / (waves * sms))
+    rows = tile.bm / tile.cluster + tile.bn
+    k_tile = max(results / 32, STEP, rows * (1 + (ROW - 1) * filled))
+    adding = START + split_k * results / PART if split_k > 1 else 0
+    return START + results * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
+
+@remembered
+def select_config(
+    m, n, k,       # the matrices
+    sms,           # multiprocessors of the GPU
+    tiles,         # to choose from
+    split_k=None,  # parts of each sum; a good number if None
+) -> LaunchConfig:
+    "The choice predicted fastest, with the fewest blocks that need no more waves."
+    k_tiles = cdiv(k, 128)
+    def cuts(tile):
+        if split_k: return {cdiv(k_tiles, cdiv(k_tiles, min(split_k, k_tiles)))}  # no part is empty
+        if tile.cluster > 1 or tile.wm > 64: return {1}
+        most = max(1, min(k_tiles // MIN_K_TILES, MOST_PARTS, sms // work_tiles(m, n, tile)))
+        return {1, cdiv(k_tiles, cdiv(k_tiles, most))}
+    choices = [(tile, parts) for tile in tiles for parts in cuts(tile)]
+    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice))
+    work = work_tiles(m, n, tile, parts)
+    return LaunchConfig(tile, tile.cluster * cdiv(work, cdiv(work, max(1, sms // tile.cluster))), parts)
+
+# %%
+def operands(
+    g: Gemm,
+    k_major_b,  # is B given transposed?
+) -> tuple:     # A, Bᵀ, launches, arrays in the workspace
+    "A and the transpose of B with rows that the TMA can copy: multiples of 16 bytes. If need be, as copies."
+    pitch, launches, copies = pitch_of(g.k), [], []
+    def copied(rows, launch, x, *args):
+        copies.append(g.workspace(rows, pitch))
+        launches.append(launch(x, copies[-1], *args))
+        return copies[-1]
+    a = g.a if g.alignments["a"] == 16 else copied(g.m, pad_launch, g.a)
+    if not k_major_b: b = copied(g.n, transpose_launch, g.b, g.alignments["b"])
+    else: b = g.b if g.alignments["b"] == 16 else copied(g.n, pad_launch, g.b)
+    return a, b, launches, copies
+
+def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
+    "The name of the epilogue: as the caller has chosen, or the fastest that can store this C."
+    by_tma = g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k == 1
+    able = ["split_k"] if split_k > 1 else ["direct"] if tile.wm == 64 else []
+    if by_tma: able.append("staged")
+    if by_tma and overlaps(tile) and tile.bn % 128 == 0 and tile.stages >= tile.bn // 64: able.append("overlapped")
+    if not able or epilogue not in (None, *able):
+        raise ValueError(f"{tile} with the {epilogue or 'direct'} epilogue can't store this C; "
+                         f"there are {', '.join(able) or 'none'}")
+    return epilogue or able[-1]
+
+# %%
+def product_launch(g: Gemm, a, b, c, scales, kernel, tile, blocks, split_k, by_threads) -> Launch:
+    "The launch of kernel 20. What isn't there, scales or a map of C, is some other array that nobody reads."
+    maps = TensorMapWords((a, tile.bm // tile.cluster), (b, tile.bn), (a if by_threads else g.c, tile.c_box))
+    steps = [np.int64(x is not None and x.size > 1) for x in scales]
+    scales = [g.c.ravel() if x is None else x.ravel() for x in scales]
+    args = (maps, c, *scales, *steps, np.int64(g.m), np.int64(g.n), np.int64(cdiv(g.k, 2)), np.uint32(split_k),
+            g.alpha, g.beta)
+    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)
+
+def plan_fp8(
+    g: Gemm,
+    k_major_b=False,  # is B given transposed?
+    fast=False, tile=None, blocks=None, split_k=None, epilogue=None,  # see `fp8_gemm`
+    **options,        # of the factory
+) -> Plan:
+    "Copies of operands that the TMA can't copy as they are, and kernel 20."
+    need_capability((9, 0, "a"), "wgmma for FP8")
+    if max(g.m, g.n, g.k) > LONGEST: raise ValueError(f"expected at most {LONGEST:,} rows and columns")
+    scales = [g.others.get(name) for name in ("scale_a", "scale_b")]
+    scaling = scaling_of(*scales, g.m, g.n, g.k)
+    promoted = not fast or scaling == "blocks"
+    if tile is not None: check_tile(tile, rules_of(promoted, scaling), WgmmaTile)
+    check_options(fp8_gemm_kernel, PROMOTED[0], options)
+    if options.keys() - {"stagger_consumers"}: raise TypeError("the other options follow from the matrices")
+    if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
+    if split_k is not None: split_k = need_whole("split_k", split_k, 1, MOST_PARTS)
+
+    # nothing to multiply?
+    c, float32_c = g.c.ravel(), g.c.dtype == np.float32
+    if not (g.m and g.n): return Plan()
+    if not (g.k and g.alpha):
+        args = c, np.int64(c.size), g.beta
+        return Plan([Launch(only_c_kernel(float32_c, bool(g.beta != 0)), cdiv(c.size, 256), 256, args)])
+
+    # which tile, on how many blocks, and who stores its results?
+    tiles = (tile,) if tile else PROMOTED if promoted else FAST
+    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k)
+    blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
+    epilogue = epilogue_of(g, tile, split_k, epilogue)
+    by_threads = epilogue in ("direct", "split_k")
+    width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1
+    fits = g.m % tile.bm == 0 and g.n % (tile.bn * tile.cluster) == 0
+    stores = Stores(float32_c, not fits, width, bool(g.beta != 0)) if by_threads else None
+    kernel = fp8_gemm_kernel(tile, promoted, scaling, epilogue, stores, **options)
+
+    a, b, launches, workspace = operands(g, k_major_b)
+    if split_k > 1:
+        pieces = split_pieces(tile, g.m, g.n)
+        sums = g.workspace(pieces * split_k * 64 * tile.bn, kind="float32")
+        arrivals = g.workspace(4 * pieces, kind="int64")
+        workspace += sums, arrivals
+        c = SplitTarget(c, sums, arrivals, launch_number, np.uint32(split_k))
+    product = product_launch(g, a, b, c, scales, kernel, tile, blocks, split_k, by_threads)
+    return Plan([*launches, product], workspace)
+
+# %%
+def fp8_gemm(
+    a,              # (m, k) e4m3 device array, row-major: a torch tensor, or the bits in uint8
+    b,              # (k, n) e4m3 device array: a transposed view of a tensor, or row-major, which costs a pass
+    c=None,         # (m, n) bfloat16 or float32 device array, row-major; a new one if None
+    alpha=1.0,      # factor of A·B
+    beta=0.0,       # factor of C
+    scale_a=None,   # float32 device array: one scale (1,); one per row (m,); or one per 1×128, (m, k/128)
+    scale_b=None,   # the same: (1,); one per column (n,); or one per 128×128, (k/128, n/128)
+    dtype_c=None,   # "bfloat16" or "float32", of a new C; bfloat16 if None
+    fast=False,     # does the tensor core add up the whole sum? Faster, but it drops bits
+    k_major_b=False,  # is `b` given as its transpose, (n, k) row-major?
+    tile=None,      # a `WgmmaTile` that keeps `rules_of`; a good one for the shape if None
+    blocks=None,    # of the grid; a good number if None
+    split_k=None,   # parts of each sum; a good number if None
+    **options,      # `epilogue`: overlapped, staged or direct; `stagger_consumers`, see kernel 17
+):                  # `c`
+    """C ← alpha·(A·scale_a)·(B·scale_b) + beta·C for e4m3 matrices on the tensor cores (sm_90), sums in float32:
+    promoted after every 128 products, or with `fast` never. Sums with a scale per block are always promoted.
+    Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
     if is_torch(b) and not k_major_b and not is_row_major(b): b, k_major_b = b.T, True
-    others = {name: x for name, x in dict(scale_a=scale_a, scale_b=scale_b).items() if x is not None}
-    return run(plan_fp8, a, b, c, alpha, beta, k_major_b, fast, tile, blocks, dtype=E4M3, others=others, dtype_c=dtype_c,
-               k_major_b=k_major_b, **options)
+    if dtype_c not in (None, "bfloat16", "float32"):
+        raise ValueError(f"dtype_c is {dtype_c!r}; expected 'bfloat16' or 'float32'")
+    if dtype_c is None: dtype_c = "float32" if str(getattr(c, "dtype", "")).endswith("float32") else "bfloat16"
+    scales = dict(scale_a=scale_a, scale_b=scale_b)
+    others = {name: x for name, x in scales.items() if x is not None}
+    return run(plan_fp8, a, b, c, alpha, beta, k_major_b, bool(fast), tile, blocks, split_k, dtype=E4M3,
+               others=others, dtype_c=dtype_c, k_major_b=k_major_b, **options)
+
 fp8_gemm.plan = plan_fp8
+
+# %%
+def scaled_mm(
+    a, b,  # torch tensors on the GPU, e4m3
+    out,   # torch tensor for the result
+):
+    "What kernel 20 is compared with: `torch._scaled_mm`, that is cuBLAS, with scales of 1."
+    import torch
+    one = torch.ones((), device=a.device)
+    if b.is_contiguous(): b = b.t().contiguous().t()
+    return torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, out=out)
+
+# %%
+# For tests and checks: small tiles, and calls that run all of the kernel's code.
+SMALL_TILES = dict(bm=(64, 128), bn=(64, 128), stages=(2, 3), group_m=(1, 2), k_major_b=(1,), cluster=(1, 2))
+TURNS = [dict(tile=fp8_tile(*sizes)) | options for sizes, options in (
+    ((64, 64, 2, 1), {}), ((64, 128, 2, 2), dict(blocks=1)), ((128, 64, 3, 1), dict(blocks=3)))]
+WIDE = dict(tile=fp8_tile(256, 64, 2, wm=128), fast=True)
+SHARED = dict(tile=fp8_tile(128, 64, 2, cluster=2))
+PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(k_tiles=2), strips=False) + (
+    Path("its own tile", (37, 48, 32), 0.5, -1.5),
+    Path("its own tile, fast", (37, 48, 32), 0.5, 0.0, dict(fast=True)),
+    Path("by TMA", (70, 136, 400), 0.5, 0.0, TURNS[1]),
+    Path("by TMA, staged", (70, 72, 400), 0.5, 0.0, TURNS[0] | dict(epilogue="staged")),
+    Path("two consumers", (130, 72, 528), 0.5, -1.5, TURNS[2]),
+    Path("two products per consumer", (260, 72, 300), 0.5, 0.0, WIDE),
+    Path("a cluster", (130, 136, 400), 0.5, 0.0, SHARED),
+    Path("a cluster, fast, C read", (130, 136, 400), 0.5, -1.5, SHARED | dict(fast=True)),
+    Path("odd rows", (37, 41, 139), 0.5, -1.5, TURNS[0]),
+    Path("A not aligned", (37, 40, 144), 0.5, -1.5, TURNS[0], skips=(1, 0, 0)),
+    Path("B and C not aligned", (37, 40, 144), 0.5, -1.5, TURNS[0], skips=(0, 1, 1)),
+    Path("parts of sums", (70, 72, 520), 0.5, -1.5, TURNS[0] | dict(split_k=3))))
+COMPILED = (*(dict(tile=tile) for tile in PROMOTED), *(dict(tile=tile, fast=True) for tile in FAST))
+KERNEL = Kernel(20, "fp8_gemm", "FP8", E4M3, fp8_gemm, fp8_gemm_kernel, capability=(9, 0, "a"), uses_tma=True,
+                tiles=Tiles(PROMOTED[0], RULES | PROMOTED_RULES, SMALL_TILES, threads=256,
+                            variants=({}, dict(blocks=1), dict(blocks=3)), compiled=COMPILED),
+                paths=PATHS, rival=scaled_mm)
