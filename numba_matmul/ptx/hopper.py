@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 from greenlet import getcurrent
 from ..arrays import from_bf16, to_bf16
-from ..fp8 import from_fp8, to_fp8
+from ..fp8 import add_products, from_fp8, to_fp8
 from ..sim import hopper, scheduler
 from .ampere import _round_pair
 from .core import _assembly, bind
@@ -173,8 +173,8 @@ def wgmma_mma_async(
     Instructions: wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group."""
     return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bf16)
 
-def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bits):
-    how = step_a, step_b, steps, transpose, 2 * len(acc), from_bits
+def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bits, adder=None):
+    how = step_a, step_b, steps, transpose, 2 * len(acc), from_bits, adder
     if not scale_d: acc = (np.float32(0),) * len(acc)
     return hopper.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(2))
 
@@ -188,11 +188,12 @@ def from_f16(bits): return bits.view(np.float16)
 @bind(partial(_emit_wgmma, "e4m3", k=32), "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async_e4m3(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d) -> tuple:
     """`wgmma_mma_async` with 64×32 and 32×n operands of e4m3: k is twice as long, in as many bytes. Both must be
-    K-major, so `transpose` must be 0. Sums keep only 13 bits after the point of the largest number in them."""
+    K-major, so `transpose` must be 0. Sums are rounded as `add_products` does."""
     if transpose:
         raise scheduler.SimulatorError("wgmma takes operands of 8 bits only K-major: neighbors in a row of their "
                                        f"tiles run along k, so transpose must be 0, not {transpose}", "descriptor")
-    return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_e4m3_pairs)
+    how = from_e4m3_pairs, add_products
+    return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, *how)
 
 def from_e4m3_pairs(bits):
     "The numbers in (k/2, …) pairs: (k, …)."
