@@ -21,7 +21,7 @@ from .args import device_matrix, numba_array, span
 from .limits import need_capability
 from .plan import Launch, Plan, kept_plan, simulate_plan, stream_of
 
-MOST = np.float32(LARGEST[E4M3])
+OVER_MOST = np.float32(1 / LARGEST[E4M3])
 TINIEST = np.float32(2.0**-126)  # so that 1 over a scale is finite
 SIDE = 128  # of a block
 THREADS = 256
@@ -72,7 +72,7 @@ def scale_of(
 ):
     "What numbers are divided by; 1 for nothing but zeros; NaN where a number is infinite or NaN."
     if largest >= int32(0x7F800000): return float32(np.nan)
-    return max(uint_as_float(uint32(largest)) / MOST, TINIEST) if largest > int32(0) else float32(1)
+    return max(uint_as_float(uint32(largest)) * OVER_MOST, TINIEST) if largest > int32(0) else float32(1)
 
 
 @cache
@@ -199,9 +199,12 @@ def cast_blocks_kernel(
                 at = row + THREADS // 32 * i
                 write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i], float32(1) / by)
         else:
+            # the rows' searches don't depend on each other, so their shuffles overlap
+            tops = ()
+            for i in static(rows_each): tops = tops + (largest_of_warp(larger(int32(0), fours[i])),)
             for i in static(rows_each):
                 at = row + THREADS // 32 * i
-                by = scale_of(largest_of_warp(larger(int32(0), fours[i])))
+                by = scale_of(tops[i])
                 if lane == 0 and at < rows: scale[at * across + right] = by
                 write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i], float32(1) / by)
     return cast_blocks_kernel

@@ -9,7 +9,7 @@ from ..ptx.hopper import pack_scaled
 from ..static import static, unrolled
 from .epilogue import Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_k_epilogue
 from .tiles import WgmmaTile
-from numba import cuda, float32, int64, uint16, uint32, uint64
+from numba import cuda, float32, int32, int64, uint16, uint32, uint64
 
 
 class ScaledTarget(NamedTuple):
@@ -50,7 +50,7 @@ def factors_of(
 def scaled_packer(tile: WgmmaTile, scaling: str) -> Callable:
     "A device function: a lane's results, scaled and rounded to bfloat16, in the order of `pack_scaled`."
     row_factor, col_factor = factors_of(scaling)
-    groups = tile.bn // 8
+    groups, spans = tile.bn // 8, tile.bn // 32
 
     @cuda.jit(device=True)
     def pack_alike(acc, to, row, col, thread): return pack_scaled(acc, row_factor(to, int64(0)))
@@ -58,12 +58,17 @@ def scaled_packer(tile: WgmmaTile, scaling: str) -> Callable:
     @cuda.jit(device=True)
     @unrolled
     def pack(acc, to, row, col, thread):
-        row = int64(row) + thread % 128 // 32 * 16 + thread % 32 // 4
-        col = int64(col) + thread % 4 * 2
+        lane = thread % 32
+        row = int64(row) + thread % 128 // 32 * 16 + lane // 4
         above, below = row_factor(to, row), row_factor(to, row + 8)
+        # a warp reads all columns' scales at once, and lanes get them from each other
+        factors = ()
+        for i in static(spans): factors = factors + (col_factor(to, int64(col) + 32 * i + lane),)
         packed = ()
         for i in static(groups):
-            left, right = col_factor(to, col + 8 * i), col_factor(to, col + 8 * i + 1)
+            owner = int32(8 * (i % 4) + lane % 4 * 2)
+            left = cuda.shfl_sync(0xFFFFFFFF, factors[i // 4], owner)
+            right = cuda.shfl_sync(0xFFFFFFFF, factors[i // 4], owner + 1)
             packed = packed + (
                 cvt_rn_bf16x2_f32(acc[4 * i] * above * left, acc[4 * i + 1] * above * right),
                 cvt_rn_bf16x2_f32(acc[4 * i + 2] * below * left, acc[4 * i + 3] * below * right))

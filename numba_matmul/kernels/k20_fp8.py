@@ -24,12 +24,12 @@ from ..gemm.tiles import WgmmaTile, check_tile
 from ..ptx.core import add_scaled, add_tuples
 from ..ptx.hopper import (
     cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_mma_async_e4m3,
-    wgmma_wait_group)
+    wgmma_wait_group, wgmma_wait_prior)
 from .k16_tma_wgmma import k_tile_loader, wgmma_multiplier
 from .k17_warp_specialized import (
     CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, overlaps, producer_loop,
     stagger_distance, wgmma_mainloop, with_producer)
-from numba import cuda, float32, int64, uint16, uint32
+from numba import cuda, uint16, uint32
 
 # %%
 @cuda.jit(device=True)
@@ -52,27 +52,43 @@ def promoted_mainloop(
         return add_tuples(acc, wgmma_wait_group(multiply(zeros, storage, stage, warpgroup)))
     return Mainloop(zeros, first_mma, mma, nothing_in_flight)
 
+@cache
+def paired_mainloop(tile):
+    zeros = (np.float32(0),) * tile.results
+    first, second = (wgmma_multiplier(tile, False, pending=3, instruction=wgmma_mma_async_e4m3, number=number) for number in range(2))
+    @cuda.jit(device=True)
+    def mma(acc, storage, stage, warpgroup):
+        early = first(zeros, storage, stage, warpgroup)
+        late = second(zeros, storage, stage, warpgroup)
+        acc = add_tuples(acc, wgmma_wait_prior(early, 1))
+        return add_tuples(acc, wgmma_wait_group(late))
+    return Mainloop(zeros, mma, mma, nothing_in_flight)
+
 # %%
 class BlockScales(NamedTuple):
-    "Where a thread's scales are, and those of the next k tile."
+    "A thread's scales of the next k tile, and where the following ones are."
+    factors: tuple   # A's scales times B's: of two numbers of its upper row, and of two of its lower one
     scale_a: object  # (m·k tiles,) float32
     scale_b: object  # (k tiles·columns of blocks,) float32
-    above: int       # index of its upper row's first scale
-    below: int       # of its lower one's
+    above: int       # index of the upper row's scale
+    below: int       # of the lower one's
     column: int      # of its column's
     across: int      # columns of blocks
-    k_tile: int      # the next k tile
-    k_tiles: int     # of the whole sum
-    factors: tuple   # the scales of the next k tile, A's times B's: of two numbers above, of two below
+    left: int        # k tiles that follow
 
 @cuda.jit(device=True)
-def with_factors(at, k_tile):
-    "The scales of a k tile; after the last one, those of the last one again."
-    here = min(k_tile, at.k_tiles - 1)
-    by = at.scale_b[at.column + here * at.across]
-    above, below = at.scale_a[at.above + here] * by, at.scale_a[at.below + here] * by
-    return BlockScales(at.scale_a, at.scale_b, at.above, at.below, at.column, at.across, k_tile, at.k_tiles,
-                       (above, above, below, below))
+def with_factors(scale_a, scale_b, above, below, column, across, left):
+    "Load the scales of a k tile."
+    by = scale_b[column]
+    up, down = scale_a[above] * by, scale_a[below] * by
+    return BlockScales((up, up, down, down), scale_a, scale_b, above, below, column, across, left)
+
+@cuda.jit(device=True)
+def next_scales(at):
+    "Those of the next k tile; after the last one, the same again."
+    step = uint32(1) if at.left > 0 else uint32(0)
+    return with_factors(at.scale_a, at.scale_b, uint32(at.above + step), uint32(at.below + step),
+                        uint32(at.column + step * at.across), at.across, uint32(at.left - step))
 
 @cache
 def block_mainloop(
@@ -82,24 +98,23 @@ def block_mainloop(
     zeros = (np.float32(0),) * tile.results
     multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
     tile_origin = persistent_scheduler(tile, False).tile_origin
-    one = np.float32(1)
 
     @cuda.jit(device=True)
     def start(zeros, to, grid, number, k_begin, thread):
         row, col = tile_origin(number, grid)
-        k_tiles, across = int64(grid.k_tiles), (to.cols + 127) // 128
-        mine = int64(row) + (thread - 128) // 32 * 16 + thread % 32 // 4
-        above, below = min(mine, to.rows - 1) * k_tiles, min(mine + 8, to.rows - 1) * k_tiles
-        column = min(int64(col // uint32(128)), across - 1)
-        at = BlockScales(to.scale_a, to.scale_b, above, below, column, across, int64(k_begin), k_tiles,
-                         (one, one, one, one))
-        return zeros, with_factors(at, int64(k_begin))
+        mine, last = uint32(row + (thread - 128) // 32 * 16 + thread % 32 // 4), uint32(to.rows - 1)
+        above = uint32(min(mine, last) * grid.k_tiles + k_begin)
+        below = uint32(min(uint32(mine + 8), last) * grid.k_tiles + k_begin)
+        across = uint32(uint32(to.cols + 127) // uint32(128))
+        column = uint32(min(uint32(col // 128), uint32(across - 1)) + k_begin * across)
+        return zeros, with_factors(to.scale_a, to.scale_b, above, below, column, across,
+                                   uint32(grid.k_tiles - k_begin - uint32(1)))
 
     @cuda.jit(device=True)
     def mma(acc, storage, stage, warpgroup):
         sums, at = acc
         products = multiply(zeros, storage, stage, warpgroup)
-        ahead = with_factors(at, at.k_tile + 1)  # loads that the products hide
+        ahead = next_scales(at)  # loads that the products hide
         return add_scaled(sums, wgmma_wait_group(products), at.factors), ahead
 
     @cuda.jit(device=True)
@@ -110,7 +125,7 @@ def block_mainloop(
 RULES = {
     "both operands are K-major: k_major_b must be 1, m_major_a and m_major_c 0":
         lambda t: t.k_major_b and not t.m_major_a and not t.m_major_c,
-    "parts and k_tiles must be 1": lambda t: t.parts == t.k_tiles == 1,
+    "parts must be 1": lambda t: t.parts == 1,
     "bm must be a multiple of 64, 256 at most": lambda t: t.bm % 64 == 0 and t.bm <= 256,
     "wm must be 64, or 128 if it divides bm": lambda t: t.wm in (64, 128) and t.bm % t.wm == 0,
     "a block has three consumers at most": lambda t: t.warpgroups <= 3,
@@ -125,9 +140,11 @@ PROMOTED_RULES = {
         lambda t: t.wm * t.bn <= (64 * 128 if t.warpgroups > 2 else 64 * 192)}
 BLOCK_RULES = {"a tile has one column of 128×128 scales, so bn must be 64 or 128": lambda t: t.bn in (64, 128)}
 
-def fp8_tile(bm, bn, stages, group_m=16, wm=64, cluster=1) -> WgmmaTile:
+def fp8_tile(bm, bn, stages, group_m=16, wm=64, k_tiles=1, cluster=1) -> WgmmaTile:
     "A tile with both operands K-major."
-    return WgmmaTile(bm, bn, stages, group_m, k_major_b=1, wm=wm, cluster=cluster)
+    return WgmmaTile(bm, bn, stages, group_m, k_major_b=1, wm=wm, k_tiles=k_tiles, cluster=cluster)
+
+promoted_tile = partial(fp8_tile, k_tiles=2)
 
 def shared_bytes(tile) -> int:
     "Shared memory of a block: the ring and its mbarriers, staging, and the order barrier."
@@ -154,7 +171,7 @@ def fp8_gemm_kernel(
     else: finish = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
     if tile.wm > 64: finish = two_epilogues(finish)
     if scaling == "blocks": mainloop = block_mainloop(tile)
-    else: mainloop = promoted_mainloop(tile) if promoted else wgmma_mainloop(tile, wgmma_mma_async_e4m3)
+    else: mainloop = (paired_mainloop if tile.k_tiles > 1 else promoted_mainloop)(tile) if promoted else wgmma_mainloop(tile, wgmma_mma_async_e4m3)
     consumers, cluster = tile.warpgroups, tile.cluster
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
     shared_storage, init = storage_layout(tile, c_bytes(tile)), barrier_init(tile.stages, consumers * cluster)
@@ -197,7 +214,7 @@ def fp8_gemm_kernel(
 
 # %%
 FAST = (fp8_tile(128, 256, 4), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
-PROMOTED = (fp8_tile(128, 128, 6, cluster=2), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(192, 128, 4, cluster=2), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.6, 180       # to fetch a row of 128 bytes; of a k tile at least
@@ -229,11 +246,11 @@ def select_config(
     split_k=None,  # parts of each sum; a good number if None
 ) -> LaunchConfig:
     "The choice predicted fastest, with the fewest blocks that need no more waves."
-    k_tiles = cdiv(k, 128)
     def cuts(tile):
+        k_tiles = cdiv(k, 2 * tile.bk)  # a stage's
         if split_k: return {cdiv(k_tiles, cdiv(k_tiles, min(split_k, k_tiles)))}  # no part is empty
         if tile.cluster > 1 or tile.wm > 64: return {1}
-        most = max(1, min(k_tiles // MIN_K_TILES, MOST_PARTS, sms // work_tiles(m, n, tile)))
+        most = max(1, min(k_tiles * tile.k_tiles // MIN_K_TILES, MOST_PARTS, sms // work_tiles(m, n, tile)))
         return {1, cdiv(k_tiles, cdiv(k_tiles, most))}
     choices = [(tile, parts) for tile in tiles for parts in cuts(tile)]
     tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice))
@@ -273,8 +290,8 @@ def product_launch(g: Gemm, a, b, c, scales, kernel, tile, blocks, split_k, by_t
     maps = TensorMapWords((a, tile.bm // tile.cluster), (b, tile.bn), (a if by_threads else g.c, tile.c_box))
     steps = [np.int64(x is not None and x.size > 1) for x in scales]
     scales = [g.c.ravel() if x is None else x.ravel() for x in scales]
-    args = (maps, c, *scales, *steps, np.int64(g.m), np.int64(g.n), np.int64(cdiv(g.k, 2)), np.uint32(split_k),
-            g.alpha, g.beta)
+    args = (maps, c, *scales, *steps, np.int64(g.m), np.int64(g.n),
+            np.int64(cdiv(g.k, 2)), np.uint32(split_k), g.alpha, g.beta)
     return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)
 
 def plan_fp8(

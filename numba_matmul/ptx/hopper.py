@@ -145,14 +145,20 @@ def _emit_wgmma(kind, context, builder, kinds, args, k=16):
     layouts = f", {transpose >> 1}, {transpose & 1}" if k == 16 or transpose else ""
     count = len(kinds[0])
     sums = ", ".join(f"${i}" for i in range(count))
+    # sums that start from zero aren't operands, so that nothing sets them while other products are in flight
+    only_results = k == 32 and not scale_d
+    first = count if only_results else 2 * count
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
     for step in range(steps):
-        lines += [f"add.s64 a, ${2 * count}, {step * step_a};",
-                  f"add.s64 b, ${2 * count + 1}, {step * step_b};",
+        lines += [f"add.s64 a, ${first}, {step * step_a};",
+                  f"add.s64 b, ${first + 1}, {step * step_b};",
                   f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{k}.f32.{kind}.{kind} "
                   f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1{layouts};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
+    if only_results:
+        constraints = ",".join(["=f"] * count + ["l"] * 2)
+        return _assembly(builder, " ".join(lines), constraints, [a, b], [ir.FloatType()] * count)
     sums = cgutils.unpack_tuple(builder, acc)
     if not scale_d: sums = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
     return _with_sums(builder, " ".join(lines), sums, [a, b])
