@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles', 'stagger_distance',
-           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
-           'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
-           'bf16_gemm_warp_specialized']
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles',
+           'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init',
+           'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
+           'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
