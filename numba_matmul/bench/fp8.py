@@ -2,7 +2,6 @@
 import statistics
 from functools import partial
 
-import numpy as np
 
 from ..fp8 import E4M3
 from ..gemm.fp8_cast import SCALES, fp8_cast

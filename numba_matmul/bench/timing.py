@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from ..arrays import (
-    array_like, cdiv, describe, dtype_of, from_bf16, is_torch, rounded, to_bf16, to_d, to_h)
+    cdiv, describe, dtype_of, from_bf16, is_torch, result_dtype, rounded, to_bf16, to_d, to_h)
 from ..fp8 import E4M3, from_fp8
 from ..gemm.args import product_shape
 from ..gemm.kernel import cublas
@@ -248,9 +248,10 @@ def measure_runtime(
         return result
     import torch
     from torch.profiler import ProfilerActivity, profile
-    kind = getattr(torch, dtype)
+    kind, kind_c = getattr(torch, dtype), getattr(torch, result_dtype(dtype))
     a, b = (torch.randn(*shape, device="cuda").to(kind) for shape in ((m, k), (k, n)))
-    c, c_blas = (torch.full((m, n), torch.nan, device="cuda", dtype=kind) for _ in "ab")
+    if dtype == E4M3: b = b.t().contiguous().t()  # K-major, as the tensor cores need it: for both
+    c, c_blas = (torch.full((m, n), torch.nan, device="cuda", dtype=kind_c) for _ in "ab")
     # the rules for cuBLAS; they are put back in the end
     precision = torch.get_float32_matmul_precision()
     sums = torch.backends.cuda.matmul
@@ -300,7 +301,7 @@ def _check_in_simulator(name, call, bs, dtype):
     "What `measure_runtime` does without a GPU."
     m, n, k = min(bs, 8) + 3, min(bs, 8) + 1, 7
     a, b = (to_d(rounded(np.random.randn(*shape), dtype)) for shape in ((m, k), (k, n)))
-    c = array_like(a, (m, n))
+    c = to_d(rounded(np.full((m, n), np.nan), result_dtype(dtype)))
     call(a, b, c)
     return Runtime(name, m, n, k, assert_matmul_correct(a, b, c))
 

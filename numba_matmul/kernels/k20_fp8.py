@@ -14,12 +14,12 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from ..arrays import KEPT_AS, cdiv, is_row_major, is_torch
+from ..arrays import cdiv, is_row_major, is_torch
 from ..bench.paths import Path, edge_paths
 from ..fp8 import E4M3
 from ..gemm.args import Gemm
 from ..gemm.epilogue import SplitTarget, c_bytes, split_pieces, two_epilogues
-from ..gemm.fp8_cast import fp8_cast, pad_launch, pitch_of, transpose_launch
+from ..gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.pipeline import TensorMaps, storage_layout
