@@ -1,8 +1,8 @@
 """Numbers of eight bits: e4m3 (four bits of exponent, three of significand) and e5m2.
 
-e4m3 has no infinity: its exponents end where the significand's last pattern is NaN, so 448 is the largest. e5m2
-is float16 without its last eight bits. Numpy has neither, so arrays hold their bits in uint8, and values come
-from tables of all 256 patterns.
+e4m3 has no infinity: its exponents end where the significand's last pattern is NaN, so 448 is the largest.
+e5m2 is float16 without its last eight bits. Numpy has neither, so arrays hold their bits in uint8, and values
+come from tables of all 256 patterns.
 """
 from functools import cache
 
@@ -32,7 +32,8 @@ def from_fp8(
 ):         # float32 array of the same shape
     "What bits mean. `TypeError` for anything but uint8."
     bits = np.asarray(bits)
-    if bits.dtype != np.uint8: raise TypeError(f"the bits are {bits.dtype}; expected uint8, as to_fp8 returns them")
+    if bits.dtype != np.uint8:
+        raise TypeError(f"the bits are {bits.dtype}; expected uint8, as to_fp8 returns them")
     return table(dtype)[bits]
 
 
@@ -40,7 +41,8 @@ def to_fp8(
     x,  # array of numbers
     dtype: str = E4M3,
 ):      # uint8 array of the same shape
-    "The bits of `x`, as the GPU's cvt.rn.satfinite rounds: to nearest, ties to even; too large becomes the largest."
+    """The bits of `x`, as the GPU's cvt.rn.satfinite rounds: to nearest, ties to even; too large becomes the
+    largest."""
     x = np.ascontiguousarray(x, np.float32)
     sizes = table(dtype)[:0x80]  # from 0 up: neighbors' bits differ by 1
     sizes = sizes[np.isfinite(sizes)].astype(float)
@@ -53,10 +55,10 @@ def to_fp8(
     return found.astype(np.uint8)
 
 
-# How Hopper's tensor cores add products of e4m3: found with an H100, whose results this reproduces bit for bit. The
-# sum so far and 32 products are aligned to the largest exponent among them. A product's exponent is the sum of its
-# factors', though its significand may reach 4. Whatever is below 13 bits after the point is cut off, before adding
-# and after.
+# How Hopper's tensor cores add products of e4m3: found with an H100, whose results this reproduces bit for
+# bit. The sum so far and 32 products are aligned to the largest exponent among them. A product's exponent is
+# the sum of its factors', though its significand may reach 4. Whatever is below 13 bits after the point is
+# cut off, before adding and after.
 
 POINT = 13  # bits that are kept after the point
 

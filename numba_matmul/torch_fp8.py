@@ -43,11 +43,13 @@ def fp8_linear(
     x: torch.Tensor,  # (…, k), float32 or bfloat16
     w: torch.Tensor,  # (n, k), of the same type
 ) -> torch.Tensor:    # (…, n), bfloat16
-    """x·wᵀ in e4m3, cast with a scale per 1×128 numbers of `x` and per 128×128 of `w`, by kernel 20 (sm_90; in the
-    simulator on the CPU). Gradients are computed in bfloat16, from `x` and `w` as they were. Works under
-    `torch.compile`. `TypeError` or `ValueError` for operands that don't fit, `RuntimeError` on another GPU."""
+    """x·wᵀ in e4m3, cast with a scale per 1×128 numbers of `x` and per 128×128 of `w`, by kernel 20 (sm_90;
+    in the simulator on the CPU). Gradients are computed in bfloat16, from `x` and `w` as they were. Works
+    under `torch.compile`. `TypeError` or `ValueError` for operands that don't fit, `RuntimeError` on another
+    GPU."""
     for name, z in ("x", x), ("w", w):
-        if not isinstance(z, torch.Tensor): raise TypeError(f"{name} is a {type(z).__name__}; expected a torch tensor")
+        if not isinstance(z, torch.Tensor):
+            raise TypeError(f"{name} is a {type(z).__name__}; expected a torch tensor")
         if z.dtype not in (torch.float32, torch.bfloat16):
             raise TypeError(f"{name} is {z.dtype}; expected float32 or bfloat16")
     if x.dtype != w.dtype: raise TypeError(f"x is {x.dtype} and w is {w.dtype}: pass x.to(w.dtype)")

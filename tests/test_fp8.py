@@ -36,7 +36,8 @@ def test_rounding_is_that_of_torch_and_saturates(dtype):
     finite = np.unique(numbers[np.isfinite(numbers)])
     middles = (finite[1:].astype(float) + finite[:-1]) / 2
     x = np.concatenate([random.standard_normal(20000) * 2.0 ** random.integers(-24, 20, 20000), middles,
-                        np.nextafter(middles, 1e9), np.nextafter(middles, -1e9), [1e9, -1e9, np.inf, -np.inf, -0.0]])
+                        np.nextafter(middles, 1e9), np.nextafter(middles, -1e9),
+                        [1e9, -1e9, np.inf, -np.inf, -0.0]])
     x = x.astype(np.float32)
     most = LARGEST[dtype]
     right = torch.from_numpy(x).clamp(-most, most).to(TYPES[dtype]).view(torch.uint8).numpy()
@@ -121,7 +122,8 @@ def test_alpha_beta_and_both_types_of_c(dtype_c, fast):
 REFUSED = {
     "scale_b is missing": (dict(scale_a=np.ones(1, np.float32)), ValueError, "pass both"),
     "scales of float64": (dict(scale_a=np.ones(1), scale_b=np.ones(1)), TypeError, "scale_a is float64"),
-    "too few scales": (dict(scale_a=np.ones(3, np.float32), scale_b=np.ones(5, np.float32)), ValueError, "one per row"),
+    "too few scales": (dict(scale_a=np.ones(3, np.float32), scale_b=np.ones(5, np.float32)), ValueError,
+                       "one per row"),
     "another type of C": (dict(dtype_c="float16"), ValueError, "dtype_c is 'float16'"),
     "C of another shape": (dict(c=np.zeros((5, 4), np.uint16)), ValueError, "4×5"),
     "C of e4m3": (dict(c=np.zeros((4, 5), np.uint8)), TypeError, "c is uint8"),
@@ -140,11 +142,13 @@ def test_what_cannot_be_is_refused(case):
 
 def test_c_may_not_overlap_an_operand_or_a_scale():
     memory = to_d(np.zeros(4096, np.uint8))
-    a, b, c = memory[:1024].reshape(32, 32), memory[1024:2048].reshape(32, 32), memory[512:2560].view(np.uint16)
+    a, b = memory[:1024].reshape(32, 32), memory[1024:2048].reshape(32, 32)
+    c = memory[512:2560].view(np.uint16)
     with pytest.raises(ValueError, match="c overlaps a"): fp8_gemm(a, b, c.reshape(32, 32))
     scale = memory[2048:2052].view(np.float32)
     with pytest.raises(ValueError, match="scale_a overlaps c"):
-        fp8_gemm(a, b, memory[2048:4096].view(np.uint16).reshape(32, 32), scale_a=scale, scale_b=to_d(np.ones(1, "f4")))
+        fp8_gemm(a, b, memory[2048:4096].view(np.uint16).reshape(32, 32), scale_a=scale,
+                 scale_b=to_d(np.ones(1, "f4")))
 
 
 @pytest.mark.parametrize("kind", ("float32", "bfloat16"))
@@ -202,7 +206,8 @@ def test_a_linear_layer_and_its_gradients(dtype):
     assert y.dtype == torch.bfloat16 and y.shape == right.shape
     assert (y.double() - right).norm() < 0.06 * right.norm()
     dy = torch.randn_like(y)
-    for one, other in zip(torch.autograd.grad(y, (x, w), dy), torch.autograd.grad(right, (x, w), dy.double())):
+    found, exact = torch.autograd.grad(y, (x, w), dy), torch.autograd.grad(right, (x, w), dy.double())
+    for one, other in zip(found, exact):
         assert one.dtype == dtype and (one.double() - other.double()).norm() < 0.02 * other.double().norm()
 
 

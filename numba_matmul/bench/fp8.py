@@ -39,7 +39,8 @@ def operands(m, n, k, dtype_c="bfloat16"):
     def matrix(rows): return torch.randn(rows, k, device="cuda").to(getattr(torch, E4M3))
     def scales(*shape): return torch.rand(*shape, device="cuda") + 0.5
     blocks = scales(m, -(-k // 128)), scales(-(-k // 128), -(-n // 128))
-    return dict(a=matrix(m), b=matrix(n).t(), c=torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype_c)),
+    c = torch.empty(m, n, device="cuda", dtype=getattr(torch, dtype_c))
+    return dict(a=matrix(m), b=matrix(n).t(), c=c,
                 one=(scales(1), scales(1)), rows=(scales(m), scales(n)), blocks=blocks,
                 outer=tuple(x.t().contiguous().t() for x in blocks))  # as cuBLAS takes them
 
@@ -83,8 +84,9 @@ def errors_of_sums(ks=(128, 512, 2048, 8192, 32768), size=256) -> dict:
     for k in ks:
         for kind in ("normal", "positive"):
             x = operands(size, size, k, "float32")
-            if kind == "positive": x["a"], x["b"] = (y.float().abs().to(y.dtype) for y in (x["a"], x["b"].t()))
-            if kind == "positive": x["b"] = x["b"].t()
+            if kind == "positive":
+                a, b = (y.float().abs().to(y.dtype) for y in (x["a"], x["b"].t()))
+                x.update(a=a, b=b.t())
             x["one"] = torch.ones(1, device="cuda"), torch.ones(1, device="cuda")
             exact = x["a"].double() @ x["b"].double()
             for name, fast in ("fast", True), ("promoted", False):
@@ -116,8 +118,9 @@ def scaled_errors(size=2048) -> dict:
     import torch
     from ..kernels.k20_fp8 import fp8_gemm
     found = {}
-    for kind, draw in ("normal", torch.randn), ("outliers", None):
-        a, w = (torch.randn(size, size, device="cuda") if draw else with_outliers(size, size) for _ in range(2))
+    normal = partial(torch.randn, device="cuda")
+    for kind, draw in ("normal", normal), ("outliers", with_outliers):
+        a, w = (draw(size, size) for _ in range(2))
         exact = a.double() @ w.double().t()
         for name, scales in ("one", None), ("rows", ("row", "row")), ("blocks", ("1x128", "128x128")):
             if scales: (qa, sa), (qw, sw) = (fp8_cast(x, scale) for x, scale in zip((a, w), scales))

@@ -1,9 +1,10 @@
 """What `grade("20", my_block_scales)` asks of a kernel, what it accepts, and what it must catch.
 
-The kernel is graded with one consumer, 64×64 tiles in three columns, a ring of two stages and five k tiles, the
-last of which isn't whole; and with two consumers, 128×128 tiles, three stages and four k tiles. As in exercise 17,
-copies land and products read their factors as late as they may. Every block of A and of B has its own scale, so a
-wrong result can be recognized: whose scale is missing, or taken from elsewhere? Then come the goals:
+The kernel is graded with one consumer, 64×64 tiles in three columns, a ring of two stages and five k tiles,
+the last of which isn't whole; and with two consumers, 128×128 tiles, three stages and four k tiles. As in
+exercise 17, copies land and products read their factors as late as they may. Every block of A and of B has
+its own scale, so a wrong result can be recognized: whose scale is missing, or taken from elsewhere? Then come
+the goals:
 
 - **products**: a k tile is multiplied once. **barriers**, **fences**: none in the main loop.
 - **spills**: each thread of a 128×128 tile has 64 sums and 64 products, and all stay in registers.
@@ -196,7 +197,8 @@ SOLUTIONS = {
     "zeros to start with, and the call waits itself": body(("4, 0, 1, 0)", "4, 0, 0, 1)")),
     "a k tile in two calls": body((PRODUCTS, """
             products = wgmma_mma_async_e4m3(ZEROS, a, b, NEXT_A, NEXT_A, 2, 0, 1, 0)
-            products = wgmma_mma_async_e4m3(products, a + 2 * NEXT_A, b + 2 * NEXT_A, NEXT_A, NEXT_A, 2, 0, 2, 1)
+            products = wgmma_mma_async_e4m3(products, a + 2 * NEXT_A, b + 2 * NEXT_A, NEXT_A, NEXT_A, 2, 0,
+                                            2, 1)
 """)),
     "the scales in a function": """@cuda.jit(device=True)
 def factors(scale_a, scale_b, upper, col, k_tile):
@@ -218,8 +220,8 @@ MUTANTS = (
     Mutant("the library's loop", REFERENCE,
            "from numba_matmul.kernels.k20_fp8 import block_mainloop, fp8_tile\n"
            "mma = block_mainloop(fp8_tile(64, 64, 2)).mma\n" + HEAD
-           + "            sums, at = mma((sums, 0), storage, state.stage, warpgroup)\n" + RELEASE + ON + WRITE,
-           "your own"),
+           + "            sums, at = mma((sums, 0), storage, state.stage, warpgroup)\n" + RELEASE + ON
+           + WRITE, "your own"),
     # products
     mutant("half of the k tile", "NEXT_A, 4,", "NEXT_A, 2,", "correct"),
     mutant("two k tiles' worth", "NEXT_A, 4,", "NEXT_A, 8,", "stages"),
@@ -239,12 +241,14 @@ MUTANTS = (
     mutant("B's scale for the upper row alone", "8, k_tile] * by", "8, k_tile]", "correct"),
     mutant("the upper row's scale for both", "upper + 8", "upper", "correct"),
     mutant("the row below, not eight below", "upper + 8", "upper + 1", "correct"),
-    mutant("the rows' scales exchanged", "(above, above, below, below)", "(below, below, above, above)", "correct"),
+    mutant("the rows' scales exchanged", "(above, above, below, below)", "(below, below, above, above)",
+           "correct"),
     mutant("above and below in turn", "(above, above, below, below)", "(above, below)", "correct"),
     mutant("the tile's first row", "scale_a[upper, k", "scale_a[row, k", "correct"),
     mutant("always the first k tile's scales", FACTORS, FACTORS.replace("k_tile", "0"), "correct"),
     mutant("always B's first k tile", "scale_b[k_tile,", "scale_b[0,", "correct"),
-    mutant("the scales of the k tile after", "scale_b[k_tile,", "scale_b[(k_tile + 1) % grid.k_tiles,", "correct"),
+    mutant("the scales of the k tile after", "scale_b[k_tile,", "scale_b[(k_tile + 1) % grid.k_tiles,",
+           "correct"),
     mutant("a k tile too far", "scale_b[k_tile,", "scale_b[k_tile + 1,", "in bounds"),
     mutant("the column, not its block", "col // 128", "col", "in bounds"),
     mutant("the column of tiles", "col // 128", "col // 64", "in bounds"),
@@ -270,11 +274,13 @@ MUTANTS = (
     mutant("released before the products", PRODUCTS, RELEASE + PRODUCTS, "stages"),
     mutant("never released", RELEASE, "", "ends"),
     mutant("always the first stage is released", "state.stage, releases", "uint32(0), releases", "arrivals"),
-    mutant("every other stage is released", RELEASE, "            if k_tile % 2: " + RELEASE.strip() + "\n", "ends"),
+    mutant("every other stage is released", RELEASE, "            if k_tile % 2: " + RELEASE.strip() + "\n",
+           "ends"),
     mutant("all threads release", "stage, releases", "stage, True", "arrivals"),
     mutant("one thread of a consumer releases", "stage, releases", "stage, thread % 128 == 0", "ends"),
     # barriers, fences, C
-    mutant("a barrier per k tile", WAIT, WAIT + "            bar_sync(uint32(1 + warpgroup), uint32(128))\n", "barriers"),
+    mutant("a barrier per k tile", WAIT, WAIT + "            bar_sync(uint32(1 + warpgroup), uint32(128))\n",
+           "barriers"),
     mutant("a fence per k tile", WAIT, WAIT + "            fence_proxy_async()\n", "fences"),
     mutant("written for each k tile", ADD, ADD + "    " + WRITE, "one store each"))
 
@@ -292,32 +298,41 @@ EXERCISES = (Exercise(
         NO_FENCES),
     hints={
         "correct: K-major": (
-            "the machine multiplies numbers of 8 bits only if both operands are K-major, so the operand after "
+            "the machine multiplies numbers of 8 bits only if both operands are K-major, so the "
+            "operand after "
             "the 4 steps, `transpose`, is 0"),
         "correct: NaN": (
-            "products are NaN as long as they're being added up: products = wgmma_wait_group(products) before "
+            "products are NaN as long as they're being added up: products = wgmma_wait_group(products) "
+            "before "
             "you use them"),
         "correct: also contain": "start the products of each k tile at zero: scale_d, the last operand, is 0",
-        "correct: rows": "add_scaled takes four factors in turn: two for the upper row, then two for the lower one",
+        "correct: rows": (
+            "add_scaled takes four factors in turn: two for the upper row, then two for the lower one"),
         "correct: the upper row's": "the lower row is `upper + 8`, and has its own scale",
         "correct: twice": "each k tile is added to the sums once, times its own scales",
-        "correct: of the first": "the scales change with k_tile, the second index of scale_a and the first of scale_b",
+        "correct: of the first": (
+            "the scales change with k_tile, the second index of scale_a and the first of scale_b"),
         "correct: of the last": (
-            "each k tile has its own scales, so apply them when you add its products to the sums, not after the loop"),
+            "each k tile has its own scales, so apply them when you add its products to the sums, not after "
+            "the loop"),
         "correct: only the last": "add to `sums`, and keep the result in `sums`",
         "correct": (
             "C's element is the sum over k tiles of (products of that k tile) · scale_a[its row, k_tile] · "
             "scale_b[k_tile, its column // 128], and a k tile is four steps of NEXT_A in both operands"),
         "in bounds": (
-            "scale_a has a row per row of A and a column per k tile; scale_b has a row per k tile, and a column "
+            "scale_a has a row per row of A and a column per k tile; scale_b has a row per k tile, and "
+            "a column "
             "per 128 columns of B"),
         "stages": (
-            "a stage may be released when no product reads it anymore: after wgmma_wait_group. And a k tile is four "
+            "a stage may be released when no product reads it anymore: after wgmma_wait_group. And a k "
+            "tile is four "
             "steps of NEXT_A in both operands: more would read another stage"),
         "ends": (
-            "the producer waits for an empty stage: is each one released, state.stage, by one thread of each warp "
+            "the producer waits for an empty stage: is each one released, state.stage, by one thread "
+            "of each warp "
             "(releases)?"),
-        "arrivals": "one thread of each warp releases a stage: consumer_release(storage, state.stage, releases)",
+        "arrivals": (
+            "one thread of each warp releases a stage: consumer_release(storage, state.stage, releases)"),
         "results": "wait for the products of each k tile: wgmma_wait_group",
         "one store each": "store results once, after all k tiles have been multiplied",
         "compiles": "the message names what is missing or has the wrong type"},

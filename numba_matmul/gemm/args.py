@@ -74,7 +74,8 @@ def device_matrix(
     if given != (dtype if is_tensor else kept):
         if is_tensor: how = f"{name}.to(torch.{dtype})"
         elif dtype in KEPT_AS:
-            how = f"to_d({'to_bf16' if dtype == 'bfloat16' else 'to_fp8'}({name})), with {name} still on the host"
+            to_bits = "to_bf16" if dtype == "bfloat16" else "to_fp8"
+            how = f"to_d({to_bits}({name})), with {name} still on the host"
         else: how = f"to_d({name}.astype(np.{dtype})), with {name} still on the host"
         refuse(TypeError, given, f"{dtype}: pass {how}")
     if not is_row_major(x):
@@ -173,7 +174,8 @@ def gemm_args(
     c=None,  # (m, n) device array, row-major; a new one like `a` if None
     alpha: float = 1.0,      # factor of A·B; 0 never reads A or B
     beta: float = 0.0,       # factor of C; 0 never reads C
-    # the type of all three: "float32"; "bfloat16": torch tensors, or bits in uint16; "float8_e4m3fn": or in uint8
+    # the type of all three: "float32"; "bfloat16": torch tensors, or bits in uint16; "float8_e4m3fn": or in
+    # uint8
     dtype: str = "float32",
     others: dict = None,     # see `Gemm`
     dtype_c: str = None,     # the type of C, if it's another one

@@ -1,8 +1,8 @@
 """Matrices of e4m3: cast from float32 or bfloat16 with their scales, transposed, or padded.
 
-A scale is what the numbers are divided by before they are rounded: the largest magnitude of their row or block,
-over 448, e4m3's largest. Each number is read once: it stays in registers while its row or block is searched for
-the largest.
+A scale is what the numbers are divided by before they are rounded: the largest magnitude of their row or
+block, over 448, e4m3's largest. Each number is read once: it stays in registers while its row or block is
+searched for the largest.
 """
 from collections.abc import Callable
 from functools import cache
@@ -49,7 +49,8 @@ def reader_of_fours(
             if inside <= 0: return zero, zero, zero, zero
             if kind == "float32": return load4(x, at)
             bits = x[at >> uint64(2)]
-            low, high = unpack_bf16(uint32(bits & uint64(0xFFFFFFFF))), unpack_bf16(uint32(bits >> uint64(32)))
+            low = unpack_bf16(uint32(bits & uint64(0xFFFFFFFF)))
+            high = unpack_bf16(uint32(bits >> uint64(32)))
             return low[0], low[1], high[0], high[1]
         first = number(x, at) if inside > 0 else zero
         second = number(x, at + uint64(1)) if inside > 1 else zero
@@ -197,7 +198,8 @@ def cast_blocks_kernel(
             if thread == 0: scale[block] = by
             for i in static(rows_each):
                 at = row + THREADS // 32 * i
-                write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i], float32(1) / by)
+                write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i],
+                      float32(1) / by)
         else:
             # the rows' searches don't depend on each other, so their shuffles overlap
             tops = ()
@@ -206,7 +208,8 @@ def cast_blocks_kernel(
                 at = row + THREADS // 32 * i
                 by = scale_of(tops[i])
                 if lane == 0 and at < rows: scale[at * across + right] = by
-                write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i], float32(1) / by)
+                write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i],
+                      float32(1) / by)
     return cast_blocks_kernel
 
 
@@ -215,7 +218,8 @@ SCALES = "row", "1x128", "128x128"
 
 def scale_shape(rows: int, cols: int, scales: str) -> tuple:
     "The shape of a matrix's scales."
-    return {"row": (rows,), "1x128": (rows, -(-cols // SIDE)), "128x128": (-(-rows // SIDE), -(-cols // SIDE))}[scales]
+    down, across = -(-rows // SIDE), -(-cols // SIDE)
+    return {"row": (rows,), "1x128": (rows, across), "128x128": (down, across)}[scales]
 
 
 def cast_launch(
@@ -244,10 +248,11 @@ def fp8_cast(
     x,                # (rows, cols) device array, row-major: float32 or bfloat16
     scales="1x128",   # one scale per "row", per "1x128" numbers, or per "128x128"
 ) -> tuple:           # (rows, cols) e4m3, an array of the same kind as `x`; float32 scales, see `scale_shape`
-    """Round a matrix to e4m3, each row or block divided by its scale, so that its largest number becomes 448. Where
-    a number is infinite or NaN, the scale and all its numbers are NaN. Raises `TypeError`, `ValueError`, or
-    `RuntimeError` on a GPU that doesn't have the type."""
-    if scales not in SCALES: raise ValueError(f"scales is {scales!r}; expected {', '.join(map(repr, SCALES))}")
+    """Round a matrix to e4m3, each row or block divided by its scale, so that its largest number becomes 448.
+    Where a number is infinite or NaN, the scale and all its numbers are NaN. Raises `TypeError`,
+    `ValueError`, or `RuntimeError` on a GPU that doesn't have the type."""
+    if scales not in SCALES:
+        raise ValueError(f"scales is {scales!r}; expected {', '.join(map(repr, SCALES))}")
     need_capability((8, 9), "the conversion to e4m3")
     kind = str(getattr(x, "dtype", "")).removeprefix("torch.")
     source = device_matrix("x", x, "bfloat16" if kind in ("bfloat16", "uint16") else "float32")
@@ -285,12 +290,12 @@ def pad_rows_kernel(
 @cuda.jit(device=True)
 def transposed(a, b, c, d):
     "Four words of four bytes each: the first bytes of all, the second ones …"
-    def_low, def_high = uint32(0x00FF00FF), uint32(0xFF00FF00)
+    low, high = uint32(0x00FF00FF), uint32(0xFF00FF00)
     # pairs of bytes first, then pairs of pairs
-    ab0 = uint32(a & def_low) | uint32(uint32(b & def_low) << uint32(8))
-    ab1 = uint32(uint32(a & def_high) >> uint32(8)) | uint32(b & def_high)
-    cd0 = uint32(c & def_low) | uint32(uint32(d & def_low) << uint32(8))
-    cd1 = uint32(uint32(c & def_high) >> uint32(8)) | uint32(d & def_high)
+    ab0 = uint32(a & low) | uint32(uint32(b & low) << uint32(8))
+    ab1 = uint32(uint32(a & high) >> uint32(8)) | uint32(b & high)
+    cd0 = uint32(c & low) | uint32(uint32(d & low) << uint32(8))
+    cd1 = uint32(uint32(c & high) >> uint32(8)) | uint32(d & high)
     half = uint32(0xFFFF)
     return (uint32(ab0 & half) | uint32(cd0 << uint32(16)), uint32(ab1 & half) | uint32(cd1 << uint32(16)),
             uint32(ab0 >> uint32(16)) | uint32(cd0 & uint32(0xFFFF0000)),
@@ -301,7 +306,8 @@ def transposed(a, b, c, d):
 def transpose_kernel(
     wide: bool,  # are rows of x multiples of four bytes, and aligned to that many?
 ) -> Callable:
-    "A kernel: transpose bytes, one block per 128×128. Four words of four rows each are transposed in registers."
+    """A kernel: transpose bytes, one block per 128×128. Four words of four rows each are transposed in
+    registers."""
 
     @cuda.jit(device=True)
     def read(x, row, col, rows, cols):

@@ -337,7 +337,8 @@ def run(
     dtype: str = "float32",  # see `gemm_args`
     # name → an additional contiguous device array, whose address may change in each call; see `Gemm`
     others: dict = None,
-    dtype_c: str = None, k_major_b: bool = False,  # see `gemm_args`; `make_plan` must be given the latter, too
+    dtype_c: str = None,      # see `gemm_args`
+    k_major_b: bool = False,  # the same; `make_plan` must be given it, too
     **options,             # for `make_plan`
 ):                         # C
     """C ← alpha·A·B + beta·C by the launches of a plan, which is made in the first call of a kind. Raises

@@ -7,7 +7,8 @@ from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from ..ptx.core import store2
 from ..ptx.hopper import pack_scaled
 from ..static import static, unrolled
-from .epilogue import Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_k_epilogue
+from .epilogue import (
+    Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_k_epilogue)
 from .tiles import WgmmaTile
 from numba import cuda, float32, int32, int64, uint16, uint32, uint64
 
@@ -158,7 +159,8 @@ def by_threads_epilogue(
     tile: WgmmaTile, scaling: str, stores: Stores,
     is_split: bool,  # do blocks share a tile, each with a part of its sums?
 ) -> Epilogue:
-    "Each thread scales and writes its results; if sums are in parts, the last one to arrive adds them up first."
+    """Each thread scales and writes its results; if sums are in parts, the last one to arrive adds them up
+    first."""
     write = scaled_writer(tile, scaling, stores)
     if is_split: return split_k_epilogue(tile, stores.predicated, stores.read_c, True, write)
 
@@ -186,9 +188,9 @@ def scaling_of(
     if shape_a in one and shape_b in one: return "one"
     if shape_a in (*one, (m,), (m, 1)) and shape_b in (*one, (n,), (1, n)): return "rows"
     if (shape_a, shape_b) == (blocks_a, blocks_b): return "blocks"
-    raise ValueError(f"scale_a has shape {shape_a} and scale_b {shape_b}; expected one scale each, (1,); or one "
-                     f"per row of A, ({m},), and per column of B, ({n},); or one per 1×128 of A, {blocks_a}, and "
-                     f"per 128×128 of B, {blocks_b}")
+    raise ValueError(f"scale_a has shape {shape_a} and scale_b {shape_b}; expected one scale each, (1,); or "
+                     f"one per row of A, ({m},), and one per column of B, ({n},); or one per 1×128 of A, "
+                     f"{blocks_a}, and one per 128×128 of B, {blocks_b}")
 
 @cache
 def only_c_kernel(float32_c: bool, read_c: bool) -> Callable:

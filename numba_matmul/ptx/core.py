@@ -377,8 +377,10 @@ def _emit_add_scaled(context, builder, kinds, args):
     from numba.core import cgutils
     sums, xs, factors = (cgutils.unpack_tuple(builder, arg) for arg in args)
     number = ir.FloatType()
-    fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(number, [number] * 3), "llvm.fma.f32")
-    return [builder.call(fma, [x, factors[i % len(factors)], total]) for i, (x, total) in enumerate(zip(xs, sums))]
+    kind = ir.FunctionType(number, [number] * 3)
+    fma = cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32")
+    return [builder.call(fma, [x, factors[i % len(factors)], total])
+            for i, (x, total) in enumerate(zip(xs, sums))]
 
 @bind(_emit_add_scaled, "---", lambda sums, x, factors: sums)
 def add_scaled(

@@ -193,11 +193,12 @@ def from_f16(bits): return bits.view(np.float16)
 
 @bind(partial(_emit_wgmma, "e4m3", k=32), "-llnnnnnn", lambda acc, *others: acc)
 def wgmma_mma_async_e4m3(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d) -> tuple:
-    """`wgmma_mma_async` with 64×32 and 32×n operands of e4m3: k is twice as long, in as many bytes. Both must be
-    K-major, so `transpose` must be 0. Sums are rounded as `add_products` does."""
+    """`wgmma_mma_async` with 64×32 and 32×n operands of e4m3: k is twice as long, in as many bytes. Both must
+    be K-major, so `transpose` must be 0. Sums are rounded as `add_products` does."""
     if transpose:
-        raise scheduler.SimulatorError("wgmma takes operands of 8 bits only K-major: neighbors in a row of their "
-                                       f"tiles run along k, so transpose must be 0, not {transpose}", "descriptor")
+        raise scheduler.SimulatorError(
+            "wgmma takes operands of 8 bits only K-major: neighbors in a row of their tiles run along k, so "
+            f"transpose must be 0, not {transpose}", "descriptor")
     how = from_e4m3_pairs, add_products
     return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, *how)
 
@@ -257,7 +258,8 @@ def _emit_cvt_e4m3x4(context, builder, kinds, args):
 def cvt_rn_satfinite_e4m3x4_f32(
     x, y, z, w,  # float32
 ) -> int:        # uint32
-    "Four numbers, rounded to e4m3 (to nearest, ties to even; too large becomes 448). PTX ISA, cvt.e4m3x2, twice."
+    """Four numbers, rounded to e4m3 (to nearest, ties to even; too large becomes 448). PTX ISA, cvt.e4m3x2,
+    twice."""
     return to_fp8((x, y, z, w)).view(np.uint32)[0]
 
 def _emit_stmatrix(context, builder, kinds, args):

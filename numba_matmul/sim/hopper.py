@@ -204,7 +204,8 @@ class Products:
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
         self.from_bits = from_bits  # 16-bit patterns → the values they encode
-        self.adder = adder  # function (sums, factors, factors) → sums, as the machine rounds them; exact if None
+        # function (sums, factors, factors) → sums, as the machine rounds them; exact if None
+        self.adder = adder
         # number of each operand
         self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))
         self.written = self._written("multiplied")
