@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'promoted_tile', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW',
-           'STEP', 'PART', 'MIN_K_TILES', 'MOST_PARTS', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED',
-           'KERNEL', 'nothing_in_flight', 'promoted_mainloop', 'paired_mainloop', 'BlockScales', 'with_factors',
-           'next_scales', 'block_mainloop', 'fp8_tile', 'shared_bytes', 'rules_of', 'fp8_gemm_kernel', 'work_tiles',
-           'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8', 'fp8_gemm',
-           'scaled_mm']
+           'STEP', 'PROMOTING', 'PART', 'MIN_K_TILES', 'MOST_PARTS', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS',
+           'COMPILED', 'KERNEL', 'nothing_in_flight', 'promoted_mainloop', 'paired_mainloop', 'BlockScales',
+           'with_factors', 'next_scales', 'block_mainloop', 'fp8_tile', 'shared_bytes', 'rules_of', 'fp8_gemm_kernel',
+           'work_tiles', 'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8',
+           'fp8_gemm', 'scaled_mm']
 
 # %% ../../nbs/20_fp8.ipynb #20import
 from functools import cache, partial
@@ -230,6 +230,7 @@ PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(192, 128, 4, cluster=2), fp8_tile(64
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.6, 180       # to fetch a row of 128 bytes; of a k tile at least
+PROMOTING = 1.35           # how much longer a k tile takes if it's promoted
 PART = 4                   # numbers per cycle that a block adds up, if sums are in parts
 MIN_K_TILES, MOST_PARTS = 4, 32  # of a part; of a sum
 
@@ -239,14 +240,14 @@ def work_tiles(m, n, tile, split_k=1):
 
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
-    tile, split_k=1,
+    tile, split_k=1, promoted=True,
 ) -> float:
     "The cycles that a product should take."
     work = work_tiles(m, n, tile, split_k)
     waves, results = cdiv(work, max(1, sms // tile.cluster)), tile.bm * tile.bn
     filled = min(1, work * tile.cluster / (waves * sms))
     rows = tile.bm / tile.cluster + tile.bn
-    k_tile = max(results / 32, STEP, rows * (1 + (ROW - 1) * filled))
+    k_tile = max(results / 32 * (PROMOTING if promoted else 1), STEP, rows * (1 + (ROW - 1) * filled))
     adding = START + split_k * results / PART if split_k > 1 else 0
     return START + results * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
 
@@ -256,6 +257,7 @@ def select_config(
     sms,           # multiprocessors of the GPU
     tiles,         # to choose from
     split_k=None,  # parts of each sum; a good number if None
+    promoted=True,
 ) -> LaunchConfig:
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     def cuts(tile):
@@ -263,9 +265,9 @@ def select_config(
         if split_k: return {cdiv(k_tiles, cdiv(k_tiles, min(split_k, k_tiles)))}  # no part is empty
         if tile.cluster > 1 or tile.wm > 64: return {1}
         most = max(1, min(k_tiles * tile.k_tiles // MIN_K_TILES, MOST_PARTS, sms // work_tiles(m, n, tile)))
-        return {1, cdiv(k_tiles, cdiv(k_tiles, most))}
+        return {1, *(cdiv(k_tiles, cdiv(k_tiles, cdiv(most, fewer))) for fewer in (1, 2, 4))}
     choices = [(tile, parts) for tile in tiles for parts in cuts(tile)]
-    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice))
+    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted))
     work = work_tiles(m, n, tile, parts)
     return LaunchConfig(tile, tile.cluster * cdiv(work, cdiv(work, max(1, sms // tile.cluster))), parts)
 
@@ -333,7 +335,7 @@ def plan_fp8(
 
     # which tile, on how many blocks, and who stores its results?
     tiles = (tile,) if tile else PROMOTED if promoted else FAST
-    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k)
+    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted)
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
     epilogue = epilogue_of(g, tile, split_k, epilogue)
     by_threads = epilogue in ("direct", "split_k")
