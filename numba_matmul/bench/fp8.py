@@ -106,33 +106,3 @@ def casts(size=8192) -> dict:
             bytes_each = sets[0].itemsize * (2 if name == "a copy" else 1) + (name != "a copy")
             found[f"{kind}: {name}"] = size**2 * bytes_each / seconds / 1e9
     return found
-
-def with_outliers(m, k, share=1e-4, factor=1000):
-    "Normal numbers, a few of them much larger."
-    import torch
-    x = torch.randn(m, k, device="cuda")
-    return torch.where(torch.rand(m, k, device="cuda") < share, x * factor, x)
-
-def scaled_errors(size=2048) -> dict:
-    "Relative errors of products of matrices that are cast with one scale, with one per row, or per block."
-    import torch
-    from ..kernels.k20_fp8 import fp8_gemm
-    found = {}
-    normal = partial(torch.randn, device="cuda")
-    for kind, draw in ("normal", normal), ("outliers", with_outliers):
-        a, w = (draw(size, size) for _ in range(2))
-        exact = a.double() @ w.double().t()
-        for name, scales in ("one", None), ("rows", ("row", "row")), ("blocks", ("1x128", "128x128")):
-            if scales: (qa, sa), (qw, sw) = (fp8_cast(x, scale) for x, scale in zip((a, w), scales))
-            else: (qa, sa), (qw, sw) = (with_one_scale(x) for x in (a, w))
-            sw = sw.t().contiguous() if name == "blocks" else sw
-            c = fp8_gemm(qa, qw.t(), scale_a=sa, scale_b=sw, dtype_c="float32")
-            found[f"{kind}: {name}"] = error(c, exact)
-        found[f"{kind}: bfloat16"] = error(a.bfloat16() @ w.bfloat16().t(), exact)
-    return found
-
-def with_one_scale(x):
-    "A tensor in e4m3 and its only scale."
-    import torch
-    scale = (x.abs().max() / 448).reshape(1)
-    return (x / scale).to(getattr(torch, E4M3)), scale
