@@ -1,4 +1,4 @@
-"""One launch of kernel 20 for Nsight Compute. Look at: Executed Instructions, L2 Cache Throughput.
+"""One launch of kernel 20 for Nsight Compute. Look at: Executed Instructions, L1/TEX Cache Throughput.
 A size can follow the name of the script."""
 import sys
 
