@@ -426,8 +426,6 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                   'numba_matmul/kernels/k20_fp8.py'),
                                               'numba_matmul.kernels.k20_fp8.operands': ( 'fp8.html#operands',
                                                                                          'numba_matmul/kernels/k20_fp8.py'),
-                                              'numba_matmul.kernels.k20_fp8.paired_mainloop': ( 'fp8.html#paired_mainloop',
-                                                                                                'numba_matmul/kernels/k20_fp8.py'),
                                               'numba_matmul.kernels.k20_fp8.plan_fp8': ( 'fp8.html#plan_fp8',
                                                                                          'numba_matmul/kernels/k20_fp8.py'),
                                               'numba_matmul.kernels.k20_fp8.product_launch': ( 'fp8.html#product_launch',

@@ -208,7 +208,6 @@ def wgmma_multiplier(
     accumulate=True,  # do the accumulators go on, or start at zero?
     pending=1,        # calls whose products may be incomplete on return
     instruction=wgmma_mma_async,  # for the elements' type
-    number=None,      # of the only k tile of the stage to multiply; all of them if None
 ):
     """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
@@ -220,9 +219,7 @@ def wgmma_multiplier(
     of_b, next_b = along_k if tile.k_major_b else along_c
     transpose = 2 * tile.m_major_a + (1 - tile.k_major_b)
 
-    tile_bytes = tile.stage_bytes // tile.k_tiles
-    first, end = (0, tile.k_tiles) if number is None else (number, number + 1)
-    pending *= end - first
+    k_tiles, tile_bytes, pending = tile.k_tiles, tile.stage_bytes // tile.k_tiles, pending * tile.k_tiles
 
     @cuda.jit(device=True)
     @unrolled
@@ -236,9 +233,8 @@ def wgmma_multiplier(
         if cluster > 1: here = uint32(here & uint32(0x3FFFF))
         a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
-        if first > 0: a, b = a + uint64(tile_bytes // 16 * first), b + uint64(tile_bytes // 16 * first)
         acc = instruction(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
-        for i in static(1, end - first):
+        for i in static(1, k_tiles):
             more = uint64(tile_bytes // 16 * i)
             acc = instruction(acc, a + more, b + more, next_a, next_b, steps, transpose, pending, 1)
         return acc
