@@ -46,11 +46,13 @@ REFUSED = {
 def test_wrong_arguments_are_refused(kernel):
     "Every kernel checks all of its arguments, in one common place."
     for case, (arguments, error, texts) in REFUSED.items():
+        # C has another type than A there, see test_fp8.py
+        if kernel.dtype == "float8_e4m3fn" and case in ("c of another shape", "c is a"): continue
         with pytest.raises(error) as caught: kernel(*arguments(*good(kernel)))
         for text in texts: assert text in str(caught.value), case
 
 
-@each_kernel()
+@each_kernel(lambda kernel: kernel.dtype != "float8_e4m3fn")
 def test_c_may_not_overlap_a_part_of_b(kernel):
     a, whole = to_d(random(6, 6, dtype=kernel.dtype)), to_d(random(12, 5, dtype=kernel.dtype))
     with pytest.raises(ValueError, match="overlaps b"): kernel(a, whole[:6], whole[4:10])

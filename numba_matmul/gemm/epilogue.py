@@ -256,10 +256,13 @@ def parts_expecter(tile: WgmmaTile) -> Callable:
     return expect_parts
 
 @cache
-def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
+def split_k_epilogue(
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,
+    write: Callable = None,  # device function (target, row, column, four sums); as bfloat16 if None
+) -> Epilogue:
     "A block sends each part to the block that adds up those columns, and adds up and stores its own ones."
     groups, warpgroups = tile.bn // 8, tile.warpgroups
-    write = mma_tile_writer(1, 1, results_writer(tile, predicated, read_c))
+    write = write or mma_tile_writer(1, 1, results_writer(tile, predicated, read_c))
     zeros = (np.float32(0),) * 4
 
     @cuda.jit(device=True)

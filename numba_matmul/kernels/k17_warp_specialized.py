@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
-           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room', 'barrier_init',
-           'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles',
+           'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room',
+           'barrier_init', 'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
            'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -93,16 +93,25 @@ class Mainloop(NamedTuple):
     first_mma: object  # device function (acc, storage, stage, warpgroup) → acc: the first k tile of a sum
     mma: object        # the same for the others; on return the products of the call before are complete
     wait: object       # device function acc → acc: all products are complete
+    # device function (zeros, target, `WorkGrid`, number of the tile, first k tile, thread) → acc, if it needs
+    # to know where in C it is; None: the accumulators are `zeros`
+    start: object = None
+
+@cuda.jit(device=True)
+def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
 
 @cache
-def bf16_mainloop(tile):
+def wgmma_mainloop(
+    tile,
+    instruction=wgmma_mma_async,  # for the elements' type
+):
     "One product for each k tile, or two, 64 rows each."
     zeros = (np.float32(0),) * tile.results
-    if tile.wm == 64:
-        return Mainloop(zeros, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+    multiplier = partial(wgmma_multiplier, tile, instruction=instruction)
+    if tile.wm == 64: return Mainloop(zeros, multiplier(False), multiplier(True), wgmma_wait_group)
 
     def two(accumulate):
-        multiply = wgmma_multiplier(tile, accumulate, pending=2)
+        multiply = multiplier(accumulate, pending=2)
         @cuda.jit(device=True)
         def mma(acc, storage, stage, warpgroup):
             first = uint32(uint32(2) * warpgroup)
@@ -285,6 +294,7 @@ def consumer_loop(
     tma_store = tma_store_of(tile)
     advance, release = pipeline_advance(tile.stages), release_of(tile)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
+    start = mainloop.start or start_at_zero
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
     mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
@@ -308,7 +318,8 @@ def consumer_loop(
             k_tiles = uint32(k_end - k_begin)
             is_last_tile = uint32(work + step) >= grid.work
             # the first k tiles; boxes of pending results are stored in between
-            acc, state, previous = mma_prologue(zeros, storage, state, previous, k_tiles, warpgroup, pending,
+            acc = start(zeros, target, grid, number, k_begin, thread)
+            acc, state, previous = mma_prologue(acc, storage, state, previous, k_tiles, warpgroup, pending,
                                                 store)
             # here, not earlier: the wgmmas in flight hide its integer divisions
             row, col = tile_origin(number, grid)
@@ -366,7 +377,7 @@ def bf16_gemm_warp_specialized_kernel(
     produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile), is_split)
+    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile), is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))

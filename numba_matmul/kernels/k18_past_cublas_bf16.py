@@ -6,8 +6,8 @@
 __all__ = ['MEDIUM', 'SMALL', 'TILES', 'TURNED', 'CYCLES', 'MIN_K_TILES', 'MOST_PARTS', 'CLUSTERS', 'PADDED', 'H100_COPY_GB_S',
            'COMPILED', 'LITTLE', 'PATHS', 'KERNEL', 'turned_tile', 'RowCopy', 'row_copy', 'copy_chunks',
            'copy_padded_kernel', 'copy_padded', 'padded_operands', 'MachineModel', 'machine_model', 'may_split',
-           'stores_anywhere', 'work_tiles', 'grid_blocks', 'estimate', 'select_config', 'plan_parts', 'plan_config',
-           'plan_past_cublas', 'bf16_gemm_past_cublas']
+           'stores_anywhere', 'work_tiles', 'grid_blocks', 'estimate', 'parts_of', 'select_config', 'plan_parts',
+           'plan_config', 'plan_past_cublas', 'bf16_gemm_past_cublas']
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #9edfc007
 from dataclasses import replace
@@ -202,6 +202,18 @@ def estimate(
 
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18select
+def parts_of(
+    tile, k,
+    parts=None,  # wanted; whatever is sensible if None
+) -> set:
+    "Numbers of parts that a sum may be cut into. No part is empty."
+    k_tiles = cdiv(k, tile.bk)
+    most = min(k_tiles // MIN_K_TILES, MOST_PARTS) if may_split(tile) else 1
+    columns = tile.bn // 8  # that blocks divide up, eight each
+    wanted = [min(parts, k_tiles)] if parts else [
+        number for number in range(1, max(1, most) + 1) if columns % number == 0 or number > columns]
+    return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
+
 @remembered
 def select_config(
     m, n, k,        # the matrices
@@ -212,20 +224,13 @@ def select_config(
     c_by_tma=True,  # can the TMA store C if it isn't copied?
 ) -> LaunchConfig:  # None: there is no choice
     "The choice predicted fastest, with the fewest blocks that need no more waves."
-    def cuts(tile):
-        k_tiles = cdiv(k, tile.bk)
-        most = min(k_tiles // MIN_K_TILES, MOST_PARTS) if may_split(tile) else 1
-        columns = tile.bn // 8  # that blocks divide up, eight each
-        wanted = [min(parts, k_tiles)] if parts else [
-            number for number in range(1, max(1, most) + 1) if columns % number == 0 or number > columns]
-        return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}  # no part is empty
     model = machine_model()
     def cycles(tile, names, split_k):
         by_threads = split_k > 1 or not (c_by_tma or "c" in names)
         return estimate(m, n, k, sms, tile, names, split_k, by_threads, model)
 
     choices = [(tile, names, split_k) for tile in tiles or TILES for names in padded
-               if c_by_tma or "c" in names or stores_anywhere(tile) for split_k in cuts(tile)]
+               if c_by_tma or "c" in names or stores_anywhere(tile) for split_k in parts_of(tile, k, parts)]
     if not choices: return None
     tile, names, split_k = min(choices, key=lambda choice: cycles(*choice))
     return LaunchConfig(tile, grid_blocks(m, n, tile, split_k, sms), split_k, names)

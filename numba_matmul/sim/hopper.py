@@ -206,32 +206,45 @@ def load_box(target, map_address, barrier_address, column, row, memories=None):
 
 class Products:
     "Products of a warpgroup's operands in shared memory, which are read as late as possible."
-    def __init__(self, a, b, step_a, step_b, steps, transpose, columns, from_bits):
+    def __init__(self, a, b, step_a, step_b, steps, transpose, columns, from_bits, adder=None):
         self.memory = getcurrent().memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
         self.from_bits = from_bits  # 16-bit patterns → the values they encode
+        # function (sums, factors, factors) → sums, as the machine rounds them; exact if None
+        self.adder = adder
         # number of each operand
         self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))
         self.written = self._written("multiplied")
         self.waited = set()  # warps
 
     @cached_property
-    def sums(self):
-        "What is added to each thread's accumulators: (128, columns / 2)."
+    def factors(self):
+        "Parts of A, 64×k, and of B, k×columns, that are multiplied one after the other."
         if any(now is not then for now, then in zip(self._still_written(), self.written)):
             raise SimulatorError("an operand still being multiplied was overwritten: "
                                  "wait for the product, then release its stage",
                                  "race", array=self.memory.numbers.name, accesses=("product", "write"))
         # 16 columns of A and rows of B at a time
         k, m, n = np.arange(16)[:, None], np.arange(64)[None], np.arange(self.columns)[None]
-        total = 0
-        for step in range(self.steps):
-            a = self._factors(self.a + step * self.step_a, *((k, m) if self.transpose & 2 else (m, k))).T
-            b = self._factors(self.b + step * self.step_b, *((k, n) if self.transpose & 1 else (n, k)))
-            total = total + a @ b
-        parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
-        return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
+        return [(self._factors(self.a + step * self.step_a, *((k, m) if self.transpose & 2 else (m, k))).T,
+                 self._factors(self.b + step * self.step_b, *((k, n) if self.transpose & 1 else (n, k))))
+                for step in range(self.steps)]
+
+    @cached_property
+    def sums(self):
+        "What is added to each thread's accumulators: (128, columns / 2)."
+        if self.adder is None: return _of_threads(sum(a @ b for a, b in self.factors))
+        total = np.zeros((64, self.columns))
+        for a, b in self.factors: total = self.adder(total, a[:, None], b.T[None])
+        return _of_threads(total)
+
+    def added(self, values, number):
+        "A thread's accumulators, with its products."
+        if self.adder is None or not values.any(): return values + self.sums[number]
+        rows, columns = (_of_threads(at)[number] for at in np.indices((64, self.columns)))
+        for a, b in self.factors: values = self.adder(values, a[rows], b.T[columns])
+        return values
 
     def _written(self, what, **mistake):
         "Who wrote the first element of each operand. Refused while a copy to it is in flight."
@@ -274,6 +287,11 @@ class Products:
         return self.from_bits(factors).astype(float)
 
 
+def _of_threads(results):
+    "64×columns results by thread: (128, columns / 2)."
+    parts = results.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
+    return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
+
 class Unfinished(tuple):
     "Accumulators with products still in flight: NaN to whoever reads them too early."
     def __new__(cls, values):
@@ -303,7 +321,7 @@ def finish_products(pending, frame):
     if len(thread.products) > pending: let_others_run(frame)
     while len(thread.products) > pending:
         acc, products = thread.products.pop(0)
-        acc.values += products.sums[thread.linear % 128].astype(np.float32)
+        acc.values = products.added(acc.values, thread.linear % 128).astype(np.float32)
         products.note_read(frame)
 
 
