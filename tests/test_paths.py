@@ -33,12 +33,15 @@ ONE_WAY = {
     ("gemm.schedule", "not in_cluster"): "the same",
     ("gemm.schedule", "is_split and (not in_cluster)"): "the same",
     ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
+    ("kernels.k16_tma_wgmma", "not m_major_a"): "clusters whose A isn't transposed are kernel 20's",
+    ("kernels.k16_tma_wgmma", "cluster > 1 and (not m_major_a)"): "the same",
     ("kernels.k16_tma_wgmma", "m_major_a"): "a product with a transposed A, of test_torch_ops_layers.py",
 }
 # Not taken by any path: a lesson's kernel for sizes that fit, the layers of test_torch_ops_layers.py, and the
-# functions that test_split.py covers.
+# functions that test_split.py and test_fp8.py cover.
 ELSEWHERE = ("short_", "start_", "ldmatrix_x4", "place", "gelu", "relu", "identity", "pair_finisher",
-             "finished_pairs", "fused_epilogue", "nobody_looked_kernel")
+             "finished_pairs", "fused_epilogue", "nobody_looked_kernel", "block_", "with_factors",
+             "next_scales")
 # bfloat16 kernels share more than the others
 BF16 = [number for number, kernel in KERNELS.items() if kernel.dtype == "bfloat16"]
 GROUPS = [[number] for number in KERNELS if number not in BF16] + [BF16]

@@ -108,13 +108,35 @@ class Stores(NamedTuple):
     width: int        # numbers per store: 2, or 1 where rows of C aren't aligned to two
     read_c: bool      # is beta not 0?
 
+class Elements(NamedTuple):
+    "Device functions for the elements of C."
+    before: Callable   # (c, at) → element, as float32
+    write: Callable    # (c, at, value)
+    write2: Callable   # (c, at, low, high), aligned to two elements
+
+@cuda.jit(device=True)
+def float32_before(c, at): return c[at]
+
+@cuda.jit(device=True)
+def write_float32(c, at, value): c[at] = value
+
+@cuda.jit(device=True)
+def bf16_before(c, at): return unpack_bf16(uint32(c[at]))[0]
+
+@cuda.jit(device=True)
+def write_bf16(c, at, value): c[at] = uint16(cvt_rn_bf16x2_f32(value, value) & uint32(0xFFFF))
+
+@cuda.jit(device=True)
+def write_two_bf16(c, at, low, high): store_pair(c, at, cvt_rn_bf16x2_f32(low, high))
+
+FLOAT32 = Elements(float32_before, write_float32, store2)
+BF16 = Elements(bf16_before, write_bf16, write_two_bf16)
+
 @cache
 def pair_writer(stores: Stores) -> Callable:
     "A device function: write two neighbors of a row of C."
-    float32_c, predicated, width, read_c = stores
-
-    @cuda.jit(device=True)
-    def before(c, at): return c[at] if float32_c else unpack_bf16(uint32(c[at]))[0]
+    _, predicated, width, read_c = stores
+    before, write_one, write_two = FLOAT32 if stores.float32_c else BF16
 
     @cuda.jit(device=True)
     def write(to, row, col, low, high):
@@ -125,17 +147,10 @@ def pair_writer(stores: Stores) -> Callable:
         if read_c:
             low += to.beta * before(c, at)
             if both: high += to.beta * before(c, at + uint64(1))
-        if float32_c:
-            if width > 1: store2(c, at, low, high)
-            else:
-                c[at] = low
-                if both: c[at + uint64(1)] = high
+        if width > 1: write_two(c, at, low, high)
         else:
-            pair = cvt_rn_bf16x2_f32(low, high)
-            if width > 1: store_pair(c, at, pair)
-            else:
-                c[at] = uint16(pair & uint32(0xFFFF))
-                if both: c[at + uint64(1)] = uint16(pair >> uint32(16))
+            write_one(c, at, low)
+            if both: write_one(c, at + uint64(1), high)
     return write
 
 @cache
@@ -198,6 +213,8 @@ def scaling_of(
 @cache
 def only_c_kernel(float32_c: bool, read_c: bool) -> Callable:
     "A kernel: C ← beta·C."
+    before, write_one, _ = FLOAT32 if float32_c else BF16
+
     @cuda.jit(lineinfo=True, launch_bounds=256)
     def only_c_kernel(
         c, size,  # flat, and its length
@@ -206,7 +223,6 @@ def only_c_kernel(float32_c: bool, read_c: bool) -> Callable:
         i = int64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
         if i < size:
             value = float32(0)
-            if read_c: value = beta * (c[i] if float32_c else unpack_bf16(uint32(c[i]))[0])
-            if float32_c: c[i] = value
-            else: c[i] = uint16(cvt_rn_bf16x2_f32(value, value) & uint32(0xFFFF))
+            if read_c: value = beta * before(c, i)
+            write_one(c, i, value)
     return only_c_kernel

@@ -98,7 +98,7 @@ def block_mainloop(
     tile_origin = persistent_scheduler(tile, False).tile_origin
 
     @cuda.jit(device=True)
-    def start(zeros, to, grid, number, k_begin, thread):
+    def start_block(zeros, to, grid, number, k_begin, thread):
         row, col = tile_origin(number, grid)
         mine, last = uint32(row + (thread - 128) // 32 * 16 + thread % 32 // 4), uint32(to.rows - 1)
         above = uint32(min(mine, last) * grid.k_tiles + k_begin)
@@ -109,15 +109,15 @@ def block_mainloop(
                                    uint32(grid.k_tiles - k_begin - uint32(1)))
 
     @cuda.jit(device=True)
-    def mma(acc, storage, stage, warpgroup):
+    def block_mma(acc, storage, stage, warpgroup):
         sums, at = acc
         products = multiply(zeros, storage, stage, warpgroup)
         ahead = next_scales(at)  # loads that the products hide
         return add_scaled(sums, wgmma_wait_group(products), at.factors), ahead
 
     @cuda.jit(device=True)
-    def wait(acc): return acc[0]
-    return Mainloop(zeros, mma, mma, wait, start)
+    def block_wait(acc): return acc[0]
+    return Mainloop(zeros, block_mma, block_mma, block_wait, start_block)
 
 # %% ../../nbs/20_fp8.ipynb #20export3
 RULES = {
@@ -146,9 +146,9 @@ def rules_of(promoted, scaling):
     "What a tile must keep."
     return RULES | (PROMOTED_RULES if promoted else {}) | (BLOCK_RULES if scaling == "blocks" else {})
 
-# %% ../../nbs/20_fp8.ipynb #20export4
 ANY_C = Stores(float32_c=False, predicated=True, width=1, read_c=True)
 
+# %% ../../nbs/20_fp8.ipynb #20export4
 @cache
 def fp8_gemm_kernel(
     tile=None,          # a `WgmmaTile` that keeps `rules_of`
