@@ -11,7 +11,10 @@ from util import explore_banks, explore_sectors, play  # noqa: E402  first: it c
 
 import numpy as np  # noqa: E402
 from numba import cuda, float32  # noqa: E402
+from numba_matmul.draw import number_text  # noqa: E402
+from numba_matmul.exercise import ask, distance  # noqa: E402
 from numba_matmul.microscope import microscope, wavefronts  # noqa: E402
+from numba_matmul.widgets import box, script  # noqa: E402
 
 WIDTHS = 1400, 400
 MODES = {"light": "background: white; color: #222", "dark": "background: #14181e; color: #ced6dd"}
@@ -112,6 +115,34 @@ def player(tab):
     tab.wait_for_function("document.querySelector('input[type=range]').value == 5", timeout=10_000)
 
 
+def prediction(tab):
+    "The prediction box: nothing is shown before; then, the words and numbers of `ask`."
+    question = ask("How many?", A=..., wide=...)
+    kept = question.against(A=32, wide=0.5).kept
+    page = box("prediction", "Your prediction", kept | dict(place=0)) + '<p data-answer="0">Later.</p>'
+    tab.set_content(f"<!doctype html><meta charset=utf-8><body>{page}<script>{script('prediction')}</script>")
+    tab.wait_for_selector(".nm[data-on] input")
+    check = tab.get_by_role("button", name="Check my prediction")
+    check.click()
+    if "Type a number first" not in tab.inner_text(".nm"): yield "the prediction box takes no numbers for some"
+    if "32" in tab.inner_text("body"): yield "the prediction box shows the answer too early"
+    tab.get_by_label("A", exact=True).fill("many")
+    check.click()
+    if "isn't a number" not in tab.inner_text(".nm"): yield "the prediction box takes words for numbers"
+    tab.get_by_label("A", exact=True).fill("1,024")
+    tab.keyboard.press("Enter")
+    rows = [line.split("\t") for line in tab.inner_text("tbody >> nth=0").splitlines()]
+    if rows != [["A", "1,024", "32", "off by a factor of 32"], ["wide", "–", "0.5", ""]]:
+        yield f"the prediction box shows {rows}"
+    if tab.inner_text("[data-answer] tbody td >> nth=2") != "32": yield "the answer isn't where it belongs"
+    random, numbers = Random(5), [0, 1, -1, 1000, 0.5, 12345.6, 1e-5]
+    numbers += [random.choice((1, -1)) * random.uniform(1, 10) * 10 ** random.randint(-6, 6) for _ in range(200)]
+    for said, found in zip(numbers, random.sample(numbers, len(numbers))):
+        expected = [number_text(said), number_text(found), distance(said, found)]
+        made = tab.evaluate("([x, y]) => [numberText(x), numberText(y), distanceText(x, y)]", [said, found])
+        if made != expected: yield f"the prediction box says {made}, ask says {expected}"
+
+
 def open_widget(tab, made):
     tab.set_content(f"<!doctype html><meta charset=utf-8><body>{made}", wait_until="load")
     tab.wait_for_selector(".nm[data-on] input")
@@ -122,7 +153,7 @@ def problems(browser):
     tab, found = browser.new_page(), []
     tab.on("pageerror", lambda error: found.append(f"a widget fails: {error}"))
     tab.on("request", lambda request: found.append(f"a widget fetches {request.url}"))
-    for check in banks, sectors, player:
+    for check in banks, sectors, player, prediction:
         found += check(tab)
         for width in WIDTHS:
             tab.set_viewport_size(dict(width=width, height=900))

@@ -13,6 +13,8 @@ const NM_STYLE = `
 .nm button:disabled { opacity: .45; }
 .nm button:not(:disabled) { cursor: pointer; }
 .nm :focus-visible { outline: 2px solid currentColor; outline-offset: 1px; }
+.nm input[type=text] { font: inherit; color: inherit; background: transparent; border: 1px solid currentColor; border-radius: 4px; padding: .15em .4em; min-height: 2em; }
+.nm input[aria-invalid=true] { outline: 2px solid var(--nm-bad); }
 .nm input[type=range] { accent-color: #777; vertical-align: middle; }
 .nm label { display: inline-flex; align-items: center; gap: .4em; }
 .nm output { font-variant-numeric: tabular-nums; min-width: 2ch; }
@@ -29,7 +31,7 @@ const NM_STYLE = `
 .nm th:first-child, .nm td:first-child { text-align: left; font-weight: normal; }
 `;
 
-const NM_SVG = ["svg", "g", "path", "rect", "text", "line"];
+const NM_SVG = ["svg", "g", "path", "rect", "text", "line", "title"];
 
 // An element with attributes (functions are listeners) and children.
 function el(tag, attributes = {}, ...children) {
