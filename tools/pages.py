@@ -101,7 +101,7 @@ def check(path):
         if cell.id not in made or "#| compiler" in cell.source: continue  # other versions compile differently
         kept, new = answer(cell), answer(made[cell.id])
         if not same_answer(kept, new):
-            sys.exit(f"{path.name}, cell {cell.id}: run make pages. It keeps the answer {kept}, and it is {new}")
+            sys.exit(f"{path.name}, cell {cell.id}: run make pages. It keeps the answer {kept}; it is {new}")
         if not asks_cards(cell): continue
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
@@ -165,7 +165,8 @@ def in_child(path):
 
 def main(wanted):
     paths = [path for path in find(wanted)
-             if any(asks_cards(cell) or figures(cell) or ".against(" in cell.source for cell in read_nb(path).cells)]
+             if any(asks_cards(cell) or figures(cell) or ".against(" in cell.source
+                    for cell in read_nb(path).cells)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))

@@ -54,7 +54,7 @@ def answers(cells):
         question = next((data for data in asked if "".join(data.get("text/markdown", "")).startswith(
             f"**{kept['question']}** Put your numbers")), None)
         if not question or UNSEEN not in text: continue
-        room = f'<div data-answer="{place}">The answer appears here once you have typed your prediction.</div>'
+        room = f'<div data-answer="{place}">The answer appears here once you have typed your own.</div>'
         measured = text.replace(UNSEEN, "").strip()
         answer["text/html"] = room + f"<p>{html.escape(measured)}</p>" * bool(measured)
         box = widgets.box("prediction", f"Your prediction: {kept['question']}", kept | dict(place=place),

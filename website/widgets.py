@@ -124,7 +124,7 @@ def prediction(tab):
     tab.wait_for_selector(".nm[data-on] input")
     check = tab.get_by_role("button", name="Check my prediction")
     check.click()
-    if "Type a number first" not in tab.inner_text(".nm"): yield "the prediction box takes no numbers for some"
+    if "Type a number first" not in tab.inner_text(".nm"): yield "the prediction box accepts nothing"
     if "32" in tab.inner_text("body"): yield "the prediction box shows the answer too early"
     tab.get_by_label("A", exact=True).fill("many")
     check.click()
@@ -136,7 +136,8 @@ def prediction(tab):
         yield f"the prediction box shows {rows}"
     if tab.inner_text("[data-answer] tbody td >> nth=2") != "32": yield "the answer isn't where it belongs"
     random, numbers = Random(5), [0, 1, -1, 1000, 0.5, 12345.6, 1e-5]
-    numbers += [random.choice((1, -1)) * random.uniform(1, 10) * 10 ** random.randint(-6, 6) for _ in range(200)]
+    numbers += [random.choice((1, -1)) * random.uniform(1, 10) * 10 ** random.randint(-6, 6)
+                for _ in range(200)]
     for said, found in zip(numbers, random.sample(numbers, len(numbers))):
         expected = [number_text(said), number_text(found), distance(said, found)]
         made = tab.evaluate("([x, y]) => [numberText(x), numberText(y), distanceText(x, y)]", [said, found])
