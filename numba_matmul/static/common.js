@@ -126,5 +126,12 @@ async function start(name, build) {
     const data = await unpacked(box.dataset.with);
     box.textContent = "";
     build(box, data);
+    const reachable = new ResizeObserver((found) => {  // what scrolls can be reached with the keyboard
+      for (const {target} of found) {
+        if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
+        else target.removeAttribute("tabindex");
+      }
+    });
+    for (const figure of box.querySelectorAll(".nm-figure, .nm-code")) reachable.observe(figure);
   }
 }
