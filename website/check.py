@@ -112,7 +112,7 @@ def look(tab, address, picture, axe):
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["width"] > width or seen.get("widest"):
                 problems.append(f"{mode}: {seen['width']} pixels wide at {width}: {seen.get('widest')}")
-            if axe: problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
+            if axe and width == WIDTHS[0]: problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 

@@ -223,7 +223,7 @@ def problems(browser):
     tab, found = browser.new_page(), []
     tab.on("pageerror", lambda error: found.append(f"a widget fails: {error}"))
     tab.on("request", lambda request: found.append(f"a widget fetches {request.url}"))
-    for check in banks, sectors, player, prediction, pipeline:
+    for check in banks, sectors, player, prediction, tiles, pipeline:
         found += check(tab)
         for width in WIDTHS:
             tab.set_viewport_size(dict(width=width, height=900))

@@ -8,6 +8,7 @@ const NM_STYLE = `
 .nm .nm-row { display: flex; flex-wrap: wrap; gap: .35em .8em; align-items: center; margin: .4em 0; }
 .nm button, .nm select { font: inherit; color: inherit; background: color-mix(in srgb, currentColor 8%, transparent);
   border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: 4px; padding: .15em .6em; min-height: 2em; }
+.nm select { min-width: 0; max-width: 100%; }
 .nm option { color: CanvasText; background: Canvas; }
 .nm .nm-bad button { margin: 0 .3em; }
 .nm button:disabled { opacity: .45; }
@@ -16,7 +17,7 @@ const NM_STYLE = `
 .nm input[type=text] { font: inherit; color: inherit; background: transparent; border: 1px solid currentColor; border-radius: 4px; padding: .15em .4em; min-height: 2em; }
 .nm input[aria-invalid=true] { outline: 2px solid var(--nm-bad); }
 .nm input[type=range] { accent-color: #777; vertical-align: middle; }
-.nm label { display: inline-flex; align-items: center; gap: .4em; }
+.nm label { display: inline-flex; align-items: center; gap: .4em; min-width: 0; max-width: 100%; }
 .nm output { font-variant-numeric: tabular-nums; min-width: 2ch; }
 .nm svg { display: block; max-width: 100%; height: auto; overflow: visible; color: inherit; }
 .nm svg text { fill: currentColor; font-family: inherit; }

@@ -18,7 +18,7 @@ function wavesOf({bm, bn}, size, blocks, multiprocessors) {
 
 function tilePicture({bm, bn, bk, tm, tn}) {
   const gap = 8, left = bk + gap, top = bk + gap, lanes = Math.min(32, bm * bn / (tm * tn)), across = bn / tn;
-  const svg = el("svg", {viewBox: `-1 -1 ${left + bn + 2} ${top + bm + 2}`, width: 1.05 * (left + bn), role: "img",
+  const svg = el("svg", {viewBox: `-1 -1 ${left + bn + 2} ${top + bm + 2}`, width: Math.round(1.3 * (left + bn)), role: "img",
     "aria-label": `The tiles of a block: A ${bm}×${bk}, B ${bk}×${bn}, C ${bm}×${bn}; a thread computes ${tm}×${tn} of C`});
   const box = (x, y, width, height, color, opacity) => svg.append(el("rect", {x, y, width, height, fill: color, "fill-opacity": opacity,
     stroke: "currentColor", "stroke-width": opacity < 0.5 ? 0.6 : 0}));
