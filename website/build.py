@@ -181,12 +181,23 @@ def stage():
                     ":caption: The library"))
 
 
-def without_font_awesome(folder):
-    "Drop a script of 1.5 MB that draws a dozen icons: icons.css draws them."
+MENDED = (  # of what the theme writes: (pattern, what readers who listen need instead)
+    (r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", ""),  # 1.5 MB: icons.css draws what is used
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),  # its text says more
+    (r'(<button[^>]*search-button-field[^>]*) aria-label="Search"', r"\1"),
+    (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Show the pages below">'),
+    (r'<div (?=class="bd-sidebar-primary)', '<div role="navigation" aria-label="Pages" '),
+    (r'<th class="(head[^"]*)">\s*(?:<p>\s*</p>)?\s*</th>', r'<td class="\1"></td>'),
+    (r"<dl>\s*((?:<dd><em class=\"sig-param.*?</dd>\s*)+)</dl>",
+     lambda found: "<div>" + re.sub("(</?)dd>", r"\1div>", found[1]) + "</div>"))
+
+
+def mend(folder):
+    "Mend the pages, and drop a script that they don't need any more."
     for path in folder.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
-        without = re.sub(r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", "", page)
-        path.write_text(without, encoding="utf-8")
+        for pattern, better in MENDED: page = re.sub(pattern, better, page, flags=re.S)
+        path.write_text(page, encoding="utf-8")
     for path in (folder/"_static"/"scripts").glob("*.map"): path.unlink()
     for path in (folder/"_static"/"scripts").glob("fontawesome*"): path.unlink()
 
@@ -199,7 +210,7 @@ def main():
                          str(BUILD/"doctrees"),
                          "-b", "html", str(STAGE), str(BUILD/"html")])
     if status: sys.exit("The website wasn't built: see the warnings above.")
-    without_font_awesome(BUILD/"html")
+    mend(BUILD/"html")
     shutil.rmtree(OUT, ignore_errors=True)
     (BUILD/"html").rename(OUT)
     pages = len(list(OUT.rglob("*.html")))

@@ -3,7 +3,7 @@
 Each page is viewed in light and dark mode, 1400 and 400 pixels wide. Each problem is one line: an error in
 the console, a file that isn't served, an empty picture or one without contrast, a broken link, a page wider
 than its window. What is folded is opened first. Without names, each kind of widget is played with, too.
-`--pictures FOLDER` keeps screenshots."""
+`--pictures FOLDER` keeps screenshots; `--axe FILE` asks a copy of axe-core, axe.min.js, too."""
 import argparse
 import functools
 import http.server
@@ -92,13 +92,18 @@ def note_errors(tab, found):
     tab.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
 
 
-def look(tab, address, picture):
+AXE = """axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map(
+    ({id, nodes}) => `axe: ${id}, ${nodes.length} times: ${nodes[0].html.slice(0, 150)}`))"""
+
+
+def look(tab, address, picture, axe):
     """A page's problems, its anchors, and its links. `picture`: how names of screenshots start, if any are
-    kept."""
+    kept; `axe`: a script that looks as well, or none."""
     tab.set_viewport_size(dict(width=WIDTHS[0], height=HEIGHT))
     tab.goto(address)
     found = tab.evaluate(LOADED)
     problems = [f"no picture: {src}" for src in found["empty"]]
+    if axe: tab.evaluate(axe)
     for width in WIDTHS:
         tab.set_viewport_size(dict(width=width, height=HEIGHT))
         for mode in MODES:
@@ -107,11 +112,12 @@ def look(tab, address, picture):
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["width"] > width or seen.get("widest"):
                 problems.append(f"{mode}: {seen['width']} pixels wide at {width}: {seen.get('widest')}")
+            if axe and width == WIDTHS[0]: problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 
 
-def main(names, pictures):
+def main(names, pictures, axe):
     files = [path.relative_to(OUT) for path in OUT.rglob("*.html")]
     pages = sorted(path.as_posix() for path in files if "_static" not in path.parts)
     if not pages: sys.exit("there is no website yet: run make site")
@@ -132,7 +138,7 @@ def main(names, pictures):
         note_errors(tab, errors)
         for page in chosen:
             found, ids[page], links[page] = look(tab, base + page,
-                                                 pictures and pictures/page.replace("/", "-"))
+                                                 pictures and pictures/page.replace("/", "-"), axe)
             problems += [f"{page}: {problem}" for problem in (*errors, *found)]
             errors.clear()
     for page, targets in links.items():
@@ -152,8 +158,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of pages' names; all pages if none")
     parser.add_argument("--pictures", type=Path, help="a folder for screenshots")
+    parser.add_argument("--axe", type=Path, help="a copy of axe.min.js")
     args = parser.parse_args()
     if args.pictures:
         try: args.pictures.mkdir(parents=True, exist_ok=True)
         except OSError as e: parser.error(f"--pictures {str(args.pictures)!r}: {e.strerror}")
-    sys.exit(main(args.names, args.pictures))
+    sys.exit(main(args.names, args.pictures, args.axe and args.axe.read_text(encoding="utf-8")))
