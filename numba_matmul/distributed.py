@@ -197,10 +197,7 @@ def _call(ways, a, b, group, way):
         ranks = group.size()
         rows = a.shape[0] if ways is GATHER else chunk_of(a, 0, ranks).shape[0]
         moved = (ranks - 1) * rows * (a if ways is GATHER else b).shape[1]
-        if way is None:
-            way = way_for(a, b, rows, moved, group)
-            if ways is SCATTER and way == "peers": way = "stores"  # "peers" hasn't been timed yet
-        found = _CALLS[key] = ways[way]
+        found = _CALLS[key] = ways[way or way_for(a, b, rows, moved, group)]
     return found(a if a.is_contiguous() else a.contiguous(), b, group)
 
 def all_gather_gemm(
