@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 
+import numpy as np
 import pytest
 from conftest import ROOT, environment
 from numba import config
@@ -161,27 +162,32 @@ class Memory:
     "What `PeerMemory` does, for a rank that is a greenlet."
     flagged, buffers = defaultdict(int), {}
 
-    def __init__(self, rank, ranks): self.rank, self.ranks, self.calls = rank, ranks, 0
+    def __init__(self, rank, ranks):
+        self.rank, self.ranks, self.calls = rank, ranks, 0
+        self.pushes = deque()  # on the side stream
 
     def tensor(self, rank, *shape):
-        buffer = self.buffers.setdefault(rank, torch.full((2**16,), torch.nan, dtype=torch.bfloat16))
+        buffer = self.buffers.setdefault((rank, self.calls % 2), torch.full((2**16,), torch.nan).bfloat16())
         return buffer[:torch.Size(shape).numel()].view(shape)
 
-    def begin(self):
-        self.calls += 1
-        for rank in range(self.ranks): self.write_flag(rank, 500 + self.rank)
-        for rank in range(self.ranks): self.wait_flag(500 + rank)
+    def begin(self): self.calls += 1
 
-    def push(self, x, peer, at, slot):
+    def push(self, x, peer, at, slot): self.pushes.append((x, peer, at, slot))
+
+    def copy(self):
+        "The side stream's next copy, and its flag."
+        x, peer, at, slot = self.pushes[0]
         self.tensor(peer, 2**16)[at // 2:][:x.numel()].copy_(x.flatten())
         self.write_flag(peer, slot)
+        self.pushes.popleft()
 
     def write_flag(self, rank, slot): self.flagged[rank, slot] = self.calls
 
     def wait_flag(self, slot):
-        while self.flagged[self.rank, slot] < self.calls: getcurrent().parent.switch()
+        while self.flagged[self.rank, slot] < self.calls: pause()
 
-    def end(self): pass
+    def end(self):
+        while self.pushes: pause()
 
     @property
     def flags(self):
@@ -191,15 +197,23 @@ class Memory:
         return torch.tensor(flags, dtype=torch.int32)
 
 
-def by_greenlets(ranks, fn):
-    "What a function of a rank returns, for each, while they wait for each other."
-    found, lines = {}, []
-    def main(rank): found[rank] = fn(rank)
-    lines = [greenlet(main) for _ in range(ranks)]
-    while len(found) < ranks:
-        for rank, line in enumerate(lines):
-            if not line.dead: line.switch(*(() if line else (rank,)))
-    return [found[rank] for rank in range(ranks)]
+def pause(): getcurrent().parent.switch()
+
+def by_greenlets(memories, fn, seed=0):
+    "What a function of a rank's memory returns, for each, while ranks and copies go on in any order."
+    found, random = {}, np.random.default_rng(seed)
+    def main(memory): found[memory.rank] = fn(memory)
+    lines = [greenlet(main) for _ in memories]
+    while len(found) < len(memories):
+        memory = memories[random.integers(len(memories))]
+        line = lines[memory.rank]
+        if memory.pushes and random.random() < 0.3: memory.copy()
+        elif not line.dead: line.switch(*(() if line else (memory,)))
+    return [found[memory.rank] for memory in memories]
+
+def new_memories(ranks):
+    Memory.flagged.clear(), Memory.buffers.clear()
+    return [Memory(rank, ranks) for rank in range(ranks)]
 
 def close(c, exact): return (c.double() - exact).norm() < 4e-3 * exact.norm()
 
@@ -208,17 +222,45 @@ def close(c, exact): return (c.double() - exact).norm() < 4e-3 * exact.norm()
     (2, 64, 136, 72, False, 1), (3, 64, 72, 8, True, 2)))
 def test_products_by_way_of_the_peers_memory(ranks, rows, n, k, turned, pieces):
     torch.manual_seed(0)
-    Memory.flagged.clear(), Memory.buffers.clear()
     a, b = torch.randn(ranks * rows, ranks * k).bfloat16(), torch.randn(ranks * k, n).bfloat16()
-    memories, exact = [Memory(rank, ranks) for rank in range(ranks)], a.double() @ b.double()
+    memories, exact = new_memories(ranks), a.double() @ b.double()
     def own_b(x): return x.t().contiguous().t() if turned else x
-    for c in by_greenlets(ranks, lambda rank: peers.all_gather_gemm(
-            chunk_of(a, rank, ranks), own_b(b), memories[rank])): assert close(c, exact)
+    def gather(memory): return peers.all_gather_gemm(chunk_of(a, memory.rank, ranks), own_b(b), memory)
+    def scatter(memory):
+        own = chunk_of(a, memory.rank, ranks, 1).contiguous(), own_b(chunk_of(b, memory.rank, ranks))
+        return peers.gemm_reduce_scatter(*own, memory, pieces)
+    for c in by_greenlets(memories, gather): assert close(c, exact)
     for buffer in Memory.buffers.values(): buffer.fill_(torch.nan)
-    for rank, c in enumerate(by_greenlets(ranks, lambda rank: peers.gemm_reduce_scatter(
-            chunk_of(a, rank, ranks, 1).contiguous(), own_b(chunk_of(b, rank, ranks)), memories[rank],
-            pieces))):
-        assert close(c, chunk_of(exact, rank, ranks))
+    for rank, c in enumerate(by_greenlets(memories, scatter)): assert close(c, chunk_of(exact, rank, ranks))
+
+def slow_layer(x, w, residual=None, y=None):
+    "A product during which other ranks go on, before it reads and before it writes."
+    pause()
+    total = x @ w if residual is None else x @ w + residual
+    pause()
+    return y.copy_(total)
+
+def slow_gather(own, gathered, b, flags, rank):
+    "The same of a product whose rows are arriving."
+    chunks = gathered.view(-1, *own.shape)
+    pause()
+    return torch.cat([own if i == rank else chunk for i, chunk in enumerate(chunks)]) @ b
+
+@pytest.mark.parametrize("ranks, pieces", ((2, 1), (2, 2), (3, 1), (4, 2)))
+def test_no_rank_overwrites_what_another_still_needs(monkeypatch, ranks, pieces):
+    monkeypatch.setattr(peers, "fused_layer", slow_layer)
+    monkeypatch.setattr(peers, "arriving_gemm", slow_gather)
+    memories = new_memories(ranks)
+    kinds = np.random.default_rng(ranks).integers(2, size=60)  # of calls, the same on each rank
+    def ones(*shape): return torch.ones(shape, dtype=torch.bfloat16)
+    def calls(memory):
+        for number, kind in enumerate(kinds):
+            if kind: c = peers.all_gather_gemm(ones(2, 1) * (number + memory.rank), ones(1, 3), memory)
+            else: c = peers.gemm_reduce_scatter(ones(2 * ranks, 1) * number, ones(1, 3), memory, pieces)
+            expected = number + torch.arange(ranks).repeat_interleave(2) if kind else torch.tensor(
+                [number * ranks] * 2)
+            assert torch.equal(c, expected[:, None].expand(-1, 3).bfloat16())
+    by_greenlets(memories, calls)
 
 
 # Layers
