@@ -220,6 +220,12 @@ def gemm_reduce_scatter(
 
 # Ranks that fail, and ranks that hang
 
+LOST = re.compile("[Cc]onnection (closed|reset|refused)|[Tt]imed out|Broken pipe")  # another rank's fault
+
+def first_line(error: Exception) -> str:
+    "An exception in one line."
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
 class Watch:
     """Ends this process if the next stage takes too long. Ranks write down where they are, so the message can
     tell who never got there; only the first one to notice prints it."""
@@ -246,6 +252,7 @@ class Watch:
 
     def fail(self, why: str):
         "Print one message for all ranks, and end this process."
+        if LOST.search(why): why = "lost another rank, whose exit code torchrun prints below"
         last = threading.Timer(5, os._exit, [1])  # if the store doesn't answer
         last.daemon = True
         last.start()
@@ -275,11 +282,8 @@ def _rank_main(connection, fn, args, rank, ranks, store, seconds):
         dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks,
                                 timeout=timedelta(seconds=0.8 * seconds))
         connection.send((True, fn(*args)))
-    except Exception as e:
-        connection.send((False, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"))
+    except Exception as e: connection.send((False, first_line(e)))
     os._exit(0)
-
-LOST = re.compile("[Cc]onnection (closed|reset|refused)|[Tt]imed out|Broken pipe")  # another rank's fault
 
 def run_ranks(
     fn,            # function, called with `args` in each process of a group
@@ -408,7 +412,7 @@ def main(
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=2 * seconds), **options)
     watch = Watch(seconds, dist.distributed_c10d._get_default_store())
     try: rows = check_cuts(size or (4096 if on_gpu else 128), getattr(torch, dtype), watch)
-    except Exception as e: watch.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
+    except Exception as e: watch.fail(first_line(e))
     watch("the end")
     if not watch.rank:
         where = torch.cuda.get_device_name() if on_gpu else "gloo, without a GPU"

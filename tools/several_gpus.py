@@ -268,7 +268,7 @@ def main(
     for part in parts or PARTS:
         watch(part)
         try: found = PARTS[part]()
-        except Exception as e: watch.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
+        except Exception as e: watch.fail(distributed.first_line(e))
         if dist.get_rank(): continue
         for name, (unit, values) in found.items():
             lines = [f"  {label}: {value:.4g}" for label, value in values.items()]
