@@ -6,7 +6,8 @@ that gets a peer's tensor as its C stores its tiles there, by TMA. What tells a 
 arrived is a *flag*, a 32-bit number in its memory that counts calls. The stream writes it, after the copy or
 the kernel before it, so the flag never comes first.
 
-Multicast isn't used. Flags count calls on the host, so a CUDA graph can't replay these operations.
+Multicast isn't used. Flags count calls on the host, so a CUDA graph can't replay these operations, and
+`distributed` doesn't choose them there.
 """
 from functools import cache
 from typing import NamedTuple
@@ -284,8 +285,8 @@ def all_gather_gemm(
 FILLED = 2 * 128 * 128 * 256  # results that give each multiprocessor about two tiles
 
 def pieces_of(rows, n) -> int:
-    "Into how many pieces a chunk is cut, so that each still fills the GPU."
-    return max(p for p in (1, 2, 4) if p == 1 or rows % (64 * p) == 0 and rows // p * n >= FILLED)
+    "Into how many pieces a chunk is cut: two, if each still fills the GPU. More gained nothing."
+    return 2 if rows % 128 == 0 and rows // 2 * n >= FILLED else 1
 
 def gemm_reduce_scatter(
     a: torch.Tensor,  # (m, k / ranks) bfloat16: the rank's columns of A

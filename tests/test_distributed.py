@@ -23,7 +23,7 @@ from greenlet import getcurrent, greenlet  # noqa: E402
 
 from numba_matmul import distributed, peers, tensor_parallel  # noqa: E402
 from numba_matmul.bench import several  # noqa: E402
-from numba_matmul.distributed import Lines, RanksFailed, chunk_of, choose, place, run_ranks  # noqa: E402
+from numba_matmul.distributed import RanksFailed, chunk_of, choose, place, run_ranks  # noqa: E402
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 RANKS = 4
@@ -73,6 +73,15 @@ def refused():
 def test_what_cannot_be_is_refused_on_every_rank():
     first, second = run_ranks(refused, 2)
     assert first == second and "pad them to 6" in first[0] and "there are plain, chunks, peers" in first[2]
+
+def captured():
+    with pytest.raises(RuntimeError, match="can't replay peers"):
+        distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4), None, "peers")
+    return distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4)).shape
+
+def test_a_cuda_graph_gets_the_plain_way(monkeypatch):
+    monkeypatch.setattr(distributed, "is_captured", lambda: True)
+    assert run_ranks(captured, 2) == [(4, 4)] * 2
 
 def needs_a_gradient():
     with pytest.raises(RuntimeError, match="use the layers"):
@@ -143,17 +152,34 @@ def test_under_torchrun(tmp_path, how):
 
 # Which way
 
-def test_small_products_are_left_to_nccl():
-    for m in 64, 128, 256: assert choose(m, 2048, 8192, m * 8192 // 2) == "plain"
-    assert choose(8192, 2048, 8192, 8192 * 8192 // 2) == "peers"
+def chosen(m, n, k, queue, lines=distributed.HOPPER):
+    return choose(m, n, k, m // 2 * (k if queue == "gather" else n), queue, lines)
+
+def test_the_host_decides_for_few_rows_and_the_link_for_many():
+    for m in 128, 1024, 8192: assert chosen(m, 2048, 8192, "gather") == "peers"
+    for m in 128, 1024: assert chosen(m, 8192, 2048, "scatter") == "plain"
+    for m in 2048, 8192: assert chosen(m, 8192, 2048, "scatter") == "peers"
+
+@pytest.mark.parametrize("name, n, k", (("all-gather", 2048, 8192), ("reduce-scatter", 8192, 2048)))
+def test_what_is_chosen_was_no_slower_than_nccl_and_cublas(name, n, k):
+    times, queue = defaultdict(dict), name.split("-")[1]
+    for label, ms in several.recorded_on_several(f"few rows and many, {name}").values.items():
+        m, _, way = label.partition(", ")
+        times[int(m)][way] = ms
+    assert len(times) == 9
+    for m, ms in times.items():
+        way = chosen(m, n, k, queue) if m > 64 else "plain"  # the chunks are multiples of 64 rows
+        if way == "peers" and queue == "scatter":
+            way = ("1 piece", "2 pieces")[peers.pieces_of(m // 2, n) - 1]
+        assert ms["NCCL + cuBLAS"] / ms[way] > 0.98, m
 
 def test_pieces_fill_the_gpu():
     shapes = (4096, 8192), (4096, 4096), (1024, 8192), (4160, 8192)
-    assert [peers.pieces_of(*shape) for shape in shapes] == [4, 2, 1, 1]
+    assert [peers.pieces_of(*shape) for shape in shapes] == [2, 2, 1, 1]
 
 def test_nothing_is_gained_where_nothing_moves():
     assert choose(16384, 16384, 16384, 0) == "plain"
-    assert choose(8192, 2048, 8192, 8192 * 4096, Lines(650e12, 1e15, 0, 60e-6)) == "plain"
+    assert chosen(8192, 2048, 8192, "gather", distributed.HOPPER._replace(link=1e15)) == "plain"
 
 
 # The kernels, with the memory of all ranks in one process
