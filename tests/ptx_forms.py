@@ -8,18 +8,17 @@ from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
-from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
     add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, ld_shared_v4,
-    mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
-    mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, stmatrix,
-    st_async_v4, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_async_global,
+    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive, mbarrier_arrive_cluster,
+    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap,
+    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, wgmma_mma_async,
+    wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
