@@ -114,7 +114,7 @@ def cycles_per_pass(
 
 def watch(
     *kernels: Kernel,
-    cycles: int = 72,  # that are shown
+    cycles: int = 64,  # that are shown
 ) -> Widget:
     "Go through kernels' loops cycle by cycle."
     shown = []

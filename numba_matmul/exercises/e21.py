@@ -55,7 +55,7 @@ class Wrong(Exception):
     "A verdict that fails, and what was found."
 
 def judged_rule(fn):
-    "A rule that issues as it should, and compares what `fn` chooses."
+    "A rule that issues correctly, and compares what `fn` chooses."
     def rule(now, warps, last):
         right, given = issue(now, warps, last), copy.deepcopy(warps)
         before = _state(given)
@@ -63,7 +63,7 @@ def judged_rule(fn):
         except Exception as e: raise Wrong("runs", f"cycle {now}: {type(e).__name__}: {e}") from None
         if _state(given) != before: raise Wrong("unchanged", f"cycle {now}: it changes a warp")
         if said is not None and not any(said is warp for warp in given):
-            raise Wrong("returns", f"cycle {now}: it returns {said!r}, not one of the warps or None")
+            raise Wrong("returns", f"cycle {now}: it returns {said!r}, not a warp or None")
         if said is None:
             if right: raise Wrong("idle", f"cycle {now}: nothing issues, but warp {right.number} could")
             return right
@@ -71,10 +71,9 @@ def judged_rule(fn):
             verdict, text = why
             raise Wrong(verdict, f"cycle {now}: warp {said.number} can't issue yet: {text}")
         if said.number != right.number:
-            what = (f"cycle {now}: warp {said.number} issues, but warp {right.number} issued last and can go on"
-                    if right is last else
-                    f"cycle {now}: warp {said.number} issues, but warp {right.number} could, and is older")
-            raise Wrong("stays" if right is last else "oldest", what)
+            verdict, why = ("stays", "issued last and can go on") if right is last else (
+                "oldest", "could, and is older")
+            raise Wrong(verdict, f"cycle {now}: warp {said.number} issues, but {right.number} {why}")
         return right
     return rule
 
@@ -87,7 +86,8 @@ def judge_rule(exercise, fn):
         try: sum(1 for _ in run(kernel, 120, rule=judged_rule(fn), latency=latency))
         except Wrong as e:
             verdict, text = e.args
-            yield Verdict(verdict, False, f"{kernel.name}, {kernel.warps} warp{'s' * (kernel.warps > 1)}, {text}")
+            many = f"{kernel.warps} warp{'s' * (kernel.warps > 1)}"
+            yield Verdict(verdict, False, f"{kernel.name}, {many}, {text}")
     yield Verdict("runs", True, f"{len(kernels)} loops of up to 5 warps, 120 cycles each")
     yield Verdict("stall", True, "no warp issues before its stall count is over")
     yield Verdict("scoreboards", True, "none before its scoreboards are clear")
@@ -131,10 +131,10 @@ RULE = (Exercise(
         "returns": "return one of the warps themselves, not its number, or None",
         "stall": "warp.ready is the first cycle in which its stall count lets it issue",
         "scoreboards": (
-            "warp.clear[s] is the first cycle in which scoreboard s is clear. All that warp.waits names must be"),
+            "warp.clear[s] is the first cycle in which scoreboard s is clear. All in warp.waits must be"),
         "idle": (
-            "in cycle warp.ready a warp may issue, and only the scoreboards in warp.waits matter, whatever the "
-            "others hold. Is there a warp that you never look at?"),
+            "in cycle warp.ready a warp may issue, and only the scoreboards in warp.waits matter. Is there a "
+            "warp that you never look at?"),
         "stays": "if the last warp can issue, it does",
         "oldest": "warps are in the order of their age, so the first one that can issue is the oldest",
         "unchanged": "only choose: the machine does the rest"},
@@ -147,7 +147,8 @@ RULE = (Exercise(
         Mutant("one clear scoreboard is enough", "all(w.clear[s] <= now for s in w.waits)",
                "(not w.waits or any(w.clear[s] <= now for s in w.waits))", "scoreboards"),
         Mutant("any of them, even of none", "all(w.clear", "any(w.clear", "idle"),
-        Mutant("all six scoreboards", "w.clear[s] <= now for s in w.waits", "c <= now for c in w.clear", "idle"),
+        Mutant("all six scoreboards", "w.clear[s] <= now for s in w.waits", "c <= now for c in w.clear",
+               "idle"),
         Mutant("only the first scoreboard", "for s in w.waits)", "for s in w.waits[:1])", "scoreboards"),
         Mutant("a cycle too late", "w.ready <= now", "w.ready < now", "idle"),
         Mutant("a cycle too early", "w.ready <= now", "w.ready <= now + 1", "stall"),
@@ -160,15 +161,17 @@ RULE = (Exercise(
         Mutant("the one after the last", "    if last in can: return last\n",
                "    after = [w for w in can if last and w.number > last.number]\n"
                "    if after: return after[0]\n", "stays"),
-        Mutant("the last one, even if it can't", "if last in can: return last", "if last: return last", "scoreboards"),
+        Mutant("the last one, even if it can't", "if last in can: return last", "if last: return last",
+               "scoreboards"),
         Mutant("the last one or none", "return can[0] if can else None", "return None if last else warps[0]",
                "idle"),
         Mutant("its number", "return last\n", "return last.number\n", "returns"),
         Mutant("all that can", "return can[0] if can else None", "return can", "returns"),
-        Mutant("the first, even if there is none", "return can[0] if can else None", "return can[0]", "runs"),
-        Mutant("the last one without a look for None", "if last in can", "if last.ready <= now and last in can",
-               "runs"),
-        Mutant("the oldest, even if it can't", "return can[0] if can else None", "return warps[0]", "scoreboards"),
+        Mutant("the first, even if none can", "return can[0] if can else None", "return can[0]", "runs"),
+        Mutant("the last one without a look for None", "if last in can",
+               "if last.ready <= now and last in can", "runs"),
+        Mutant("the oldest, even if it can't", "return can[0] if can else None", "return warps[0]",
+               "scoreboards"),
         Mutant("it lets the warp go on itself", "if last in can: return last",
                "if last in can:\n        last.at += 1\n        return last", "unchanged"),
         Mutant("it shifts the stall counts", "    if last in can", "    for w in warps: w.ready -= 1\n"
@@ -294,7 +297,7 @@ COMPARISON = (Exercise(
                "return kernel.warps * len(kernel.loop) / cycles_per_pass(kernel)", "faster"),
         Mutant("never latency", "        if max(slots, unit) < 0.9 * cycles: return \"latency\"\n", "",
                "latency"),
-        Mutant("latency only if both are idle", "max(slots, unit) < 0.9", "max(slots, unit) < 0.2", "latency"),
+        Mutant("latency if both are idle", "max(slots, unit) < 0.9", "max(slots, unit) < 0.2", "latency"),
         Mutant("always latency", "max(slots, unit) < 0.9 * cycles", "True", UNIT),
         Mutant("latency if one of them isn't busy", "max(slots, unit)", "min(slots, unit)", UNIT),
         Mutant("both swapped", "slots > unit", "slots < unit", UNIT),
@@ -302,10 +305,10 @@ COMPARISON = (Exercise(
         Mutant("service of one warp", "unit = kernel.warps * sum", "unit = sum", UNIT),
         Mutant("loads counted, not their service", "sum(op.service for", "sum(op.service > 0 for", UNIT),
         Mutant("stall counts as slots", "len(kernel.loop)", "sum(op.stall for op in kernel.loop)", WAITS),
-        Mutant("memory whenever it loads", "\"issue slots\" if slots > unit else", "\"issue slots\" if not unit else",
-               SLOTS),
+        Mutant("memory whenever it loads", "\"issue slots\" if slots > unit else",
+               "\"issue slots\" if not unit else", SLOTS),
         Mutant("limits in the other order", "limit(one), limit(other)", "limit(other), limit(one)", UNIT),
-        Mutant("the limit of the first for both", "limit(one), limit(other)", "limit(one), limit(one)", WAITS),
+        Mutant("the first one's limit for both", "limit(one), limit(other)", "limit(one), limit(one)", WAITS),
         Mutant("its name, not the kernel", f"{FASTER}, limit", "max((one, other), key=speed).name, limit",
                "returns"),
         Mutant("no limits", f"{FASTER}, limit(one), limit(other)", FASTER, "returns"),

@@ -26,7 +26,7 @@ function cycles(box, {kernels, waiting}) {
   function draw() {
     const {loop, at, states, served} = of(), {now} = state, warps = at[0].length;
     says.textContent = told();
-    body.replaceChildren(...loop.map((op, number) => el("tr", {class: states[now].includes("i") && at[now][states[now].indexOf("i")] === number ? "nm-now" : null},
+    body.replaceChildren(...loop.map((op, number) => el("tr", {style: states[now].includes("i") && at[now][states[now].indexOf("i")] === number ? "background: color-mix(in srgb, currentColor 14%, transparent)" : null},
       el("td", {}, `${number + 1} ${op.text}`), el("td", {}, String(op.stall)), el("td", {}, op.waits.join(", ") || "–"),
       el("td", {}, op.sets === null ? "–" : String(op.sets)),
       el("td", {}, at[now].map((next, warp) => next === number ? warp : null).filter((warp) => warp !== null).join(" ")))));
