@@ -343,19 +343,21 @@ def grade(
     its speed."""
     exercise, found = exercise_of(key), []
     host, gpu = _host(exercise, subject), config.ENABLE_CUDASIM and _predicted_for(exercise)
-    if host and gpu:  # compiled while it's judged
-        compiles = Thread(target=compile_for, args=(host, 4096, 4096, 4096, gpu), daemon=True)
-        compiles.start()
-    try: verdicts(exercise, subject, found)
+    compiles = Thread(target=compile_for, args=(host, 4096, 4096, 4096, gpu), daemon=True)
+    def correct():  # what a prediction needs is compiled while goals are counted, and not before
+        if host and gpu: compiles.start()
+    try: verdicts(exercise, subject, found, correct)
     except KeyboardInterrupt: found.append(Verdict("ends", False, "you stopped it"))
     board = Scoreboard(found, call=f'grade("{exercise.key}", {getattr(subject, "__name__", "…")})')
     if found[0].ok: work.keep(exercise.key, subject, board.passed)  # it is written
     if board.passed:
         board.after = _next(exercise)
-        if host and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject, host))
-        elif host and gpu:
-            compiles.join()
-            found += filter(None, [_prediction(exercise, host, gpu)])
+        try:
+            if host and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject, host))
+            elif host and gpu:
+                if compiles.ident: compiles.join()
+                found += filter(None, [_prediction(exercise, host, gpu)])
+        except KeyboardInterrupt: found.append(Verdict("speed", None, "you stopped it; all else has passed"))
         return board
     if exercise.cases:
         reached = {verdict.name for verdict in found}

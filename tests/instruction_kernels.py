@@ -17,10 +17,11 @@ from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_async_global,
-    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive, mbarrier_arrive_cluster,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap,
-    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async,
-    wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive,
+    mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
+    prefetch_tensormap,
+    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address,
+    wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 from instruction_cases import (
     AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits, halves,

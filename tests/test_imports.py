@@ -10,9 +10,9 @@ from numba_matmul import registry
 
 PACKAGE = ROOT/"numba_matmul"
 # from the ground up
-ROOMS = ("arrays", "draw", "widgets", "syntax", "fingerprint", "cards", "process", "static", "sim", "ptx",
-         "gemm", "sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "workload", "gpus",
-         "tensor_model", "predicted", "predict", "machine", "bench", "kernels",
+ROOMS = ("arrays", "draw", "widgets", "toy", "syntax", "fingerprint", "cards", "process", "static", "sim",
+         "ptx", "gemm", "sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles",
+         "workload", "gpus", "tensor_model", "predicted", "predict", "machine", "bench", "kernels",
          "tile_registers", "explore", "registry", "source", "work", "judge", "exercise", "exercises",
          "report", "ladder",
          "torch_copy", "torch_layer", "torch_ops", "peers", "distributed", "tensor_parallel", "util")

@@ -27,7 +27,8 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several"}
-PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline"}
+# these carry their scripts along
+PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 HELD = {"CARDS", "PROFILED", "tuning"}  # cards, or a search on one, that an earlier cell of a page has read
 ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
 
