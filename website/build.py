@@ -186,7 +186,7 @@ MENDED = (  # of what the theme writes: (pattern, what readers who listen need i
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),  # its text says more
     (r'(<button[^>]*search-button-field[^>]*) aria-label="Search"', r"\1"),
     (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Show the pages below">'),
-    (r'<div (?=class="bd-sidebar-primary)', '<div role="navigation" aria-label="Pages" '),
+    (r'<div (?=id="pst-primary-sidebar")', '<div role="navigation" aria-label="Pages" '),
     (r'<th class="(head[^"]*)">\s*(?:<p>\s*</p>)?\s*</th>', r'<td class="\1"></td>'),
     (r"<dl>\s*((?:<dd><em class=\"sig-param.*?</dd>\s*)+)</dl>",
      lambda found: "<div>" + re.sub("(</?)dd>", r"\1div>", found[1]) + "</div>"))
