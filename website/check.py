@@ -66,7 +66,8 @@ LOOKED_AT = """(async set => {
         const dark = document.documentElement.dataset.theme === 'dark';
         const [red, green, blue] = pen.fillStyle.match(/\w\w/g).map(x => parseInt(x, 16));
         const wrong = dark !== 0.3 * red + 0.59 * green + 0.11 * blue < 128;  // a light box on a dark page
-        return high - low < 128 || wrong && figure.localName === 'svg' ? [figure.src || figure.ariaLabel] : [];
+        const bad = high - low < 128 || wrong && figure.localName === 'svg';
+        return bad ? [figure.src || figure.ariaLabel] : [];
     });
     const flat = (await Promise.all(seen)).flat();
     // A phone's window grows with what doesn't fit: compare with the width that was set.
