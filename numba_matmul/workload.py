@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from .arrays import cdiv
 from .compiler import cache_file, kept, machine_code, occupancy
-from .cycles import ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, WAIT_GROUP
+from .cycles import (
+    ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM, WAIT_GROUP, kind_of)
 from .microscope import microscope, wavefronts
 from .process import _rebuild, kernel_parts
 from .sass import bank_delays
@@ -20,7 +21,7 @@ from .sim.launch import launch_of
 from numba import cuda
 
 # What was found by another version of this module, or for another table, is forgotten.
-_VERSION = Path(__file__).read_text(encoding="utf-8"), COLUMNS, sorted(KIND_OF.items())
+_VERSION = Path(__file__).read_text(encoding="utf-8"), COLUMNS, sorted(KIND_OF.items()), UNIFORM
 
 
 class NoPrediction(Exception):
@@ -158,7 +159,7 @@ def _table(code, path, view, k):
     table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
     for row, i in enumerate(path):
         x = ins[i]
-        kind = KIND_OF.get(x.name, OTHER)
+        kind = kind_of(x.name)
         if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
         if x.name == "LDS" and x.kind == "control": kind = OTHER
         passes, number, bits, place, offset = 0, 0, 0, 0, 0
