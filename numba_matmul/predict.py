@@ -340,7 +340,7 @@ def _draw_loop(strip, prediction):
     lengths, top = np.diff([*starts, len(kinds)]), low.max()
     colors = [KINDS[kinds[i]] for i in starts]
     strip.bar(starts, -0.12 * top, lengths, -0.03 * top, align="edge", color=colors)
-    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.05 * top), ylabel="% of all waiting",
+    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.5 * top), ylabel="% of all waiting",
               xlabel="instructions of a pass of the loop over k\n"
                      "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
-    strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)
+    strip.legend(fontsize=8, ncols=3, title="a warp waits for", title_fontsize=8, loc="upper center")

@@ -79,6 +79,10 @@ def _joined(site, width):
     if width <= site.size: return starts, site.size
     return {lane: byte // width * width for lane, byte in starts.items()}, width
 
+def _joins(site, width):
+    "Can the compiler join neighbors of a site into `width` bytes? They'd have to be aligned in every lane."
+    return width <= site.size or len({byte % width for byte, *_ in site.sample.values()}) == 1
+
 def _cost(x, sites, operation, array=None):
     """Passes and lines of an access, from the sites of its array or its source line, else of its kind:
     wavefronts of shared memory, or passes through the L1 cache's banks and the lines looked up there."""
@@ -86,6 +90,7 @@ def _cost(x, sites, operation, array=None):
     same = [site for site in sites if (site.space, site.operation) == (space, operation)]
     near = [site for site in same if site.array == array]
     near = near or [site for site in same if site.line == x.line] or same
+    near = [site for site in near if _joins(site, x.width)] or near
     if not near: return max(1, x.width // 4), 1
     found = []
     for site in near:

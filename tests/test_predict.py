@@ -3,6 +3,7 @@ import gzip
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.predict import Prediction, compared, estimate, pace, predict, predicted
 from numba_matmul.predicted import PREDICTED
-from numba_matmul.workload import KLoop, Workload
+from numba_matmul.sass import Instruction
+from numba_matmul.workload import KLoop, Workload, _cost
 
 H200 = replace(machine_called("H200"), shared_latency=20, l1_latency=30, l2_latency=500, load_cycles=1,
                barrier_cycles=10)
@@ -72,6 +74,17 @@ def test_neighbors_in_a_row_and_other_warps_bring_what_is_needed():
 def test_a_barrier_makes_warps_wait_for_the_last_one():
     rows = [row(OTHER, stall=2), row(BARRIER, stall=2)]
     assert cycles_of(rows, 8).cycles > cycles_of([row(OTHER, stall=2)] * 2, 8).cycles + 8
+
+
+def test_only_what_is_aligned_in_every_lane_is_joined():
+    "A load of 128 bits reads the rows of 32 words that all lanes share, not the others, of 33."
+    def site(words):
+        found = {lane: (4 * words * lane, 4) for lane in range(32)}
+        return SimpleNamespace(space="shared", operation="load", array="tile", line=3, size=4, requests=8,
+                               cost=1, sample=found)
+    def cost(opcode, *sites): return _cost(Instruction(0, opcode, "R0, [R1]", 3, ""), sites, "load")[0]
+    assert cost("LDS.128", site(0), site(33)) == cost("LDS.128", site(0)) == 2
+    assert cost("LDS.128", site(33)) > 8 and cost("LDS", site(0), site(33)) == 1
 
 
 # What is recorded
