@@ -89,6 +89,8 @@ def title_of(page):
     return "".join(first).splitlines()[0].removeprefix("# ")
 
 
+PAGES_ALONE = ":hidden:", ":maxdepth: 1"  # not their sections, which Sphinx would copy for every page
+
 def toctree(pages, *options):
     return "\n".join(["```{toctree}", *options, "", *(f"/{page}" for page in pages), "```", ""])
 
@@ -176,8 +178,8 @@ def stage():
     write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
     write("index.md", with_picture((ROOT/"README.md").read_text(encoding="utf-8"))
           + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
-          + toctree([*instruments(), *others], ":hidden:", ":caption: The instruments")
-          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:",
+          + toctree([*instruments(), *others], *PAGES_ALONE, ":caption: The instruments")
+          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], *PAGES_ALONE,
                     ":caption: The library"))
 
 
