@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KEPT_AS', 'is_torch', 'is_row_major', 'describe', 'to_d', 'to_h', 'array_like', 'placed', 'OptIn', 'to_bf16',
-           'from_bf16', 'rounded', 'dtype_of', 'cdiv', 'current_gpu']
+           'from_bf16', 'rounded', 'dtype_of', 'result_dtype', 'cdiv', 'current_gpu']
 
 # %% ../nbs/00_prep1_numba_cuda.ipynb #9263df88
 import operator
@@ -13,6 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 import numba_matmul  # noqa: F401 (first: it chooses between the GPU and the simulator)
+from .fp8 import E4M3, to_fp8
 from numba import config, cuda
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -34,7 +35,8 @@ def to_d(
     if is_torch(x):
         if not config.ENABLE_CUDASIM: return x.detach().cuda().contiguous()
         x = x.detach()
-        if str(x.dtype) == "torch.bfloat16": x = x.view(sys.modules["torch"].uint16)  # its bits
+        kept = KEPT_AS.get(str(x.dtype).removeprefix("torch."))
+        if kept: x = x.view(getattr(sys.modules["torch"], kept))  # its bits
         x = x.numpy()
     array = np.array(x, order="C")
     if array.dtype.kind not in "biufc":
@@ -45,11 +47,11 @@ def to_d(
 def to_h(
     x,  # Numba device array, torch tensor or numpy array
 ):
-    """Copy `x` to the host, as a numpy array (a torch tensor of bfloat16 becomes float32; bits in uint16 stay
-    bits, see `from_bf16`)."""
+    """Copy `x` to the host, as a numpy array (a torch tensor of bfloat16 or float8 becomes float32; bits in
+    uint16 or uint8 stay bits, see `from_bf16`)."""
     if is_torch(x):
         x = x.detach().cpu()
-        return (x.float() if str(x.dtype) == "torch.bfloat16" else x).numpy()
+        return (x.float() if str(x.dtype).removeprefix("torch.") in KEPT_AS else x).numpy()
     return x.copy_to_host() if hasattr(x, "copy_to_host") else np.array(x)
 
 def array_like(
@@ -95,24 +97,32 @@ def from_bf16(
         raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
-KEPT_AS = {"bfloat16": "uint16"}  # a type that numpy does not have → one for its bits
+KEPT_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}  # a type that numpy does not have → one for its bits
 
 def rounded(
     x,      # array of numbers
-    dtype,  # "float32" or "bfloat16"
-):          # array of the same shape; of bfloat16 the bits, in uint16
+    dtype,  # "float32", "bfloat16" or "float8_e4m3fn"
+):          # array of the same shape; of the last two the bits, in uint16 or uint8
     "`x` in a type that kernels take."
+    if dtype == E4M3: return to_fp8(x)
     return to_bf16(x) if dtype in KEPT_AS else np.asarray(x, dtype)
 
 # %% ../nbs/00_prep1_numba_cuda.ipynb #690b9785
 def dtype_of(
     matmul,  # host function, kernel, `gemm.kernel.Kernel`, a functools.partial of one, or its name
 ) -> str:
-    "The type of its matrices, by its name: `bf16_gemm_…` takes bfloat16, any other function float32."
+    "The type of A and B, by its name: `bf16_gemm_…` takes bfloat16, `fp8_gemm` e4m3, any other function float32."
     if hasattr(matmul, "dtype"): return matmul.dtype
     fn = getattr(matmul, "func", matmul)
     name = fn if isinstance(fn, str) else getattr(fn, "__name__", "")
+    if name.startswith("fp8_gemm"): return E4M3
     return "bfloat16" if name.startswith("bf16_gemm") else "float32"
+
+def result_dtype(
+    dtype,  # of A and B
+) -> str:
+    "The type of C: the same, but bfloat16 for FP8."
+    return "bfloat16" if dtype == E4M3 else dtype
 
 # %% ../nbs/00_prep1_numba_cuda.ipynb #e6b86c88
 def cdiv(

@@ -407,6 +407,7 @@ def verdicts(
     exercise,  # an `Exercise`
     subject,   # what the reader wrote: a kernel
     listed=None,  # a list to add the verdicts to, one by one
+    correct=None,  # is called once its results are right
 ) -> list:        # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
     if not kernel_parts(subject) and not inspect.isfunction(subject):
@@ -423,4 +424,5 @@ def verdicts(
         if verdict.failed:
             verdict.hint = _hint(exercise, verdict, subject)
             break
+        if verdict.name == "correct" and correct: correct()
     return listed

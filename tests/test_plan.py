@@ -297,5 +297,5 @@ def test_a_constant_that_changes_changes_the_plan():
 
 def test_a_choice_goes_by_the_constants_of_its_module(monkeypatch):
     before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
-    monkeypatch.setattr(k18_past_cublas_bf16, "MIN_K_TILES", 1)
+    monkeypatch.setattr(k18_past_cublas_bf16, "MIN_K_TILES", 32)
     assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before

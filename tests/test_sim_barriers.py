@@ -1,11 +1,18 @@
 "Barriers, votes, shuffles and atomic operations in the strict simulator."
 import numpy as np
-from numba import cuda, float32, int32, uint32
+import pytest
+from numba import cuda, float32, int32, uint16, uint32, uint64
 from sim_cases import refused_cases
 
+from numba_matmul.arrays import to_d, to_h
 from numba_matmul.gemm.limits import with_shared_memory
-from numba_matmul.ptx.hopper import bar_sync
+from numba_matmul.gemm.plan import Launch, Plan, simulate_plan
+from numba_matmul.ptx.core import shared_address
+from numba_matmul.ptx.hopper import (
+    bar_sync, cluster_sync, fence_mbarrier_init, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    mbarrier_wait, st_async_v4)
 from numba_matmul.sim.launch import simulate
+from numba_matmul.sim.scheduler import SimulatorError
 
 
 def test_warp_instructions():
@@ -121,3 +128,35 @@ def test_more_blocks_than_there_is_room_for_do_not_wait_for_each_other():
         0: "needs all 140 blocks resident at once, but an H100 runs at most 132",
         1: "wait for something that never happens.*132 blocks of this size fit on an H100"})
     for launch, step in (large, -1), (k[140, 1], 1): assert (simulate(launch, flags, step)[0] == 1).all()
+
+
+def test_blocks_of_a_cluster_store_to_each_others_shared_memory():
+    @cuda.jit
+    def k(out, mode):
+        memory = cuda.shared.array(1088, uint16, alignment=16)
+        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
+        if thread == 0:
+            mbarrier_init(barrier, uint32(1))
+            mbarrier_arrive_expect_tx(barrier, uint32(2048 if mode != 5 else 2064))
+            fence_mbarrier_init()
+        if mode != 1: cluster_sync()
+        if mode == 3 and block % 2 == 0: return
+        at = uint32(start + uint32(16) * thread + uint32(8 if mode == 4 else 0))
+        other = uint32(2) if mode == 2 else uint32(uint32(1) - block % uint32(2))
+        x = float32(1000 * block + thread)
+        st_async_v4(at, other, (x, x, x, x), barrier)
+        if mode != 6: mbarrier_wait(barrier, uint32(0))
+        out[block, thread] = ld_shared_v4(at)[3]
+
+    def launched(mode):
+        out = to_d(np.zeros((4, 128), np.float32))
+        simulate_plan(Plan([Launch(k, 4, 128, (out, mode), cluster=2)]))
+        return to_h(out)
+    assert np.array_equal(launched(0), 1000 * np.array([1, 0, 3, 2])[:, None] + np.arange(128))
+    for mode, why in {1: "no mbarrier|without a block barrier|only if a block has one shared array",
+                      2: "there is no block 2 in a cluster of 2",
+                      3: "block 0 of the cluster has ended, and its shared memory with it",
+                      4: "must be aligned to its size", 5: "2064 bytes are expected, and 2048 are in flight",
+                      6: "while an asynchronous copy into it.*is in flight|before it was written"}.items():
+        with pytest.raises(SimulatorError, match=why): launched(mode)

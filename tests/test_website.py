@@ -1,5 +1,6 @@
 """The website: every page builds without a warning, shows what a reader should see, and folds the optional
 parts."""
+import base64
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from bs4 import BeautifulSoup
 from conftest import ROOT, environment
 
 from numba_matmul.cards import write_whole
+from numba_matmul.exercise import KEPT
 from numba_matmul.registry import KERNELS
 from tools import fold
 
@@ -197,6 +200,23 @@ def test_a_folded_cell_is_folded_in_jupyterlab_and_on_the_website():
             assert tags <= {"hide-input", "hide-output", "answer"}, (path.name, cell["id"])
             count += "hide-input" in tags
     assert count > 200
+
+
+def test_a_page_asks_before_it_answers(pages):
+    count = 0
+    for path in NOTEBOOKS:
+        page = article(pages[f"nbs/{path.relative_to(ROOT/'nbs').with_suffix('.html').as_posix()}"])
+        kept = [output["data"][KEPT] for cell in code_cells(path) for output in cell["outputs"]
+                if KEPT in output.get("data", {})]
+        boxes = page.select(".nm[data-widget=prediction]")
+        told = [json.loads(zlib.decompress(base64.b64decode(box["data-with"]))) for box in boxes]
+        places = [int(room["data-answer"]) for room in page.select("[data-answer]")]
+        assert sorted(data["place"] for data in told) == places, path.name
+        assert all(kept[data.pop("place")] == data for data in told)
+        assert not boxes or "data-answer" in boxes[-1].find_next("script").get_text()
+        assert len(kept) - len(boxes) <= (path.name == "exercise.ipynb"), path.name  # there it is answered
+        count += len(boxes)
+    assert count > 50
 
 
 def test_the_reference_tells_parameters_and_what_comes_back(pages):

@@ -27,7 +27,7 @@ import numba_matmul  # noqa: F401  first: this chooses between the GPU and the s
 import torch
 
 from numba_matmul import torch_ops
-from numba_matmul.arrays import current_gpu
+from numba_matmul.arrays import current_gpu, result_dtype
 from numba_matmul.registry import KERNELS, kernels_named
 from numba_matmul.gemm import limits
 from numba_matmul.cards import gpu_name, need_gpu, write_card, write_whole
@@ -75,11 +75,12 @@ def random_case(kernel):
     alpha = random.choice((0.0, 1.0, -0.5, random.gauss(0, 1)))
     beta = random.choice((0.0, 1.0, random.gauss(0, 1)))
     case = f"{kernel.name} m={m} n={n} k={k} alpha={alpha} beta={beta}"
-    dtype = getattr(torch, kernel.dtype)
+    dtype, dtype_c = (getattr(torch, name) for name in (kernel.dtype, result_dtype(kernel.dtype)))
     (_, a, _), (_, b, _), (buffer, c, first) = (
-        framed(rows, columns, fill, dtype, step)
-        for rows, columns, fill in ((m, k, torch.nan), (k, n, torch.nan), (m, n, GUARD_VALUE)))
-    for x in (a, b, c): x.normal_()
+        framed(rows, columns, fill, kind, step)
+        for rows, columns, fill, kind in ((m, k, torch.nan, dtype), (k, n, torch.nan, dtype),
+                                          (m, n, GUARD_VALUE, dtype_c)))
+    for x in (a, b, c): x.copy_(torch.randn(x.shape, device="cuda"))
     if beta == 0: c.fill_(torch.nan)
     if alpha == 0: a.fill_(torch.nan)
     # the parts can't represent it
@@ -114,10 +115,11 @@ def large_case(kernel, m, n, k):
     """A product with a matrix of more than 2³² elements, or a grid wider than 65,535 blocks; compared in
     pieces."""
     if not kernel.pads or random.random() < 0.5: m, n, k = kernel.fitted(m, n, k)
-    dtype = getattr(torch, kernel.dtype)
-    a, b, c = (torch.empty(*shape, device="cuda", dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
-    a.normal_()
-    b.normal_()
+    kinds = [getattr(torch, name) for name in (kernel.dtype, kernel.dtype, result_dtype(kernel.dtype))]
+    a, b, c = (torch.empty(*shape, device="cuda", dtype=kind)
+               for shape, kind in zip(((m, k), (k, n), (m, n)), kinds))
+    for x in (a, b):
+        for rows in x.split(2**14): rows.copy_(torch.randn(rows.shape, device="cuda"))
     c.fill_(torch.nan)
     kernel(a, b, c)
     rows = max(1, PIECE // max(n, k))

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, product
 
 from ..cards import code_of, gpu_card
-from ..gemm.kernel import Kernel
+from ..gemm.kernel import Kernel, cublas
 from ..sim.scheduler import SimulatorError
 from .timing import call_time, measure_runtime
 from .timing import assert_matmul_correct
@@ -63,7 +63,7 @@ def measure_calls(
     rows, precision = [], torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")  # TF32 off
     try:
-        for dtype in dict.fromkeys(kernel.dtype for kernel in kernels):
+        for dtype in dict.fromkeys(kernel.dtype for kernel in kernels if kernel.rival is cublas):
             many = matrices(host, dtype, 1000)
             chosen = [kernel for kernel in kernels if kernel.dtype == dtype]
             calls = ("host", many[:1]), ("host, other matrices each time", many)

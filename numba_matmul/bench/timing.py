@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from ..arrays import (
-    array_like, cdiv, describe, dtype_of, from_bf16, is_torch, rounded, to_bf16, to_d, to_h)
+    cdiv, describe, dtype_of, from_bf16, is_torch, result_dtype, rounded, to_bf16, to_d, to_h)
+from ..fp8 import E4M3, from_fp8
 from ..gemm.args import product_shape
 from ..cards import gpu_name
 from ..gemm.kernel import cublas
@@ -29,11 +30,13 @@ def _in_float64(x):
     "A torch tensor on the GPU; in the simulator a numpy array, so that torch need not be loaded."
     if config.ENABLE_CUDASIM:
         x = to_h(x)
+        if x.dtype == np.uint8: x = from_fp8(x)
         return (from_bf16(x) if x.dtype == np.uint16 else x).astype(np.float64)
     import torch
     if not is_torch(x):
         x = torch.as_tensor(x if hasattr(x, "__cuda_array_interface__") else to_h(x), device="cuda")
-        if x.dtype == torch.uint16: x = x.view(torch.bfloat16)
+        kinds = {torch.uint16: torch.bfloat16, torch.uint8: torch.float8_e4m3fn}
+        if x.dtype in kinds: x = x.view(kinds[x.dtype])
     return x.detach().to("cuda").double()
 
 def _as_stored(x, dtype):
@@ -57,13 +60,14 @@ def _need_matrix(name, x):
 
 # %% ../../nbs/00_prep2_measuring.ipynb #p2ver003
 def assert_matmul_correct(
-    a,          # (m, k) matrix: device array, torch tensor or numpy array; uint16: bits of bfloat16
+    a,          # (m, k) matrix: device array, torch tensor or numpy array; uint16: bits of bfloat16, uint8: of e4m3
     b,          # (k, n) matrix
     c,          # (m, n) matrix: the result to check; rounding to its type is allowed for
     alpha: float = 1.0,  # factor of A·B
     beta: float = 0.0,   # factor of `c_before`
     c_before=None,       # what C held before, needed if beta is not 0
-    unit_roundoff: float = 2**-24,  # half the distance from 1 to the next number: 2⁻²⁴ in float32
+    # half the distance from 1 to the next number: 2⁻²⁴ in float32; if None, that, or for e4m3 what tensor cores keep
+    unit_roundoff: float = None,
 ) -> float:  # relative error in the Frobenius norm
     """Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN.
     `TypeError` or `ValueError` for what isn't a product of matrices."""
@@ -79,6 +83,8 @@ def assert_matmul_correct(
         if tuple(c_before.shape) != (m, n):
             raise ValueError(f"c_before is {tuple(c_before.shape)}, and c is {(m, n)}: "
                              "they must have one shape")
+    if unit_roundoff is None:
+        unit_roundoff = 2**-13 if str(a.dtype).removeprefix("torch.") in ("uint8", E4M3) else 2**-24
     stored, dtype = "float" in str(c.dtype) or str(c.dtype) == "uint16", str(c.dtype)
     a, b, c = map(_in_float64, (a, b, c))
     with np.errstate(all="ignore"):  # NaN and infinity are found below
@@ -245,9 +251,10 @@ def measure_runtime(
         return result
     import torch
     from torch.profiler import ProfilerActivity, profile
-    kind = getattr(torch, dtype)
+    kind, kind_c = getattr(torch, dtype), getattr(torch, result_dtype(dtype))
     a, b = (torch.randn(*shape, device="cuda").to(kind) for shape in ((m, k), (k, n)))
-    c, c_blas = (torch.full((m, n), torch.nan, device="cuda", dtype=kind) for _ in "ab")
+    if dtype == E4M3: b = b.t().contiguous().t()  # K-major, as the tensor cores need it: for both
+    c, c_blas = (torch.full((m, n), torch.nan, device="cuda", dtype=kind_c) for _ in "ab")
     # the rules for cuBLAS; they are put back in the end
     precision = torch.get_float32_matmul_precision()
     sums = torch.backends.cuda.matmul
@@ -297,7 +304,7 @@ def _check_in_simulator(name, call, bs, dtype):
     "What `measure_runtime` does without a GPU."
     m, n, k = min(bs, 8) + 3, min(bs, 8) + 1, 7
     a, b = (to_d(rounded(np.random.randn(*shape), dtype)) for shape in ((m, k), (k, n)))
-    c = array_like(a, (m, n))
+    c = to_d(rounded(np.full((m, n), np.nan), result_dtype(dtype)))
     call(a, b, c)
     return Runtime(name, m, n, k, assert_matmul_correct(a, b, c))
 

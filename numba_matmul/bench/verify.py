@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from ..arrays import dtype_of, rounded, to_d, to_h
+from ..arrays import dtype_of, result_dtype, rounded, to_d, to_h
 from ..gemm import split, tiled
 from ..gemm.kernel import Kernel
 from ..sim import kernel as simulated
@@ -29,8 +29,9 @@ def check_matmul(
 ) -> float:        # relative error in the Frobenius norm
     "Run a host function on random data of its type; `AssertionError` if the result is wrong."
     shapes, dtype = ((m, k), (k, n), (m, n)), dtype_of(fn)
-    a, b, before = (rounded(np.random.randn(*shape), dtype) for shape in shapes)
-    c = to_d(before if beta else rounded(np.full((m, n), np.nan), dtype))
+    kinds = dtype, dtype, result_dtype(dtype)
+    a, b, before = (rounded(np.random.randn(*shape), kind) for shape, kind in zip(shapes, kinds))
+    c = to_d(before if beta else rounded(np.full((m, n), np.nan), kinds[2]))
     fn(to_d(a), to_d(b), c, alpha, beta)
     return assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
@@ -58,12 +59,15 @@ def _meanwhile(
 
 def _take(kernel, path):
     (m, n, k), dtype, random = path.shape, kernel.dtype, np.random.default_rng(path.shape)
-    def matrix(rows, cols): return rounded(random.standard_normal((rows, cols)), dtype)
-    a, b, c = given = matrix(m, k), matrix(k, n), matrix(m, n)
-    unread = [a, b] * (path.alpha == 0) + [c] * (path.beta == 0)
-    for x in unread: x[...] = rounded(np.full(x.shape, np.nan), dtype)
-    for name, place, value in path.numbers: dict(zip("abc", given))[name][place] = rounded(value, dtype)
-    flat = [to_d(np.concatenate([matrix(1, skip).ravel(), x.ravel()])) for skip, x in zip(path.skips, given)]
+    kinds = dict(a=dtype, b=dtype, c=result_dtype(dtype))
+    def matrix(name, rows, cols): return rounded(random.standard_normal((rows, cols)), kinds[name])
+    a, b, c = given = matrix("a", m, k), matrix("b", k, n), matrix("c", m, n)
+    unread = "ab" * (path.alpha == 0) + "c" * (path.beta == 0)
+    for name, x in zip("abc", given):
+        if name in unread: x[...] = rounded(np.full(x.shape, np.nan), kinds[name])
+    for name, place, value in path.numbers: dict(zip("abc", given))[name][place] = rounded(value, kinds[name])
+    flat = [to_d(np.concatenate([matrix(name, 1, skip).ravel(), x.ravel()]))
+            for name, skip, x in zip("abc", path.skips, given)]
     # (on a GPU an empty array has no start address)
     views = [x[skip:].reshape(y.shape) if y.size else to_d(y) for x, skip, y in zip(flat, path.skips, given)]
     kept = [to_h(x).tobytes() for x in flat]

@@ -2,7 +2,7 @@
 
 The first question is about one k tile, and each later one adds a rule: several k tiles, waves, tiles that
 reach over the edges of C, parts. So the first verdict that fails names the rule. Each answer has to match the
-lesson's, to a millionth and two cycles (the cost of adding may be rounded), and it has to be your own: a
+lesson's, to a millionth and two cycles (answers may be rounded), and it has to be your own: a
 function that calls the judge's or the library's is refused. If an answer stays wrong by the same amount when
 rows arrive more slowly, the cost of adding is wrong and not the products, so *parts* fails, whatever the
 question was. Finally the tile with the lowest estimate is looked up on the result card: how fast was it?
@@ -23,7 +23,7 @@ def cycles(m, n, k, tile, split_k, sms, row_cycles):
     "What the lesson's rules say."
     work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     k_tile = max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))
-    adding = 2500 + split_k * tile.bm * tile.bn / 5 if split_k > 1 else 0
+    adding = 1300 + tile.bm * tile.bn if split_k > 1 else 0
     return cdiv(work, sms) * cdiv(cdiv(k, 64), split_k) * k_tile + adding
 
 ASKED = {  # verdict → arguments; each adds a rule to those before
@@ -57,10 +57,10 @@ WHY = {"a k tile": (
        "parts": (
            "each part is a work tile of its own, and all of them share the waves. A part has its share of "
            "the k tiles, rounded up")}
-ADDING = ("everything but the cost of the parts is right: 2500 and a cycle for every 5 numbers that a block "
-          "adds up, split_k parts of a tile; nothing if there is only one part")
+ADDING = ("everything but the cost of the parts is right: 1300, and a cycle for each sum of a tile; nothing "
+          "if there is only one part")
 
-def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # adding may be rounded
+def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # it may be rounded
 
 def products_are_right(fn, question, said):
     "Is an answer wrong by as much when rows are ten times slower? Then it's the cost of adding that's wrong."
@@ -111,7 +111,7 @@ SOLUTIONS = {
     waves = cdiv(work, sms)
     k_tiles = cdiv(cdiv(k, 64), split_k)
     k_tile = max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))
-    adding = 2500 + split_k * tile.bm * tile.bn / 5 if split_k > 1 else 0
+    adding = 1300 + tile.bm * tile.bn if split_k > 1 else 0
     return waves * k_tiles * k_tile + adding
 """, "tiles handed out one by one": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     busy = [0] * sms
@@ -125,7 +125,7 @@ SOLUTIONS = {
                 busy[work % sms] += part * one
                 work += 1
     total = max(busy)
-    if split_k != 1: total += 2500 + tile.bm * tile.bn * split_k / 5
+    if split_k != 1: total += 1300 + tile.bm * tile.bn
     return total
 """, "with math.ceil": """import math
 
@@ -133,7 +133,7 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     tiles = math.ceil(m / tile.bm) * math.ceil(n / tile.bn) * split_k
     longest = math.ceil(math.ceil(k / tile.bk) / split_k)
     cycles = math.ceil(tiles / sms) * longest * max(row_cycles * tile.bm + row_cycles * tile.bn, CYCLES[tile])
-    return cycles if split_k == 1 else cycles + 2500 + tile.bm * tile.bn * split_k / 5
+    return cycles if split_k == 1 else cycles + 1300 + tile.bm * tile.bn
 """, "by recursion and a table": """def up(x, y): return (x + y - 1) // y
 
 def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
@@ -142,19 +142,19 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     slower = per_tile[CYCLES[tile] >= row_cycles * (tile.bm + tile.bn)]
     total = up(down * across * split_k, sms) * up(up(k, 64), split_k) * slower
     if split_k > 1:
-        total = total + 2500 + (tile.bm * tile.bn) * split_k / 5
+        total = total + 1300 + (tile.bm * tile.bn)
     return float(total)
-""", "what adding costs in whole cycles": """def my_estimate(m, n, k, t, parts, sms, row_cycles):
+""", "short names, rounded": """def my_estimate(m, n, k, t, parts, sms, row_cycles):
     waves = cdiv(parts * cdiv(m, t.bm) * cdiv(n, t.bn), sms)
     total = waves * cdiv(cdiv(k, 64), parts) * max(CYCLES[t], row_cycles * (t.bm + t.bn))
-    if parts > 1: total += 2500 + parts * t.bm * t.bn // 5
+    if parts > 1: total += 1300 + t.bm * t.bn
     return round(total)
 """, "a loop over the waves": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     left, total = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn), 0
     while left > 0:
         total += cdiv(cdiv(k, tile.bk), split_k) * max((tile.bm + tile.bn) * row_cycles, CYCLES[tile])
         left -= sms
-    return total + (0 if split_k <= 1 else 2500 + tile.bm * tile.bn / 5 * split_k)
+    return total + (0 if split_k <= 1 else 1300 + tile.bm * tile.bn)
 """, "whole waves and a rest": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     work = (1 + (m - 1) // tile.bm) * (1 + (n - 1) // tile.bn) * split_k
     waves, rest = divmod(work, sms)
@@ -163,13 +163,12 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     share = (k_tiles + split_k - 1) // split_k
     products = waves * share * CYCLES[tile]
     rows = waves * share * row_cycles * (tile.bm + tile.bn)
-    return max(products, rows) + (split_k > 1) * (2500 + split_k * tile.bm * tile.bn / 5)
+    return max(products, rows) + (split_k > 1) * (1300 + tile.bm * tile.bn)
 """}
 
 
 MUTANTS = (
-    Mutant("all of C is added by one block", "2500 + split_k * tile.bm * tile.bn / 5",
-           "2500 + split_k * m * n / 5", "parts"),
+    Mutant("a block adds up all of C", "1300 + tile.bm * tile.bn", "1300 + m * n", "parts"),
     Mutant("the judge's own estimate", "    work = split_k",
            "    from numba_matmul.exercises.e18 import cycles\n"
            "    return cycles(m, n, k, tile, split_k, sms, row_cycles)\n    work = split_k", "your own"),
@@ -219,21 +218,20 @@ MUTANTS = (
     Mutant("adding forgotten", "+ adding", "", "parts"),
     Mutant("adding where there is one part", " if split_k > 1 else 0", "", "parts"),
     Mutant("its start where there is one part",
-           "2500 + split_k * tile.bm * tile.bn / 5 if split_k > 1 else 0",
-           "2500 + (split_k * tile.bm * tile.bn / 5 if split_k > 1 else 0)", "parts"),
-    Mutant("adding costs nothing but its start", "2500 + split_k * tile.bm * tile.bn / 5", "2500", "parts"),
-    Mutant("adding without its start", "2500 + split_k * tile.bm * tile.bn / 5",
-           "split_k * tile.bm * tile.bn / 5", "parts"),
-    Mutant("one part is added", "split_k * tile.bm * tile.bn / 5", "tile.bm * tile.bn / 5", "parts"),
+           "1300 + tile.bm * tile.bn if split_k > 1 else 0",
+           "1300 + (tile.bm * tile.bn if split_k > 1 else 0)", "parts"),
+    Mutant("adding costs nothing but its start", "1300 + tile.bm * tile.bn", "1300", "parts"),
+    Mutant("adding without its start", "1300 + tile.bm * tile.bn", "tile.bm * tile.bn", "parts"),
+    Mutant("each block adds up whole tiles", "1300 + tile.bm", "1300 + split_k * tile.bm", "parts"),
     Mutant("adding in every wave", "waves * k_tiles * k_tile + adding", "waves * (k_tiles * k_tile + adding)",
            "parts"),
     Mutant("k shared out before k tiles are counted, rounded down", "cdiv(cdiv(k, 64), split_k)",
            "cdiv(k // split_k, 64)", "parts"),
     Mutant("adding only from three parts on", "if split_k > 1", "if split_k > 2", "parts"),
-    Mutant("adding for all parts but the first", "2500 + split_k * tile.bm",
-           "2500 + (split_k - 1) * tile.bm", "parts"),
-    Mutant("bytes of the workspace", "split_k * tile.bm * tile.bn / 5",
-           "4 * split_k * tile.bm * tile.bn / 5", "parts"),
+    Mutant("adding for all parts but the first", "1300 + tile.bm", "1300 + (split_k - 1) * tile.bm", "parts"),
+    Mutant("bytes, not sums", "1300 + tile.bm", "1300 + 4 * tile.bm", "parts"),
+    Mutant("only the sums that go to other blocks", "1300 + tile.bm * tile.bn",
+           "1300 + tile.bm * tile.bn * (split_k - 1) / split_k", "parts"),
     Mutant("nothing is returned", "    return waves * k_tiles * k_tile + adding\n",
            "    total = waves * k_tiles * k_tile + adding\n", "runs"),
     Mutant("a name that a tile does not have", "row_cycles * (tile.bm", "row_cycles * (tile.rows", "runs"),

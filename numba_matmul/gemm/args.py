@@ -73,7 +73,9 @@ def device_matrix(
     given, kept = str(x.dtype).replace("torch.", ""), KEPT_AS.get(dtype, dtype)
     if given != (dtype if is_tensor else kept):
         if is_tensor: how = f"{name}.to(torch.{dtype})"
-        elif dtype in KEPT_AS: how = f"to_d(to_bf16({name})), with {name} still on the host"
+        elif dtype in KEPT_AS:
+            to_bits = "to_bf16" if dtype == "bfloat16" else "to_fp8"
+            how = f"to_d({to_bits}({name})), with {name} still on the host"
         else: how = f"to_d({name}.astype(np.{dtype})), with {name} still on the host"
         refuse(TypeError, given, f"{dtype}: pass {how}")
     if not is_row_major(x):
@@ -132,11 +134,12 @@ def span(
 
 def product_shape(
     a, b,  # matrices
+    k_major_b: bool = False,  # is `b` transposed?
 ) -> tuple:
     "m, n, k of a product; `ValueError` if the shapes don't match."
-    (m, k), n = a.shape, b.shape[1]
-    if b.shape[0] != k:
-        raise ValueError(f"a is {m}×{k} and b is {b.shape[0]}×{n}: "
+    (m, k), (rows, n) = a.shape, b.shape[::-1] if k_major_b else b.shape
+    if rows != k:
+        raise ValueError(f"a is {m}×{k} and b is {rows}×{n}: "
                          "a must have as many columns as b has rows")
     return m, n, k
 
@@ -171,14 +174,19 @@ def gemm_args(
     c=None,  # (m, n) device array, row-major; a new one like `a` if None
     alpha: float = 1.0,      # factor of A·B; 0 never reads A or B
     beta: float = 0.0,       # factor of C; 0 never reads C
-    dtype: str = "float32",  # the type of all three, or "bfloat16": torch tensors, or bits in uint16
+    # the type of all three: "float32"; "bfloat16": torch tensors, or bits in uint16; "float8_e4m3fn": or in
+    # uint8
+    dtype: str = "float32",
     others: dict = None,     # see `Gemm`
+    dtype_c: str = None,     # the type of C, if it's another one
+    k_major_b: bool = False,  # is B given as its transpose, (n, k) row-major?
 ) -> Gemm:
     "Check the arguments of C ← alpha·A·B + beta·C, create `c` if None; `TypeError` or `ValueError`."
     # the matrices, and C if there is none
     a_d = device_matrix("a", a, dtype)
     b_d = device_matrix("b", b, dtype)
-    m, n, k = product_shape(a, b)
+    m, n, k = product_shape(a, b, k_major_b)
+    dtype_c = dtype_c or dtype
     if c is None and beta != 0:
         raise ValueError(f"beta is {beta}, so c is read: pass the c to add to")
     others = others or {}
@@ -188,15 +196,18 @@ def gemm_args(
         memory, array = _workspace(a, shape, kind, has_tensor)
         kept.append(memory)
         return array
-    result = array_like(a, (m, n)) if c is None else c
-    c_d = device_matrix("c", result, dtype)
+    kind = None if dtype_c == dtype else dtype_c if is_torch(a) else KEPT_AS.get(dtype_c, dtype_c)
+    result = array_like(a, (m, n), kind) if c is None else c
+    c_d = device_matrix("c", result, dtype_c)
     if tuple(c_d.shape) != (m, n):
         raise ValueError(f"c is {c.shape[0]}×{c.shape[1]}; "
                          f"the product of {m}×{k} and {k}×{n} is {m}×{n}")
 
     spans = span(a_d), span(b_d), span(c_d)
     refuse_overlap(*spans)
-    for name, x in others.items(): need_on_device(name, x)
+    for name, x in others.items():
+        need_on_device(name, x)
+        if not is_row_major(x): raise ValueError(f"{name} has gaps or is transposed: pass a contiguous array")
     others = {name: numba_array(x) for name, x in others.items()}
     refuse_others_overlap(["a", "b", "c", *others], [*spans, *map(span, others.values())])
 

@@ -6,51 +6,18 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from ..arrays import cdiv
 from ..ptx.ampere import cvt_rn_bf16x2_f32, ex2_approx_ftz_f32, rcp_approx_ftz_f32, unpack_bf16
-from ..ptx.core import add_fours, add_tuples, fence_acq_rel_gpu, store_fours
+from ..ptx.core import add_tuples
 from ..ptx.hopper import (
     bar_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_proxy_async, pack_scaled, stmatrix, stmatrix_trans)
+    cp_async_bulk_wait_group_read, fence_proxy_async, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans)
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
 from .tiles import BOX, ROW, WgmmaTile
-from .writers import Target, tile_writer
-from numba import cuda, float32, int32, int64, uint32, uint64
-
-
-# Split-K
-#
-# If blocks share a tile of C, each writes its part of the sums to a workspace. A warp adds up its 16 rows if
-# it's the last one to have written its part: always all parts, in the same order. So it doesn't matter which
-# one is last, and nobody waits.
-
-class SplitTarget(NamedTuple):
-    "What a kernel receives in place of C if sums are divided into parts."
-    c: object         # C, flat
-    sums: object      # (pieces·split_k·64·bn,) float32
-    arrivals: object  # (pieces·4,) int64: a warp's parts so far
-    launch: int       # see `launch_number`
-    split_k: int      # parts of each sum, fewer than 64
-
-def split_pieces(
-    tile: WgmmaTile, m: int, n: int,  # m and n as the tile has them
-) -> int:
-    "How many times 64 rows there are in all tiles."
-    return -(-m // tile.bm) * (tile.bm // 64) * -(-n // (tile.bn * tile.cluster)) * tile.cluster
-
-@cuda.jit(device=True)
-def arrive(arrivals, at, launch, split_k):
-    """Count the parts that have been written: which one is this? The count is valid only together with this
-    launch's number. The last one resets it, for a CUDA graph launches again with the same number."""
-    none = (launch & int64(0xFFFFFFFFFFFFFF)) * int64(64)
-    seen, number = int64(0), int64(0)
-    found = int64(-1)
-    while found != seen:
-        found = seen
-        before = found ^ none  # any other number than this launch's makes it large
-        number = before + int64(1) if uint64(before) < uint64(split_k) else int64(1)
-        seen = cuda.atomic.cas(arrivals, at, found, int64(0) if number == split_k else none + number)
-    return number
+from .writers import Target, mma_tile_writer, results_writer, tile_writer
+from numba import cuda, float32, int64, uint32, uint64
 
 
 # By TMA
@@ -75,6 +42,8 @@ class TmaStore(NamedTuple):
     lane_row: int  # address of the lane's row
     swizzle: int   # for that row
     map_c: int     # address of C's tensor map
+    sums: int      # of `SharedStorage`
+    parts: int     # of `SharedStorage`
 
 def c_bytes(
     tile: WgmmaTile,
@@ -104,7 +73,7 @@ def tma_store_of(
         swizzle = uint32(swizzle_128b(row, chunk) * 16)
         lane_row = uint32(first_box + uint32(row * uint32(ROW)))
         return TmaStore(uint32(warpgroup + 1), thread % 128 == 0, lane == 0, first_box, lane_row, swizzle,
-                        map_c)
+                        map_c, storage.sums, storage.parts)
     return tma_store
 
 
@@ -172,7 +141,7 @@ def boxes_storer(
 # when the block has no tiles left. *overlapped*: results are kept as pairs of bfloat16, and while the first
 # k tiles of the next tile of C are multiplied, one box is stored after each. *staged*: they are stored by
 # TMA, but before the next tile starts. *direct*: each thread writes its results, after reading C if beta is
-# not 0. *split_k*: each thread writes its accumulators to a workspace.
+# not 0. *split_k*: each thread sends its sums to blocks of its cluster, which add them up.
 
 class Epilogue(NamedTuple):
     "What happens to a tile's accumulators."
@@ -209,7 +178,7 @@ def overlapped_epilogue(
         first_box = drain_box(storage, warpgroup)
         lane_row = uint32(first_box + uint32(store.lane_row - store.first_box))
         store_last(pending, TmaStore(store.barrier, store.elected, store.releases, first_box, lane_row,
-                                     store.swizzle, store.map_c))
+                                     store.swizzle, store.map_c, store.sums, store.parts))
 
     @cuda.jit(device=True)
     def drain_staged(pending, storage, store, warpgroup): store_staged(pending, store)
@@ -240,46 +209,90 @@ def direct_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: boo
         return pending
     return Epilogue(0, finish, drain_nothing)
 
+# Split-K
+#
+# If blocks of a cluster share a tile of C, each has a part of its sums. They divide up the columns, eight at
+# a time: each block gets all parts of its columns, as they are finished, straight into its shared memory. It
+# waits for them, and adds them up, always in the same order.
+
+class SplitTarget(NamedTuple):
+    "A `Target` for parts of sums."
+    array: object
+    rows: int
+    cols: int
+    alpha: float
+    beta: float
+    split_k: int  # parts of each sum: blocks of a cluster
+
+def target_maker(
+    is_split: bool,  # are sums divided into parts?
+) -> Callable:
+    "A device function: where results go."
+    @cuda.jit(device=True)
+    def whole(c, m, n, alpha, beta, split_k): return Target(c, m, n, alpha, beta)
+    @cuda.jit(device=True)
+    def split(c, m, n, alpha, beta, split_k): return SplitTarget(c, m, n, alpha, beta, split_k)
+    return split if is_split else whole
+
+GROUP_BYTES = 128 * 16  # of a warpgroup's sums of eight columns
+
+def parts_bytes(
+    tile: WgmmaTile, split_k: int,
+) -> int:
+    "Shared memory for the parts that a block may get."
+    return tile.warpgroups * cdiv(tile.bn // 8, split_k) * split_k * GROUP_BYTES
+
 @cache
-def split_k_epilogue(tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool) -> Epilogue:
-    "Parts of sums go to a workspace. A warp whose part is the last one adds them up, and writes the results."
-    write = tile_writer(tile, predicated, read_c)
-    bn, warp_size, piece_size = tile.bn, 16 * tile.bn, 64 * tile.bn  # sums of a warp, of a warpgroup
-    zeros, cluster = (np.float32(0),) * tile.results, tile.cluster
-    together = min(8, max(1, 128 // tile.results))  # parts that are loaded at a time
+def parts_expecter(tile: WgmmaTile) -> Callable:
+    "A device function, for one thread: make the mbarrier that the parts arrive at."
+    warpgroups, groups = tile.warpgroups, tile.bn // 8
+
+    @cuda.jit(device=True)
+    def expect_parts(storage, split_k):
+        rank = uint32(uint32(cuda.blockIdx.x) % split_k)
+        own = uint32((uint32(groups - 1) + split_k - rank) // split_k)
+        mbarrier_init(storage.sums, uint32(1))
+        mbarrier_arrive_expect_tx(storage.sums, uint32(own * split_k * uint32(warpgroups * GROUP_BYTES)))
+    return expect_parts
+
+@cache
+def split_k_epilogue(
+    tile: WgmmaTile, predicated: bool, read_c: bool, scaled: bool,
+    write: Callable = None,  # device function (target, row, column, four sums); as bfloat16 if None
+) -> Epilogue:
+    "A block sends each part to the block that adds up those columns, and adds up and stores its own ones."
+    groups, warpgroups = tile.bn // 8, tile.warpgroups
+    write = write or mma_tile_writer(1, 1, results_writer(tile, predicated, read_c))
+    zeros = (np.float32(0),) * 4
 
     @cuda.jit(device=True)
     @unrolled
     def finish(acc, pending, to, part, row, col, thread, store):
-        c, sums, arrivals, launch, parts = to.array  # `SplitTarget`
-        split_k = int64(parts)
-        warp, lane = uint32(thread % 128 // 32), uint32(thread % 32)
-        # where the parts of this warp's sums are: a lane's fours are 128 numbers apart
-        across = (to.cols + bn * cluster - 1) // (bn * cluster) * cluster
-        piece = int64(row // uint32(64)) * across + int64(col // uint32(bn))
-        first = piece * split_k * piece_size + warp * warp_size + 4 * lane
-        store_fours(sums, uint64(first + part * piece_size), 128, acc)
-        # is this part the last one?
-        cuda.syncwarp()
-        number = int32(0)
-        if lane == 0:
-            fence_acq_rel_gpu()
-            number = int32(arrive(arrivals, 4 * piece + warp, launch, split_k))
-            fence_acq_rel_gpu()
-        cuda.syncwarp()
-        number = cuda.shfl_sync(0xFFFFFFFF, number, 0)
-        if number == split_k:
-            # add up all of them, in order; several loads wait for memory together
-            total, other = zeros, int64(0)
+        split_k, rank = to.split_k, uint32(part)
+        warpgroup, thread = uint32(thread // 128 - 1), uint32(thread % 128)
+        # a round for each block's next columns; in a round, one place for each part and warpgroup
+        step = uint32(uint32(warpgroups * GROUP_BYTES) * split_k)
+        first = uint32(store.parts + uint32(GROUP_BYTES) * warpgroup + uint32(16) * thread)
+        at, block = uint32(first + uint32(warpgroups * GROUP_BYTES) * rank), uint32(0)
+        for i in static(groups):
+            st_async_v4(at, block, acc[4 * i:4 * i + 4], store.sums)
+            block = uint32(block + uint32(1))
+            if block == split_k:
+                block = uint32(0)
+                at = uint32(at + step)
+        # all parts of this block's columns
+        mbarrier_wait(store.sums, uint32(0))
+        row = int64(row) + thread // 32 * 16 + thread % 32 // 4
+        group = rank
+        while group < uint32(groups):
+            at, total, other = first, zeros, uint32(0)
             while other < split_k:
-                loaded = ()
-                for i in static(together):
-                    at = min(other + i, split_k - 1)
-                    loaded = loaded + (add_fours(zeros, sums, uint64(first + at * piece_size), 128),)
-                for i in static(together):
-                    if other + i < split_k: total = add_tuples(total, loaded[i])
-                other += together
-            write(Target(c, to.rows, to.cols, to.alpha, to.beta), row, col, thread, total)
+                total = add_tuples(total, ld_shared_v4(at))
+                at = uint32(at + uint32(warpgroups * GROUP_BYTES))
+                other = uint32(other + uint32(1))
+            write(to, row, int64(col) + group * 8 + thread % 4 * 2, total)
+            group = uint32(group + split_k)
+            first = at
         return pending
     return Epilogue(0, finish, drain_nothing)
 

@@ -31,6 +31,8 @@ class SharedStorage(NamedTuple):
     full: int      # one mbarrier per stage: its k tile has arrived
     empty: int     # one mbarrier per stage: its k tile has been multiplied
     order: int     # one more mbarrier, see `order_barrier` in lesson 17
+    sums: int      # and another, see `split_k_epilogue`
+    parts: int     # parts of sums that arrive from other blocks
 
 @cache
 def storage_layout(
@@ -46,8 +48,9 @@ def storage_layout(
         start = uint32(uint32(shared_address(memory, uint64(0)) + uint32(1023)) & uint32(0xFFFFFC00))
         c_tiles = uint32(start + uint32(ring_bytes))
         full = uint32(c_tiles + uint32(c_bytes))
-        return SharedStorage(start, c_tiles, full, uint32(full + uint32(barrier_bytes)),
-                             uint32(full + uint32(2 * barrier_bytes)))
+        order = uint32(full + uint32(2 * barrier_bytes))
+        return SharedStorage(start, c_tiles, full, uint32(full + uint32(barrier_bytes)), order,
+                             uint32(order + uint32(8)), uint32(order + uint32(16)))
     return shared_storage
 
 class PipelineState(NamedTuple):

@@ -263,6 +263,7 @@ class PackedPlan:
         self.sizes = [x.nbytes for x in operands]
         self.shapes = [x.shape for x in operands]
         self.delegate = plan.delegate
+        self.dtype_c = None  # of a new C, unless it's that of A
         self.lock = _WORKSPACE_LOCK if self.size else Lock()
 
     def __call__(
@@ -339,6 +340,8 @@ def run(
     dtype: str = "float32",  # see `gemm_args`
     # name → an additional contiguous device array, whose address may change in each call; see `Gemm`
     others: dict = None,
+    dtype_c: str = None,      # see `gemm_args`
+    k_major_b: bool = False,  # the same; `make_plan` must be given it, too
     **options,             # for `make_plan`
 ):                         # C
     """C ← alpha·A·B + beta·C by the launches of a plan, which is made in the first call of a kind. Raises
@@ -347,7 +350,7 @@ def run(
 
     # in the simulator every call is planned
     if config.ENABLE_CUDASIM:
-        g = gemm_args(a, b, c, alpha, beta, dtype, others)
+        g = gemm_args(a, b, c, alpha, beta, dtype, others, dtype_c, k_major_b)
         plan = make_plan(g, *given, **options)
         if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
         _warn_of_minutes(g)
@@ -391,12 +394,14 @@ def run(
         if options: key += tuple(options.items())
         packed = _PLANS.get(key)
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be cached
-    if packed is None: return _first_call(key, make_plan, a, b, c, alpha, beta, dtype, others, given, options)
+    if packed is None:
+        kinds = dtype, others, dtype_c, k_major_b
+        return _first_call(key, make_plan, a, b, c, alpha, beta, kinds, given, options)
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
 
     # there was: only the addresses are new
     if c is None:
-        c = array_like(a, packed.shapes[2])
+        c = array_like(a, packed.shapes[2], packed.dtype_c)
         at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
     else:
         size_a, size_b, size_c, *_ = packed.sizes
@@ -424,12 +429,13 @@ def _others_of(others, is_tensor):
     return tuple(addresses), tuple(layouts)
 
 
-def _first_call(key, make_plan, a, b, c, alpha, beta, dtype, others, given, options):
+def _first_call(key, make_plan, a, b, c, alpha, beta, kinds, given, options):
     "Make a plan, execute it, and cache it for the next call like this one."
-    g = gemm_args(a, b, c, alpha, beta, dtype, others)
+    g, others = gemm_args(a, b, c, alpha, beta, *kinds), kinds[1]
     plan = make_plan(g, *given, **options)
     operands = g.a, g.b, g.c, *g.others.values()
     packed = PackedPlan(plan, operands)
+    if g.result.dtype != a.dtype: packed.dtype_c = str(g.result.dtype).removeprefix("torch.")
     # If A and B partly overlap, an address doesn't identify an argument's matrix: don't cache.
     (first_a, end_a), (first_b, end_b), _ = g.spans
     same_or_apart = g.spans[0] == g.spans[1] or max(first_a, first_b) >= min(end_a, end_b)

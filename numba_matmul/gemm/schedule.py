@@ -51,6 +51,7 @@ class Scheduler(NamedTuple):
 def persistent_scheduler(
     tile: WgmmaTile,
     is_split: bool,  # are sums divided into parts?
+    in_cluster: bool = False,  # does each block of a cluster have a part of the same tile's?
 ) -> Scheduler:
     "The order of work tiles, see `rasterize`."
     bm, bn, bk, group_m = tile.bm, tile.bn * tile.cluster, tile.bk, tile.group_m
@@ -62,17 +63,20 @@ def persistent_scheduler(
         cols = uint32(uint32(n + bn - 1) // uint32(bn))
         tiles = uint32(rows * cols)
         k_tiles = uint32(uint32(k + bk - 1) // uint32(bk))
-        work = uint32(tiles * split_k) if is_split else tiles
+        work = uint32(tiles * split_k) if is_split and not in_cluster else tiles
         return WorkGrid(rows, cols, tiles, k_tiles, work, split_k)
 
     @cuda.jit(device=True)
     def work_tile(work, grid):
         if not is_split: return work, int64(0), uint32(0), grid.k_tiles
-        part = uint32(work // grid.tiles)
+        if in_cluster: number, part = work, uint32(uint32(cuda.blockIdx.x) % grid.split_k)
+        else:
+            part = uint32(work // grid.tiles)
+            number = uint32(work - part * grid.tiles)
         length = uint32(uint32(grid.k_tiles + grid.split_k - uint32(1)) // grid.split_k)
         begin = uint32(part * length)
         end = min(grid.k_tiles, uint32(begin + length))
-        return uint32(work - part * grid.tiles), int64(part), begin, end
+        return number, int64(part), begin, end
 
     @cuda.jit(device=True)
     def tile_origin(number, grid):

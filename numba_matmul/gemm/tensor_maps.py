@@ -38,9 +38,10 @@ def ask_driver(
 
 
 def _map_words(x, box_rows, row_bytes=128):
-    """The `MAP_WORDS` uint64 of a row-major matrix of 16-bit numbers, in boxes whose rows are as long as the
-    swizzle: 128, 64 or 32 bytes. CUDA driver API, cuTensorMapEncodeTiled. `RuntimeError` if it refuses."""
-    rows, cols = map(int, x.shape)
+    """The `MAP_WORDS` uint64 of a row-major matrix of 16-bit numbers, or of pairs of 8-bit ones, in boxes
+    whose rows are as long as the swizzle: 128, 64 or 32 bytes. CUDA driver API, cuTensorMapEncodeTiled.
+    `RuntimeError` if it refuses."""
+    rows, cols = int(x.shape[0]), int(x.shape[1]) * x.dtype.itemsize // 2
     if config.ENABLE_CUDASIM:
         return hopper.tensor_map(x._ary.ctypes.data, rows, cols, box_rows, row_bytes).view(np.uint64)
     from cuda.bindings import driver as b

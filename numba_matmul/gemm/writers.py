@@ -89,13 +89,16 @@ def column_writer(
     return write
 
 
+def results_writer(tile: WgmmaTile, predicated: bool, read_c: bool) -> Callable:
+    "A device function: write two adjacent sums of a row of the tile."
+    return column_writer(predicated, read_c) if tile.m_major_c else pair_writer(predicated, 8, read_c)
+
 @cache
 def tile_writer(
     tile: WgmmaTile, predicated: bool, read_c: bool,
 ) -> Callable:
     "A device function: each thread of a warpgroup writes its results."
-    write_pair = column_writer(predicated, read_c) if tile.m_major_c else pair_writer(predicated, 8, read_c)
-    write = mma_tile_writer(1, tile.bn // 8, write_pair)
+    write = mma_tile_writer(1, tile.bn // 8, results_writer(tile, predicated, read_c))
 
     @cuda.jit(device=True)
     def write_tile(

@@ -155,7 +155,8 @@ def k_tile_loader(
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
     boxes_a, boxes_b = tile.bm // 64, tile.bn // 64
     bk = tile.bk
-    m_major_a, k_major_b, cluster, half_a = tile.m_major_a, tile.k_major_b, tile.cluster, tile.bm // 128
+    m_major_a, k_major_b, cluster = tile.m_major_a, tile.k_major_b, tile.cluster
+    half_rows, half_a = tile.bm // 2, tile.bm // 128
 
     k_tiles, tile_bytes = tile.k_tiles, tile.stage_bytes // tile.k_tiles
 
@@ -174,8 +175,13 @@ def k_tile_loader(
             to = uint32(storage.ab_tiles + uint32(stage_bytes) * stage)
             k = uint32(k_tile * uint32(bk))  # column of A, row of B
             if i > 0: to, k = uint32(to + uint32(tile_bytes * i)), uint32(k + uint32(BK * i))
-            # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile
-            if cluster > 1:
+            # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile. Each block of a
+            # cluster loads half of them, for both
+            if cluster > 1 and not m_major_a:
+                first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(half_rows))
+                cp_async_bulk_tensor_2d_multicast(uint32(to + first * uint32(ROW)), maps.a, full, k,
+                                                  uint32(row + first), 3)
+            elif cluster > 1:
                 first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(64 * half_a))
                 for box in range(half_a):
                     col_a = uint32(first + uint32(64 * box))
@@ -201,6 +207,7 @@ def wgmma_multiplier(
     tile,             # a `WgmmaTile`
     accumulate=True,  # do the accumulators go on, or start at zero?
     pending=1,        # calls whose products may be incomplete on return
+    instruction=wgmma_mma_async,  # for the elements' type
 ):
     """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
@@ -226,10 +233,10 @@ def wgmma_multiplier(
         if cluster > 1: here = uint32(here & uint32(0x3FFFF))
         a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
-        acc = wgmma_mma_async(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
+        acc = instruction(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)
         for i in static(1, k_tiles):
             more = uint64(tile_bytes // 16 * i)
-            acc = wgmma_mma_async(acc, a + more, b + more, next_a, next_b, steps, transpose, pending, 1)
+            acc = instruction(acc, a + more, b + more, next_a, next_b, steps, transpose, pending, 1)
         return acc
     return mma
 

@@ -4,21 +4,23 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'bf16_mainloop', 'first_k_tiles', 'stagger_distance',
-           'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'barrier_init', 'producer_loop',
-           'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized',
-           'bf16_gemm_warp_specialized']
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles',
+           'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room',
+           'barrier_init', 'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
+           'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import EPILOGUES, PendingTile, Target, boxes_storer, c_bytes, tma_store_of, two_epilogues
+from ..gemm.epilogue import (
+    EPILOGUES, PendingTile, boxes_storer, c_bytes, parts_bytes,
+    parts_expecter, target_maker, tma_store_of, two_epilogues)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import (
@@ -28,7 +30,7 @@ from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
-from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
+from ..gemm.tiles import BK, BOX, MOST_SHARED, WgmmaTile, check_tile
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
     cluster_sync,     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
@@ -91,16 +93,25 @@ class Mainloop(NamedTuple):
     first_mma: object  # device function (acc, storage, stage, warpgroup) → acc: the first k tile of a sum
     mma: object        # the same for the others; on return the products of the call before are complete
     wait: object       # device function acc → acc: all products are complete
+    # device function (zeros, target, `WorkGrid`, number of the tile, first k tile, thread) → acc, if it needs
+    # to know where in C it is; None: the accumulators are `zeros`
+    start: object = None
+
+@cuda.jit(device=True)
+def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
 
 @cache
-def bf16_mainloop(tile):
+def wgmma_mainloop(
+    tile,
+    instruction=wgmma_mma_async,  # for the elements' type
+):
     "One product for each k tile, or two, 64 rows each."
     zeros = (np.float32(0),) * tile.results
-    if tile.wm == 64:
-        return Mainloop(zeros, wgmma_multiplier(tile, accumulate=False), wgmma_multiplier(tile), wgmma_wait_group)
+    multiplier = partial(wgmma_multiplier, tile, instruction=instruction)
+    if tile.wm == 64: return Mainloop(zeros, multiplier(False), multiplier(True), wgmma_wait_group)
 
     def two(accumulate):
-        multiply = wgmma_multiplier(tile, accumulate, pending=2)
+        multiply = multiplier(accumulate, pending=2)
         @cuda.jit(device=True)
         def mma(acc, storage, stage, warpgroup):
             first = uint32(uint32(2) * warpgroup)
@@ -111,7 +122,6 @@ def bf16_mainloop(tile):
     @cuda.jit(device=True)
     def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
     return Mainloop((zeros, zeros), two(False), two(True), wait)
-
 
 # %% ../../nbs/17_warp_specialized.ipynb #17firstk
 @cache
@@ -151,7 +161,6 @@ def first_k_tiles(
             if k_tile < stored: store_box[k_tile](pending, store)
         return acc, state, previous
     return multiply_and_store
-
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
@@ -207,8 +216,19 @@ def overlaps(tile) -> bool:
     return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
-    "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and the order barrier."
-    return tile.shared_bytes + c_bytes(tile) + 8
+    "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and two more mbarriers."
+    return tile.shared_bytes + c_bytes(tile) + 16
+
+def split_bytes(tile, split_k) -> int:
+    "The same if blocks share sums: there's no staging, but parts arrive."
+    return tile.shared_bytes + 16 + parts_bytes(tile, split_k)
+
+def with_room(tile, split_k):
+    "The tile with as many stages as leave room for the parts of sums; `ValueError` if that's too few."
+    stages = (MOST_SHARED - split_bytes(tile._replace(stages=0), split_k)) // (tile.stage_bytes + 16)
+    if stages < min(tile.stages, 3):
+        raise ValueError(f"{tile}: {split_k} parts of sums leave room for only {stages} stages")
+    return tile._replace(stages=min(tile.stages, stages))
 
 @cache
 def barrier_init(
@@ -232,9 +252,10 @@ def producer_loop(
     tile,         # a `WgmmaTile`
     is_split,     # are sums cut into parts?
     load_k_tile,  # see `k_tile_loader`
+    in_cluster=False,  # see `persistent_scheduler`
 ):
     "A device function, for one thread: load the k tiles of a block's work tiles, as stages become empty."
-    scheduler = persistent_scheduler(tile, is_split)
+    scheduler = persistent_scheduler(tile, is_split, in_cluster)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     advance = pipeline_advance(tile.stages)
 
@@ -264,14 +285,16 @@ def consumer_loop(
     epilogue,  # an `Epilogue`
     distance,  # see `stagger_distance`; 0: no consumer waits
     mainloop,  # `Mainloop`
+    in_cluster=False,  # see `persistent_scheduler`
 ):
     "A device function, for a warpgroup: multiply its rows of a block's work tiles, and store the results."
-    scheduler = persistent_scheduler(tile, is_split)
+    scheduler = persistent_scheduler(tile, is_split, in_cluster)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
     tma_store = tma_store_of(tile)
     advance, release = pipeline_advance(tile.stages), release_of(tile)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
+    start = mainloop.start or start_at_zero
     k_prologue = max(1, boxes_left)  # k tiles before the main loop
     mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
@@ -295,7 +318,8 @@ def consumer_loop(
             k_tiles = uint32(k_end - k_begin)
             is_last_tile = uint32(work + step) >= grid.work
             # the first k tiles; boxes of pending results are stored in between
-            acc, state, previous = mma_prologue(zeros, storage, state, previous, k_tiles, warpgroup, pending,
+            acc = start(zeros, target, grid, number, k_begin, thread)
+            acc, state, previous = mma_prologue(acc, storage, state, previous, k_tiles, warpgroup, pending,
                                                 store)
             # here, not earlier: the wgmmas in flight hide its integer divisions
             row, col = tile_origin(number, grid)
@@ -338,27 +362,30 @@ def bf16_gemm_warp_specialized_kernel(
     if epilogue == "overlapped" and not overlaps(tile):
         raise ValueError(f"{tile}: registers don't suffice for the results of two tiles, so the epilogue "
                          "can't be overlapped")
+    if epilogue == "split_k" and tile.cluster > 1:
+        raise ValueError(f"{tile}: a cluster either shares tiles of A, or sums")
     if epilogue in ("direct", "split_k") and tile.wm > 64:
         raise ValueError(f"{tile}: registers don't suffice for the {epilogue} epilogue if wm is {tile.wm}")
     consumers = tile.warpgroups
     is_split = epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
-    shared_storage = storage_layout(tile, c_bytes(tile))
+    shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
-    work_grid = persistent_scheduler(tile, is_split).work_grid
-    produce = producer_loop(tile, is_split, k_tile_loader(tile))
+    work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
+    expect_parts, target_of = parts_expecter(tile), target_maker(is_split)
+    produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
     finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, bf16_mainloop(tile))
+    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile), is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the same memory as the third map names; or a `SplitTarget`
+        c,            # (m·n,) bits of bfloat16, the same memory as the third map names
         m, n, k,
-        split_k,      # uint32, parts of each sum; each of them has a k tile or more
+        split_k,      # uint32, parts of each sum: blocks of a cluster. Each has a k tile or more
         alpha,        # factor of A·B
         beta,         # factor of C
     ):
@@ -369,21 +396,23 @@ def bf16_gemm_warp_specialized_kernel(
         if prefetch and thread == 0:
             prefetch_tensormap(maps.a)
             prefetch_tensormap(maps.b)
+        if is_split and thread == 0: expect_parts(storage, split_k)
         init(storage, thread)
-        if cluster > 1: cluster_sync()
+        if cluster > 1 or is_split: cluster_sync()
         else: cuda.syncthreads()
 
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
-        target = Target(c, m, n, alpha, beta)
-        work, step = uint32(cuda.blockIdx.x // cluster), uint32(cuda.gridDim.x // cluster)
+        target = target_of(c, m, n, alpha, beta, split_k)
+        together = split_k if is_split else uint32(cluster)
+        work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
             if thread == 0: produce(storage, maps, grid, work, step)
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
-        if cluster > 1: cluster_sync()
+        if cluster > 1: cluster_sync()  # shared memory must outlive the copies of the other block
     return bf16_gemm_warp_specialized_kernel
 
 # %% ../../nbs/17_warp_specialized.ipynb #51460335
@@ -391,27 +420,31 @@ def gemm_launch(
     g: Gemm,               # of matrices that the TMA can copy
     tile: WgmmaTile,
     blocks: int,           # of the grid
-    split=None,            # a `SplitTarget` if sums are divided into parts, in lesson 18
+    split_k=1,             # blocks of a cluster that share each sum, in lesson 18
     **options,             # of the factory
 ) -> Launch:
     "The launch of kernel 17."
     options = chosen_options(dict(read_c=bool(g.beta != 0), scaled=bool(g.alpha != 1)), options)
     by_tma = "overlapped" if overlaps(tile) else "staged"
-    epilogue = options.setdefault("epilogue", "direct" if options["read_c"] else by_tma)
+    usual = "split_k" if split_k > 1 else "direct" if options["read_c"] else by_tma
+    epilogue = options.setdefault("epilogue", usual)
     by_threads = epilogue in ("direct", "split_k")
+    if epilogue == "split_k": tile = with_room(tile, split_k)
     # Cᵀ = Bᵀ·Aᵀ
     if tile.m_major_c: g = replace(g, m=g.n, n=g.m, a=g.b, b=g.a)
     if options["read_c"] and not by_threads:
         raise ValueError(f"beta is {g.beta}, and the {epilogue} epilogue does not read C: "
                          "pass epilogue=\"direct\", or none")
-    # the TMA needs no predicate
+    # the TMA needs no predicate, and C no tensor map if the TMA doesn't store it
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)
     kernel = KERNEL.factory(tile, **options)
-    maps = TensorMapWords((g.a, BK if tile.m_major_a else tile.bm), (g.b, tile.bn if tile.k_major_b else BK),
-                          (g.c, tile.c_box))
-    c, split_k = (split, split.split_k) if split else (g.c.ravel(), np.uint32(1))
-    args = maps, c, np.int64(g.m), np.int64(g.n), np.int64(g.k), split_k, g.alpha, g.beta
-    return Launch(kernel, blocks, with_producer(tile), args, shared_bytes(tile), cluster=tile.cluster)
+    box_a = g.a, BK if tile.m_major_a else tile.bm
+    maps = TensorMapWords(box_a, (g.b, tile.bn if tile.k_major_b else BK),
+                          box_a if by_threads else (g.c, tile.c_box))
+    args = (maps, g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha,
+            g.beta)
+    size = split_bytes(tile, split_k) if epilogue == "split_k" else shared_bytes(tile)
+    return Launch(kernel, blocks, with_producer(tile), args, size, cluster=max(split_k, tile.cluster))
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(
@@ -425,8 +458,7 @@ def plan_warp_specialized(
     if tile is None: tile = LARGE
     check_tile(tile, RULES | ROW_MAJOR, WgmmaTile)
     if options.get("epilogue") == "split_k":
-        raise ValueError("the split_k epilogue needs a workspace and a second kernel: "
-                         "call bf16_gemm_past_cublas")
+        raise ValueError("the split_k epilogue needs clusters of blocks: call bf16_gemm_past_cublas")
     check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct"))
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     if not (tma_counts(g) and g.aligned): return Plan(delegate=KERNEL.fallback.fn)

@@ -6,7 +6,6 @@ from functools import cache, partial
 from inspect import signature
 
 import numpy as np
-from greenlet import getcurrent
 from ..sim import scheduler
 from numba import config, types
 from numba.core.errors import TypingError
@@ -339,15 +338,6 @@ def store_relaxed(
     array.store_relaxed(index, value, sys._getframe(1))
 
 
-@bind("fence.acq_rel.gpu;")
-def fence_acq_rel_gpu():
-    """Whatever this thread has written or seen comes before whatever it does next, for the whole GPU:
-    enough for a flag, and cheaper than `cuda.threadfence`. PTX ISA, fence.acq_rel."""
-    frame, thread = sys._getframe(1), getcurrent()
-    thread.block.grid.mix(thread, frame)
-    thread.fence(True)
-
-
 # Numbers as bits, and tuples of numbers
 
 def _emit_bits(context, builder, kinds, args):
@@ -371,6 +361,25 @@ def uint_as_float(
 ) -> float:   # float32
     "The number with these bits. CUDA: __uint_as_float."
     return np.uint32(bits).view(np.float32)
+
+def _emit_add_scaled(context, builder, kinds, args):
+    from llvmlite import ir
+    from numba.core import cgutils
+    sums, xs, factors = (cgutils.unpack_tuple(builder, arg) for arg in args)
+    number = ir.FloatType()
+    kind = ir.FunctionType(number, [number] * 3)
+    fma = cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.f32")
+    return [builder.call(fma, [x, factors[i % len(factors)], total])
+            for i, (x, total) in enumerate(zip(xs, sums))]
+
+@bind(_emit_add_scaled, "---", lambda sums, x, factors: sums)
+def add_scaled(
+    sums, x,  # tuples of float32, equally long
+    factors,  # a shorter tuple of them, for as many numbers of `x`, and again
+) -> tuple:
+    "`sums` plus `x` times the factors, elementwise, rounded once."
+    return tuple(np.float32(float(total) + float(p) * float(factors[i % len(factors)]))
+                 for i, (p, total) in enumerate(zip(x, sums)))
 
 def _emit_add_tuples(context, builder, kinds, args):
     from numba.core import cgutils

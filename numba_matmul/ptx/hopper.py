@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 from greenlet import getcurrent
 from ..arrays import from_bf16, to_bf16
+from ..fp8 import add_products, from_fp8, to_fp8
 from ..sim import hopper, scheduler
 from .ampere import _round_pair
 from .core import _assembly, bind
@@ -123,10 +124,44 @@ def mbarrier_arrive_cluster(
     "Arrive at an mbarrier of a block of the cluster. PTX ISA, mapa, mbarrier.arrive."
     hopper.mbarrier_arrive_cluster(barrier, block)
 
-@bind("barrier.cluster.arrive; barrier.cluster.wait;")
+@bind("barrier.cluster.arrive.relaxed; barrier.cluster.wait;")
 def cluster_sync():
-    "Wait for all threads of the cluster. PTX ISA, barrier.cluster."
+    """Wait for all threads of the cluster. Of what they wrote, only what they fenced is visible then. PTX
+    ISA, barrier.cluster."""
     getcurrent().wait(sys._getframe(1))
+
+
+def _emit_store_async(context, builder, kinds, args):
+    from numba.core import cgutils
+    address, block, values, barrier = args
+    text = ("{ .reg .b32 there, arrived; mapa.shared::cluster.u32 there, $0, $1; "
+            "mapa.shared::cluster.u32 arrived, $2, $1; "
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
+            "[there], {$3, $4, $5, $6}, [arrived]; }")
+    values = cgutils.unpack_tuple(builder, values)
+    _assembly(builder, text, "r,r,r,f,f,f,f", [address, block, barrier, *values])
+
+@bind(_emit_store_async, "rr-r")
+def st_async_v4(
+    address,  # in this block's shared memory, aligned to 16
+    block,    # of the cluster: store to the same place there
+    values,   # tuple of four float32
+    barrier,  # address of an mbarrier, in that block, too: it counts the 16 bytes
+):
+    "Start storing four numbers to the shared memory of a block of the cluster. PTX ISA, mapa, st.async."
+    hopper.store_async(int(address), int(block), values, barrier)
+
+def _emit_load_shared(context, builder, kinds, args):
+    from llvmlite import ir
+    return _assembly(builder, "ld.shared.v4.f32 {$0, $1, $2, $3}, [$4];", "=f,=f,=f,=f,r", args,
+                     [ir.FloatType()] * 4)
+
+@bind(_emit_load_shared, "r", types.UniTuple(types.float32, 4))
+def ld_shared_v4(
+    address,  # in shared memory, aligned to 16
+) -> tuple:
+    "Load four numbers. PTX ISA, ld.shared.v4.f32."
+    return hopper.load_floats(int(address), 4, sys._getframe(1))
 
 
 def _with_sums(builder, text, sums, others=()):
@@ -136,20 +171,28 @@ def _with_sums(builder, text, sums, others=()):
     letters = ["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others)
     return _assembly(builder, text, ",".join(letters), [*sums, *others], [ir.FloatType()] * count)
 
-def _emit_wgmma(kind, context, builder, kinds, args):
+def _emit_wgmma(kind, context, builder, kinds, args, k=16):
     from llvmlite import ir
     from numba.core import cgutils
     acc, a, b, step_a, step_b, steps, transpose, pending, scale_d = args
+    # FP8 has no operands that say so: without transposing there's nothing to add
+    layouts = f", {transpose >> 1}, {transpose & 1}" if k == 16 or transpose else ""
     count = len(kinds[0])
     sums = ", ".join(f"${i}" for i in range(count))
+    # sums that start from zero aren't operands, so that nothing sets them while other products are in flight
+    only_results = k == 32 and not scale_d
+    first = count if only_results else 2 * count
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
     for step in range(steps):
-        lines += [f"add.s64 a, ${2 * count}, {step * step_a};",
-                  f"add.s64 b, ${2 * count + 1}, {step * step_b};",
-                  f"wgmma.mma_async.sync.aligned.m64n{2 * count}k16.f32.{kind}.{kind} "
-                  f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1, {transpose >> 1}, {transpose & 1};"]
+        lines += [f"add.s64 a, ${first}, {step * step_a};",
+                  f"add.s64 b, ${first + 1}, {step * step_b};",
+                  f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{k}.f32.{kind}.{kind} "
+                  f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1{layouts};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
+    if only_results:
+        constraints = ",".join(["=f"] * count + ["l"] * 2)
+        return _assembly(builder, " ".join(lines), constraints, [a, b], [ir.FloatType()] * count)
     sums = cgutils.unpack_tuple(builder, acc)
     if not scale_d: sums = [ir.Constant(ir.FloatType(), ir.Undefined)] * count
     return _with_sums(builder, " ".join(lines), sums, [a, b])
@@ -170,8 +213,8 @@ def wgmma_mma_async(
     Instructions: wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group."""
     return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bf16)
 
-def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bits):
-    how = step_a, step_b, steps, transpose, 2 * len(acc), from_bits
+def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bits, adder=None):
+    how = step_a, step_b, steps, transpose, 2 * len(acc), from_bits, adder
     if not scale_d: acc = (np.float32(0),) * len(acc)
     return hopper.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(2))
 
@@ -181,6 +224,21 @@ def wgmma_mma_async_f16(acc, a, b, step_a, step_b, steps, transpose, pending, sc
     return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_f16)
 
 def from_f16(bits): return bits.view(np.float16)
+
+@bind(partial(_emit_wgmma, "e4m3", k=32), "-llnnnnnn", lambda acc, *others: acc)
+def wgmma_mma_async_e4m3(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d) -> tuple:
+    """`wgmma_mma_async` with 64×32 and 32×n operands of e4m3: k is twice as long, in as many bytes. Both must
+    be K-major, so `transpose` must be 0. Sums are rounded as `add_products` does."""
+    if transpose:
+        raise scheduler.SimulatorError(
+            "wgmma takes operands of 8 bits only K-major: neighbors in a row of their tiles run along k, so "
+            f"transpose must be 0, not {transpose}", "descriptor")
+    how = from_e4m3_pairs, add_products
+    return _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, *how)
+
+def from_e4m3_pairs(bits):
+    "The numbers in (k/2, …) pairs: (k, …)."
+    return from_fp8(np.stack([bits & 0xFF, bits >> 8], 1).astype(np.uint8).reshape(-1, *bits.shape[1:]))
 
 def _emit_wait_group(context, builder, kinds, args):
     from numba.core import cgutils
@@ -223,6 +281,20 @@ def pack_scaled(
     "Pairs of alpha·`acc`, see `cvt_rn_bf16x2_f32`."
     bits = to_bf16(np.array(acc, np.float32) * np.float32(alpha))
     return tuple(bits.view(np.uint32))
+
+def _emit_cvt_e4m3x4(context, builder, kinds, args):
+    from llvmlite import ir
+    text = ("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, $2, $1; "
+            "cvt.rn.satfinite.e4m3x2.f32 high, $4, $3; mov.b32 $0, {low, high}; }")
+    return _assembly(builder, text, "=r,f,f,f,f", args, [ir.IntType(32)], True)[0]
+
+@bind(_emit_cvt_e4m3x4, "ffff", types.uint32)
+def cvt_rn_satfinite_e4m3x4_f32(
+    x, y, z, w,  # float32
+) -> int:        # uint32
+    """Four numbers, rounded to e4m3 (to nearest, ties to even; too large becomes 448). PTX ISA, cvt.e4m3x2,
+    twice."""
+    return to_fp8((x, y, z, w)).view(np.uint32)[0]
 
 def _emit_stmatrix(context, builder, kinds, args):
     from llvmlite import ir

@@ -90,10 +90,17 @@ def mbarrier(address, memory=None) -> MBarrier:
 
 def mbarrier_arrive_cluster(address, rank):
     "Arrive at the mbarrier at this address in the shared memory of a block of the cluster."
-    memories = getcurrent().block.memories
-    if not 0 <= rank < len(memories):
-        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(memories)}")
-    mbarrier(address, memories[int(rank)]).arrive()
+    mbarrier(address, _memory_of(rank)).arrive()
+
+def _memory_of(rank):
+    "The shared memory of a block of the cluster, which must still be running."
+    block = getcurrent().block
+    if not 0 <= rank < len(block.memories):
+        raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(block.memories)}")
+    if all(thread.dead for thread in block.threads if thread.rank == rank):
+        raise SimulatorError(f"block {int(rank)} of the cluster has ended, and its shared memory with it: "
+                             "cluster_sync before a block ends", "barrier", at="block")
+    return block.memories[int(rank)]
 
 def mbarrier_wait(address, parity, frame):
     "Pause until the phase with this parity has completed."
@@ -199,32 +206,45 @@ def load_box(target, map_address, barrier_address, column, row, memories=None):
 
 class Products:
     "Products of a warpgroup's operands in shared memory, which are read as late as possible."
-    def __init__(self, a, b, step_a, step_b, steps, transpose, columns, from_bits):
+    def __init__(self, a, b, step_a, step_b, steps, transpose, columns, from_bits, adder=None):
         self.memory = getcurrent().memory
         self.a, self.b, self.step_a, self.step_b = a, b, step_a, step_b
         self.steps, self.transpose, self.columns = steps, transpose, columns
         self.from_bits = from_bits  # 16-bit patterns → the values they encode
+        # function (sums, factors, factors) → sums, as the machine rounds them; exact if None
+        self.adder = adder
         # number of each operand
         self.first = _swizzled(np.array([(factor & 0x3FFF) << 4 for factor in (a, b)]))
         self.written = self._written("multiplied")
         self.waited = set()  # warps
 
     @cached_property
-    def sums(self):
-        "What is added to each thread's accumulators: (128, columns / 2)."
+    def factors(self):
+        "Parts of A, 64×k, and of B, k×columns, that are multiplied one after the other."
         if any(now is not then for now, then in zip(self._still_written(), self.written)):
             raise SimulatorError("an operand still being multiplied was overwritten: "
                                  "wait for the product, then release its stage",
                                  "race", array=self.memory.numbers.name, accesses=("product", "write"))
         # 16 columns of A and rows of B at a time
         k, m, n = np.arange(16)[:, None], np.arange(64)[None], np.arange(self.columns)[None]
-        total = 0
-        for step in range(self.steps):
-            a = self._factors(self.a + step * self.step_a, *((k, m) if self.transpose & 2 else (m, k))).T
-            b = self._factors(self.b + step * self.step_b, *((k, n) if self.transpose & 1 else (n, k)))
-            total = total + a @ b
-        parts = total.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
-        return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
+        return [(self._factors(self.a + step * self.step_a, *((k, m) if self.transpose & 2 else (m, k))).T,
+                 self._factors(self.b + step * self.step_b, *((k, n) if self.transpose & 1 else (n, k))))
+                for step in range(self.steps)]
+
+    @cached_property
+    def sums(self):
+        "What is added to each thread's accumulators: (128, columns / 2)."
+        if self.adder is None: return _of_threads(sum(a @ b for a, b in self.factors))
+        total = np.zeros((64, self.columns))
+        for a, b in self.factors: total = self.adder(total, a[:, None], b.T[None])
+        return _of_threads(total)
+
+    def added(self, values, number):
+        "A thread's accumulators, with its products."
+        if self.adder is None or not values.any(): return values + self.sums[number]
+        rows, columns = (_of_threads(at)[number] for at in np.indices((64, self.columns)))
+        for a, b in self.factors: values = self.adder(values, a[rows], b.T[columns])
+        return values
 
     def _written(self, what, **mistake):
         "Who wrote the first element of each operand. Refused while a copy to it is in flight."
@@ -267,6 +287,11 @@ class Products:
         return self.from_bits(factors).astype(float)
 
 
+def _of_threads(results):
+    "64×columns results by thread: (128, columns / 2)."
+    parts = results.reshape(4, 2, 8, -1, 4, 2)  # warp, half, lane // 4, matrix, lane % 4, number
+    return parts.transpose(0, 2, 4, 3, 1, 5).reshape(128, -1)
+
 class Unfinished(tuple):
     "Accumulators with products still in flight: NaN to whoever reads them too early."
     def __new__(cls, values):
@@ -296,7 +321,7 @@ def finish_products(pending, frame):
     if len(thread.products) > pending: let_others_run(frame)
     while len(thread.products) > pending:
         acc, products = thread.products.pop(0)
-        acc.values += products.sums[thread.linear % 128].astype(np.float32)
+        acc.values = products.added(acc.values, thread.linear % 128).astype(np.float32)
         products.note_read(frame)
 
 
@@ -328,6 +353,27 @@ def _store(address, numbers, frame):
                              "race", array=memory.numbers.name, accesses=("store", "write"))
     memory.numbers.store(index, numbers, frame)
     thread.stored += range(index, index + len(numbers))
+
+def store_async(address, rank, values, barrier_address):
+    """Start storing float32 numbers to the same address in a block of the cluster. They arrive when a thread
+    there waits for the mbarrier and nobody else can continue."""
+    _refuse_unaligned(address, 4 * len(values))
+    memory = _memory_of(rank)
+    places = np.arange(address // 2, address // 2 + 2 * len(values))
+    memory.numbers.fly(places, getcurrent())
+    numbers = np.array(values, np.float32).view(np.uint16)
+    mbarrier(barrier_address, memory).copies.append((memory.numbers, places, numbers))
+
+def load_floats(address, count, frame):
+    "Read float32 numbers, aligned to all of them."
+    _refuse_unaligned(address, 4 * count)
+    numbers = getcurrent().memory.numbers.load(address // 2, 2 * count, frame)
+    return tuple(np.array(numbers, np.uint16).view(np.float32))
+
+def _refuse_unaligned(address, size):
+    if address % size:
+        raise SimulatorError(f"an access of {size} bytes at {address}: it must be aligned to its size",
+                             "alignment")
 
 def fence_proxy_async():
     "Make the running thread's stores and mbarriers visible to copies."
