@@ -278,7 +278,7 @@ def estimated_cycles(
     # a warp's instructions for a k tile: multiply-adds, loads, five for each copy, and others
     copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
     instructions = tile.steps * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
-    one = instructions * INSTRUCTION * max(warps, 1 / neighbors)
+    one = instructions * INSTRUCTION * max(warps, 1.1 / neighbors)  # a scheduler's only warp has to wait at times
     if moved > L2_SIZE: one = max(one, LATENCY / neighbors)
     results, alone = tile.bm * tile.bn, NOT_ALIGNED / (1 + (tile.slices > 1))
     ends = (PIECE + STORED * results) / neighbors + alone * results * (4 / width - 1) / 3
