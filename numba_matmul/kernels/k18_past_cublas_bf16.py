@@ -42,7 +42,7 @@ def turned_tile(
     return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1, wm=wm, k_tiles=k_tiles,
                      cluster=cluster)
 
-TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(128, 128, 6),
+TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(64, 192, 6),
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
 TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
@@ -194,7 +194,7 @@ def estimate(
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
     adding = x.start / 2 + results / x.part if split_k > 1 else 0
-    products = x.start + storing + waves * (0.15 * x.start + max(k_tiles * k_tile, storing * filled) + adding)
+    products = x.start + storing + waves * (max(0.15 * x.start + k_tiles * k_tile, storing * filled) + adding)
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
