@@ -163,6 +163,7 @@ def grid_blocks(m, n, tile, split_k, sms):
     if split_k > 1: return work
     return tile.cluster * cdiv(work, cdiv(work, max(1, sms // tile.cluster)))
 
+# %% ../../nbs/18_past_cublas_bf16.ipynb #18estim1
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
     tile,
@@ -194,13 +195,13 @@ def estimate(
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
     adding = x.start / 2 + results / x.part if split_k > 1 else 0
-    products = x.start + storing + waves * (max(0.15 * x.start + k_tiles * k_tile, storing * filled) + adding)
+    wave = 0.05 * x.start + max(0.1 * x.start + k_tiles * k_tile, storing * filled) + adding
+    products = x.start + storing + waves * wave
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
     copying = launches * x.start + sum(4 * numbers[name] / x.copy for name in padded)
     return products + copying
-
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18select
 def parts_of(
