@@ -18,7 +18,7 @@
 # make pages             updates what notebooks show of the result cards, and figures; no GPU (PAGES="01*": only these)
 # make clean             removes .venv and everything that was built; make help shows this
 #
-# make torch             installs PyTorch, which lessons 30 and 31 and the tests need, on a machine without a GPU
+# make torch             installs PyTorch, which lessons 30 to 32 and the tests need, on a machine without a GPU
 #
 # The first call creates .venv. PYTHON=python3 uses that interpreter instead and installs nothing.
 

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from fastcore.script import Param, call_parse
 
 from . import peers, torch_ops
+from .gemm.plan import is_captured
 from .torch_layer import aligned_for_tma, has_wgmma
 
 
@@ -133,12 +134,13 @@ def scattered_by_peers(a, b, group, pieces=None):
 
 class Lines(NamedTuple):
     "What bounds a product on several GPUs."
-    flops: float  # of a GPU, per second
-    link: float   # bytes that a GPU receives per second, while it sends as many
-    start: float  # seconds of a collective, however little it moves
-    peers: float  # seconds of a call by way of the peers' memory, however little it does
+    flops: float    # of a GPU, per second
+    link: float     # bytes that a GPU receives per second, while it sends as many
+    plain: float    # seconds that the host needs to queue a collective and a product,
+    gather: float   # the call of kernel 17 that waits for rows,
+    scatter: float  # and the calls that add up sums by way of the peers' memory
 
-HOPPER = Lines(flops=650e12, link=250e9, start=25e-6, peers=60e-6)
+HOPPER = Lines(flops=650e12, link=250e9, plain=110e-6, gather=90e-6, scatter=120e-6)
 GATHER = dict(plain=gathered_first, chunks=gathered_by_chunks, peers=gathered_by_peers)
 SCATTER = dict(plain=scattered_last, chunks=scattered_by_chunks, peers=scattered_by_peers,
                stores=partial(scattered_by_peers, pieces=1))  # the epilogue stores in the next rank's memory
@@ -154,12 +156,14 @@ def seconds(
 def choose(
     m, n, k,  # of a rank's product
     moved,    # numbers that a rank receives
+    queue: str = "gather",  # or "scatter": see `Lines`
     lines=HOPPER,
 ) -> str:
     "By way of the peers' memory, or plain? For bfloat16 on GPUs that can do both."
     compute, link = seconds(m, n, k, moved, lines)
-    plain, by_peers = lines.start + link + compute, lines.peers + max(compute, link)
-    return "peers" if plain > WORTH * by_peers else "plain"
+    plain = max(lines.plain, link + compute)
+    by_peers = max(getattr(lines, queue), link, compute)
+    return "peers" if moved and plain > WORTH * by_peers else "plain"
 
 @cache
 def one_host(group) -> bool:
@@ -170,21 +174,22 @@ def one_host(group) -> bool:
     dist.all_gather_object(found, (platform.node(), fits), group=group)
     return all(answer == (platform.node(), True) for answer in found)
 
-def way_for(a, b, rows, moved, group) -> str:
+def way_for(a, b, rows, moved, queue, group) -> str:
     """A way that all ranks choose alike, since it depends on shapes and types alone. `rows`: of a chunk;
-    `moved`: numbers that a rank receives."""
+    `moved`: numbers that a rank receives; `queue`: see `choose`."""
     ranks = place(group)[1]
-    if not (a.is_cuda and a.dtype == torch.bfloat16 and ranks > 1): return "plain"
+    if not (a.is_cuda and a.dtype == torch.bfloat16 and ranks > 1) or is_captured(): return "plain"
     k, n = b.shape
     if rows % 64 or k % 8 or n % 8 or not one_host(group): return "plain"
-    return choose(rows * ranks, n, k, moved)
+    return choose(rows * ranks, n, k, moved, queue)
 
 _CALLS = {}  # what a call looks like → the function for it
 
 def _call(ways, a, b, group, way):
     "The first call of a kind is checked, and a way is chosen; later ones are looked up."
     group = group or dist.group.WORLD
-    try: key = id(ways), a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, group, way
+    captured = is_captured()
+    try: key = id(ways), a.shape, b.shape, a.dtype, b.dtype, a.device, b.device, group, way, captured
     except AttributeError: torch_ops.need_tensors(a=a, b=b)
     if torch.is_grad_enabled() and (a.requires_grad or b.requires_grad):
         raise RuntimeError("there is no gradient here: use the layers of numba_matmul.tensor_parallel, "
@@ -194,13 +199,13 @@ def _call(ways, a, b, group, way):
         if group is None:
             raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
         if way not in (None, *ways): raise ValueError(f"way is {way!r}; there are {', '.join(ways)}")
+        if captured and way in ("peers", "stores"):
+            raise RuntimeError(f"a CUDA graph can't replay {way}, which counts its calls: leave out `way`")
         ranks = group.size()
         rows = a.shape[0] if ways is GATHER else chunk_of(a, 0, ranks).shape[0]
         moved = (ranks - 1) * rows * (a if ways is GATHER else b).shape[1]
-        if way is None:
-            way = way_for(a, b, rows, moved, group)
-            if ways is SCATTER and way == "peers": way = "stores"  # "peers" hasn't been timed yet
-        found = _CALLS[key] = ways[way]
+        queue = "gather" if ways is GATHER else "scatter"
+        found = _CALLS[key] = ways[way or way_for(a, b, rows, moved, queue, group)]
     return found(a if a.is_contiguous() else a.contiguous(), b, group)
 
 def all_gather_gemm(
@@ -222,6 +227,12 @@ def gemm_reduce_scatter(
 
 
 # Ranks that fail, and ranks that hang
+
+LOST = re.compile("[Cc]onnection (closed|reset|refused)|[Tt]imed out|Broken pipe")  # another rank's fault
+
+def first_line(error: Exception) -> str:
+    "An exception in one line."
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 class Watch:
     """Ends this process if the next stage takes too long. Ranks write down where they are, so the message can
@@ -249,6 +260,7 @@ class Watch:
 
     def fail(self, why: str):
         "Print one message for all ranks, and end this process."
+        if LOST.search(why): why = "lost another rank, whose exit code torchrun prints below"
         last = threading.Timer(5, os._exit, [1])  # if the store doesn't answer
         last.daemon = True
         last.start()
@@ -278,11 +290,8 @@ def _rank_main(connection, fn, args, rank, ranks, store, seconds):
         dist.init_process_group("gloo", store=dist.FileStore(store, ranks), rank=rank, world_size=ranks,
                                 timeout=timedelta(seconds=0.8 * seconds))
         connection.send((True, fn(*args)))
-    except Exception as e:
-        connection.send((False, f"{type(e).__name__}: {str(e).splitlines()[0] if str(e) else ''}"))
+    except Exception as e: connection.send((False, first_line(e)))
     os._exit(0)
-
-LOST = re.compile("[Cc]onnection (closed|reset|refused)|[Tt]imed out|Broken pipe")  # another rank's fault
 
 def run_ranks(
     fn,            # function, called with `args` in each process of a group
@@ -411,7 +420,7 @@ def main(
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=2 * seconds), **options)
     watch = Watch(seconds, dist.distributed_c10d._get_default_store())
     try: rows = check_cuts(size or (4096 if on_gpu else 128), getattr(torch, dtype), watch)
-    except Exception as e: watch.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
+    except Exception as e: watch.fail(first_line(e))
     watch("the end")
     if not watch.rank:
         where = torch.cuda.get_device_name() if on_gpu else "gloo, without a GPU"
@@ -421,4 +430,5 @@ def main(
             print(f"{row.cut:12}{row.way:12}{row.received:12.3g}{row.ms:10.3f}{row.tflops:10.3g}{row.error:10.1e}")
     dist.barrier()
     watch.end()
-    dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # what other ranks can reach isn't taken apart

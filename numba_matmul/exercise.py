@@ -32,7 +32,7 @@ from numba import config
 
 # A prediction
 
-def _distance(said, found):
+def distance(said, found):
     "How far a prediction is from the measured value, as text."
     if said == found: return "exactly"
     if said and found and (said > 0) == (found > 0):
@@ -44,6 +44,20 @@ class _Show:
     def __repr__(self): return "show"
 
 show = _Show()  # instead of a prediction: shows the answer
+
+UNSEEN = "The answer appears here once you put a number, or `show`, in place of the dots."
+KEPT = "application/vnd.numba-matmul.answer+json"  # no front end shows it
+
+class Answer(Markdown):
+    "What a reader sees of an answer. The page keeps the answer, too: the website asks in a box of its own."
+    def __new__(cls, text, question, found):
+        made = super().__new__(cls, text)
+        made.kept = {"question": question, "found": [[name, float(value)] for name, value in found.items()]}
+        return made
+    def __add__(self, text):
+        return Answer(str(self) + text, self.kept["question"], dict(self.kept["found"]))
+    def _repr_mimebundle_(self, **which):
+        return {"text/markdown": str(self), "text/plain": repr(self), KEPT: self.kept}
 
 @dataclass
 class Prediction:
@@ -65,19 +79,20 @@ class Prediction:
         self,
         *found,   # the number, if the question asked for one
         **named,  # the numbers by quantity
-    ) -> Markdown:
+    ) -> Answer:
         "A table of predictions and measured values; empty until the reader has predicted."
         found = dict(zip(self.said, found)) | named
         if found.keys() != self.said.keys():
             raise TypeError(f"{self.question} asks for {', '.join(self.said) or 'one number'}, "
                             f"but got {', '.join(found) or 'none'}")
         if self.untouched:
-            return Markdown("The answer appears here once you put a number, or `show`, in place of the dots.")
+            return Answer(UNSEEN, self.question, found)
         rows = []
         for name, said in self.said.items():
-            guess = [number_text(said), _distance(said, found[name])] if isinstance(said, Real) else ["–", ""]
+            guess = [number_text(said), distance(said, found[name])] if isinstance(said, Real) else ["–", ""]
             rows.append(f"| {name} | {guess[0]} | {number_text(found[name])} | {guess[1]} |")
-        return Markdown("| | you said | it is | |\n|---|--:|--:|---|\n" + "\n".join(rows))
+        table = "| | you said | it is | |\n|---|--:|--:|---|\n" + "\n".join(rows)
+        return Answer(table, self.question, found)
 
 def ask(
     question: str,
@@ -328,19 +343,21 @@ def grade(
     its speed."""
     exercise, found = exercise_of(key), []
     host, gpu = _host(exercise, subject), config.ENABLE_CUDASIM and _predicted_for(exercise)
-    if host and gpu:  # compiled while it's judged
-        compiles = Thread(target=compile_for, args=(host, 4096, 4096, 4096, gpu), daemon=True)
-        compiles.start()
-    try: verdicts(exercise, subject, found)
+    compiles = Thread(target=compile_for, args=(host, 4096, 4096, 4096, gpu), daemon=True)
+    def correct():  # what a prediction needs is compiled while goals are counted, and not before
+        if host and gpu: compiles.start()
+    try: verdicts(exercise, subject, found, correct)
     except KeyboardInterrupt: found.append(Verdict("ends", False, "you stopped it"))
     board = Scoreboard(found, call=f'grade("{exercise.key}", {getattr(subject, "__name__", "…")})')
     if found[0].ok: work.keep(exercise.key, subject, board.passed)  # it is written
     if board.passed:
         board.after = _next(exercise)
-        if host and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject, host))
-        elif host and gpu:
-            compiles.join()
-            found += filter(None, [_prediction(exercise, host, gpu)])
+        try:
+            if host and not config.ENABLE_CUDASIM: found.append(_speed(exercise, subject, host))
+            elif host and gpu:
+                if compiles.ident: compiles.join()
+                found += filter(None, [_prediction(exercise, host, gpu)])
+        except KeyboardInterrupt: found.append(Verdict("speed", None, "you stopped it; all else has passed"))
         return board
     if exercise.cases:
         reached = {verdict.name for verdict in found}

@@ -6,7 +6,8 @@ that gets a peer's tensor as its C stores its tiles there, by TMA. What tells a 
 arrived is a *flag*, a 32-bit number in its memory that counts calls. The stream writes it, after the copy or
 the kernel before it, so the flag never comes first.
 
-Multicast isn't used. Flags count calls on the host, so a CUDA graph can't replay these operations.
+Multicast isn't used. Flags count calls on the host, so a CUDA graph can't replay these operations, and
+`distributed` doesn't choose them there.
 """
 from functools import cache
 from typing import NamedTuple
@@ -19,13 +20,12 @@ from .arrays import cdiv, to_d, to_h
 from .gemm.epilogue import EPILOGUES, Target, c_bytes
 from .gemm.limits import sm_count
 from .gemm.pipeline import TensorMaps, storage_layout
-from .gemm.plan import Launch, Plan, kept_plan, simulate_plan, stream_of
+from .gemm.plan import Launch, Plan, driver_function, kept_plan, simulate_plan, stream_of
 from .gemm.schedule import persistent_scheduler
 from .gemm.tensor_maps import TensorMapWords, ask_driver
 from .gemm.tiles import BK, WgmmaTile, check_tile
 from .kernels import k16_tma_wgmma as k16, k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
-from .ptx.core import bind
-from .ptx.hopper import setmaxnreg_dec, setmaxnreg_inc, tensor_map_address
+from .ptx.hopper import fence_proxy_async_global, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address
 from .torch_layer import array_of, fused_layer
 from numba import config, cuda, float32, int32, uint16, uint32
 
@@ -45,11 +45,6 @@ class ArrivingMaps(NamedTuple):
     chunk: int  # rows of a chunk
     first: int  # row of C where the rank's own chunk starts
     rows: int   # of C
-
-@bind("fence.proxy.async.global;")
-def fence_proxy_async_global():
-    """Whatever this thread has seen in global memory is visible to the copies it issues from here on. PTX
-    ISA, fence.proxy.async."""
 
 @cuda.jit(device=True)
 def wait_for(flags, rank, ranks):
@@ -175,73 +170,83 @@ def arriving_gemm(
 
 FLAG_BYTES = 4096  # at the start of the memory: flags of chunks, of partial sums, and this call's number
 
+@cache
+def _driver(name, count): return driver_function(name, count)
+
+def _ask(name, *arguments): ask_driver(_driver(name, len(arguments)), *arguments)
+
 class PeerMemory:
-    "A buffer of each rank that all ranks of the group can write to, and the flags in it."
+    """A buffer of each rank that all ranks of the group can write to, and the flags in it.
+
+    A call uses one half of the buffer, the next call the other half. So no rank has to wait before it writes:
+    a call ends here after something has arrived from each of the others, and they sent that after they had
+    ended the call before, which was the last to use the next call's half."""
     def __init__(
         self,
         group,        # a process group of GPUs of one host
-        size: int,    # bytes
+        size: int,    # bytes that a call can use
         device: torch.device,
     ):
         import torch.distributed._symmetric_memory as symmetric
-        self.size, self.calls = size, 0
-        self.memory = symmetric.empty(FLAG_BYTES + size, dtype=torch.uint8, device=device)
+        self.size, self.calls, self.device = size, 0, device
+        self.memory = symmetric.empty(FLAG_BYTES + 2 * size, dtype=torch.uint8, device=device)
         self.handle = symmetric.rendezvous(self.memory, group)
-        self.rank, self.ranks, self.device = self.handle.rank, self.handle.world_size, device
+        self.rank, self.ranks = self.handle.rank, self.handle.world_size
+        self.addresses, self.tensors = list(self.handle.buffer_ptrs), {}
         self.flags = self.memory[:FLAG_BYTES].view(torch.int32)
         self.flags.zero_()
-        self.side, self.event = torch.cuda.Stream(device), torch.cuda.Event()
-        self.addresses, self.tensors = list(self.handle.buffer_ptrs), {}
+        # Streams of equal priority may share a queue, where one waits for the other.
+        self.streams = torch.cuda.Stream(device, priority=-1), torch.cuda.current_stream(device)
+        self.side, self.stream = (stream.cuda_stream for stream in self.streams)
+        self.events = [self.streams[1].record_event() for _ in range(3)]
+        self.ready, self.pushed, self.ended = (event.cuda_event for event in self.events)
         self.handle.barrier()
+
+    def half(self) -> int:
+        "Where this call's half of a buffer starts."
+        return FLAG_BYTES + self.calls % 2 * self.size
 
     def tensor(
         self,
         rank: int,     # whose memory
-        *shape: int, dtype: torch.dtype = torch.bfloat16,
+        *shape: int,
     ) -> torch.Tensor:
-        "A rank's buffer as a tensor."
-        if (found := self.tensors.get((rank, shape, dtype))) is None:
-            found = self.handle.get_buffer(rank, shape, dtype, FLAG_BYTES // dtype.itemsize)
-            self.tensors[rank, shape, dtype] = found
+        "This call's half of a rank's buffer, as a bfloat16 tensor."
+        key = rank, shape, self.calls % 2
+        if (found := self.tensors.get(key)) is None:
+            found = self.tensors[key] = self.handle.get_buffer(rank, shape, torch.bfloat16, self.half() // 2)
         return found
 
-    def _waits(self, stream, other):
-        "What comes next in a stream waits for what is in the other one."
-        self.event.record(other)
-        stream.wait_event(self.event)
-
     def begin(self):
-        "A call begins when all ranks are through with the call before, in the order of their streams."
+        "The next call, in torch's current stream. It comes after the call before, even if that's elsewhere."
         self.calls += 1
-        self.handle.barrier()
+        stream = stream_of(self.device.index)
+        if stream != self.stream: _ask("cuStreamWaitEvent", stream, self.ended, 0)
+        self.stream = stream
 
     def push(self, x, peer, at, slot):
         "On the side stream, a copy engine writes a matrix into a peer's memory, and then a flag."
-        from cuda.bindings import driver as b
-        self._waits(self.side, torch.cuda.current_stream())
-        stream = self.side.cuda_stream
-        ask_driver(b.cuMemcpyAsync, self.addresses[peer] + FLAG_BYTES + at, x.data_ptr(), x.nbytes, stream)
-        self.write_flag(peer, slot, stream)
+        _ask("cuEventRecord", self.ready, self.stream)
+        _ask("cuStreamWaitEvent", self.side, self.ready, 0)
+        _ask("cuMemcpyAsync", self.addresses[peer] + self.half() + at, x.data_ptr(), x.nbytes, self.side)
+        self.write_flag(peer, slot, self.side)
 
     def end(self):
-        "What comes next waits until the pushes are through: they read tensors of this call."
-        self._waits(torch.cuda.current_stream(), self.side)
+        "What comes next waits until the pushes are done: they read tensors of this call."
+        _ask("cuEventRecord", self.pushed, self.side)
+        _ask("cuStreamWaitEvent", self.stream, self.pushed, 0)
+        _ask("cuEventRecord", self.ended, self.stream)
 
     def write_flag(self, rank, slot, stream=None):
         "In stream order: a flag in a rank's memory gets the number of this call."
-        from cuda.bindings import driver as b
-        stream = stream or stream_of(self.device.index)
-        ask_driver(b.cuStreamWriteValue32, stream, self.addresses[rank] + 4 * slot, self.calls, 0)
+        _ask("cuStreamWriteValue32_v2", stream or self.stream, self.addresses[rank] + 4 * slot, self.calls, 0)
 
     def wait_flag(self, slot):
-        "The stream goes on when a flag in this rank's memory has the number of this call."
-        from cuda.bindings import driver as b
-        stream, at = stream_of(self.device.index), self.addresses[self.rank] + 4 * slot
-        at_least = b.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ
-        ask_driver(b.cuStreamWaitValue32, stream, at, self.calls, at_least)
+        "The stream goes on when a flag in this rank's memory has the number of this call, or a later one's."
+        _ask("cuStreamWaitValue32_v2", self.stream, self.addresses[self.rank] + 4 * slot, self.calls, 0)
 
 
-SMALLEST = 2**28  # bytes
+SMALLEST = 2**27  # bytes
 _MEMORY = {}  # group and device → `PeerMemory`
 
 def peer_memory(
@@ -280,8 +285,8 @@ def all_gather_gemm(
 FILLED = 2 * 128 * 128 * 256  # results that give each multiprocessor about two tiles
 
 def pieces_of(rows, n) -> int:
-    "Into how many pieces a chunk is cut, so that each still fills the GPU."
-    return max(p for p in (1, 2, 4) if p == 1 or rows % (64 * p) == 0 and rows // p * n >= FILLED)
+    "Into how many pieces a chunk is cut: two, if each still fills the GPU. More gained nothing."
+    return 2 if rows % 128 == 0 and rows // 2 * n >= FILLED else 1
 
 def gemm_reduce_scatter(
     a: torch.Tensor,  # (m, k / ranks) bfloat16: the rank's columns of A
@@ -292,26 +297,28 @@ def gemm_reduce_scatter(
     """Each chunk of C visits all ranks, the one it belongs to last. Each adds its product to what it
     received, in the epilogue of kernel 17, before rounding. While a piece of the sum travels to the next
     rank, the next piece is multiplied."""
-    rank, ranks, n, rows = memory.rank, memory.ranks, b.shape[1], a.shape[0] // memory.ranks
+    (m, k), (rank, ranks), n = a.shape, (memory.rank, memory.ranks), b.shape[1]
+    rows = m // ranks
     pieces = pieces or pieces_of(rows, n)
-    after, shape = (rank + 1) % ranks, (ranks - 1, pieces, rows // pieces, n)
-    theirs, ours = (memory.tensor(r, *shape) for r in (after, rank))
-    sums = theirs if pieces == 1 else a.new_empty(shape)
-    c = a.new_empty(shape[1:])
+    after, sums = (rank + 1) % ranks, ((ranks - 1) * pieces, rows // pieces, n)
     memory.begin()
+    factors = a.view(ranks * pieces, -1, k).unbind()
+    received = memory.tensor(rank, *sums).unbind()
+    sent = (memory.tensor(after, *sums) if pieces == 1 else a.new_empty(sums)).unbind()
+    c = a.new_empty(rows, n)
+    results = c.view(pieces, -1, n).unbind()
     for step in range(ranks):
         owner, is_last = (rank - 1 - step) % ranks, step == ranks - 1
-        chunk = a[owner * rows:(owner + 1) * rows].unflatten(0, (pieces, -1))
         for piece in range(pieces):
-            number, received = step * pieces + piece, None
+            number, arrived = step * pieces + piece, None
             flag = ranks + 1 + number
             if step:
                 memory.wait_flag(flag - pieces)
-                received = ours[step - 1, piece]
-            total = c[piece] if is_last else sums[step, piece]
-            fused_layer(chunk[piece], b, residual=received, y=total)
+                arrived = received[number - pieces]
+            total = results[piece] if is_last else sent[number]
+            fused_layer(factors[owner * pieces + piece], b, residual=arrived, y=total)
             if is_last: continue
             if pieces == 1: memory.write_flag(after, flag)
             else: memory.push(total, after, number * total.nbytes, flag)
     memory.end()
-    return c.flatten(0, 1)
+    return c

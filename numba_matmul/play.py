@@ -112,7 +112,7 @@ class _Recorder:
         "The values that the last store left: only now has it happened."
         if not self.stored: return
         (array, index, count), event = self.stored
-        event[-1] = [array.data[i] for i in memory.neighbours(array, index, count)]
+        event[-1] = [array.data[i] for i in memory.neighbours(array, index, count)[0]]
         self.stored = None
 
     def place(self, *key):
@@ -134,7 +134,7 @@ class _Recorder:
             values = self.loaded if source is not None else [array.dtype.type(0)] * count
             values = [*values, *[array.dtype.type(0)] * (count - len(values))]
         elif operation == "load" and space == "global":
-            self.loaded = [array.data[i] for i in memory.neighbours(array, index, count)]
+            self.loaded = [array.data[i] for i in memory.neighbours(array, index, count)[0]]
         mine.append([thread.barriers, place, number, array.byte(index), source, values])
         if operation == "store": self.stored = (array, index, count), mine[-1]
 

@@ -13,6 +13,7 @@ from .play import play
 from .predict import predict
 from .report.strip import you_are_here
 from .source import changes
+from .explore import explore_pipeline, explore_tiles
 from .widgets import explore_banks, explore_sectors
 from .work import mine
 
@@ -23,4 +24,5 @@ __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdi
          'check_matmul', 'Runtime', 'call_time', 'cuda_mean_runtime', 'measure_runtime', 'progress',
          'Experiment', 'experiment', 'recorded', 'gain', 'draw_machine', 'ask', 'grade', 'show',
          'solutions', 'you_are_here', 'changes', 'predict', 'mine',
-         'so_far', 'play', 'explore_banks', 'explore_sectors']
+         'so_far', 'play', 'explore_banks', 'explore_sectors',
+         'explore_tiles', 'explore_pipeline']

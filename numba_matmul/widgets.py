@@ -24,17 +24,24 @@ def script(
     "A widget's whole script."
     return "\n".join((STATIC / f"{file}.js").read_text(encoding="utf-8") for file in ("common", name))
 
+def box(
+    name,   # of a file in `static/`, without .js
+    title,  # what it is, for readers who don't see it
+    data,   # what it shows: anything that JSON can hold
+    until="It runs once you trust this notebook, or run this cell.",  # told where it doesn't run
+) -> str:
+    "A widget without its script, which may follow several boxes."
+    packed = base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 9)).decode()
+    return (f'<div class="nm" data-widget="{name}" data-with="{packed}" role="group" '
+            f'aria-label="{escape(title)}">{escape(title)}. ({until})</div>')
+
 def widget(
     name,   # of a file in `static/`, without .js
     title,  # what it is, for readers who don't see it
     data,   # what it shows: anything that JSON can hold
 ) -> Widget:
     "A widget with its data. In a notebook that isn't trusted, its title says how to start it."
-    packed = base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 9)).decode()
-    made = Widget(f'<div class="nm" data-widget="{name}" data-with="{packed}" role="group" '
-                  f'aria-label="{escape(title)}">{escape(title)}. '
-                  "(It runs once you trust this notebook, or run this cell.)</div>\n"
-                  f"<script>(() => {{\n{script(name)}\n}})()</script>")
+    made = Widget(f"{box(name, title, data)}\n<script>(() => {{\n{script(name)}\n}})()</script>")
     made.title = title
     return made
 

@@ -6,24 +6,24 @@ from functools import cache
 import numpy as np
 from numba import cuda, float32, uint16, uint32, uint64
 
+from numba_matmul.fp8 import from_fp8, to_fp8
 from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
-from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2,
+    add_fours, add_outer, add_part, add_scaled, add_tuples, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, ld_shared_v4,
-    mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
-    mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
-    st_async_v4,
-    stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group,
-    wgmma_wait_prior)
+    cp_async_bulk_wait_group_read, cvt_rn_satfinite_e4m3x4_f32, fence_mbarrier_init,
+    fence_proxy_async, fence_proxy_async_global,
+    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive,
+    mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
+    prefetch_tensormap,
+    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address,
+    wgmma_mma_async, wgmma_mma_async_e4m3, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 from instruction_cases import (
     AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits, halves,
@@ -350,6 +350,18 @@ def cvt_f16_kernel(x, out):
 def rounded_pairs_of_float16(rng):
     x = np.where(rng.random((128, 2)) < 0.5, floats(rng, 128, 2), moderate(rng, 128, 2))
     return cvt_f16_kernel, 128, (x, Out(128, np.uint32)), [float16(x).view(np.uint32)[:, 0]]
+
+
+@cuda.jit
+def cvt_e4m3_kernel(x, out):
+    t = uint32(cuda.threadIdx.x)
+    out[t] = cvt_rn_satfinite_e4m3x4_f32(x[t, 0], x[t, 1], x[t, 2], x[t, 3])
+
+
+@case("cvt_rn_satfinite_e4m3x4_f32", needs=HOPPER)
+def rounded_fours_of_e4m3(rng):
+    x = np.where(rng.random((128, 4)) < 0.5, floats(rng, 128, 4), moderate(rng, 128, 4))
+    return cvt_e4m3_kernel, 128, (x, Out(128, np.uint32)), [to_fp8(x).view(np.uint32)[:, 0]]
 
 
 @cuda.jit
@@ -926,3 +938,37 @@ def promoted_product(rng):
     bound = 0.0 if exact else 2.0**-19 * (np.abs(a) @ np.abs(b)).sum(0)[row, col]
     return (promoted_kernel, 128, (numbers, *(Out((128, N // 2), np.float32) for _ in range(2))),
             [Near(x.astype(np.float32), bound) for x in (products[0], sum(products))])
+
+
+@cuda.jit
+def fp8_kernel(numbers, factors, out, sums):
+    memory = cuda.shared.array(8192, uint16, alignment=1024)
+    t = uint32(cuda.threadIdx.x)
+    for i in range(64): memory[t + uint32(128 * i)] = numbers[t + uint32(128 * i)]
+    fence_proxy_async()
+    cuda.syncthreads()
+    start = uint32(shared_address(memory, uint64(0)))
+    a, b = OF_A | uint64(start >> uint32(4)), OF_A | uint64(uint32(start + uint32(8192)) >> uint32(4))
+    products = wgmma_wait_group(wgmma_mma_async_e4m3(UNSET, a, b, 2, 2, 4, 0, 0, 0))
+    for i in range(N // 2): out[t, i] = products[i]
+    scaled = add_scaled(products, products, (factors[0], factors[1]))
+    for i in range(N // 2): sums[t, i] = scaled[i]
+
+
+@case("wgmma_mma_async_e4m3", "add_scaled", needs=HOPPER)
+def scaled_product_of_e4m3(rng):
+    "64×128 by 128×64, both K-major; then each sum times one of two factors is added to it."
+    exact = rng.random() < 0.5
+    tiles = to_fp8(rng.integers(-8, 9, (2, 64, 128)) if exact else rng.standard_normal((2, 64, 128)))
+    by = rng.integers(2, 9, 2).astype(np.float32)
+    by[1] += 9
+    a, b = from_fp8(tiles).astype(float)
+    i, t = np.arange(N // 2), np.arange(128)[:, None]
+    row, col = 16 * (t // 32) + t % 32 // 4 + 8 * (i // 2 % 2), 8 * (i // 4) + 2 * (t % 4) + i % 2
+    product = (a @ b.T)[row, col]
+    # four times, 33 numbers lose what is more than 13 bits after the point of the largest
+    bound = 0.0 if exact else 4 * 33 * 2.0**-13 * 2 * (np.abs(a) @ np.abs(b).T)[row, col] / 8
+    return (fp8_kernel, 128, (np.concatenate([swizzled(x.view(np.uint16)) for x in tiles]), by,
+                              *(Out((128, N // 2), np.float32) for _ in range(2))),
+            [Near(product.astype(np.float32), bound),
+             Near((product * (1 + by[i % 2])).astype(np.float32), bound * 20)])

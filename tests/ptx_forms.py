@@ -8,18 +8,19 @@ from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32,
     ex2_approx_ftz_f32, ldmatrix, mma_m16n8k16, move_eight, rcp_approx_ftz_f32, store_pair, store_pairs,
     unpack_bf16, unpack_f16x2)
-from numba_matmul.peers import fence_proxy_async_global
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, float_as_uint, global_address, load2,
+    add_fours, add_outer, add_part, add_scaled, add_tuples, float_as_uint, global_address, load2,
     load4, load_fours_at, shared_address, store2, store4, store_fours, store_relaxed, to_array, uint_as_float)
 from numba_matmul.ptx.hopper import (
     bar_sync, cluster_sync, cp_async_bulk_commit_group, cp_async_bulk_tensor_2d_global_to_shared,
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_async, fence_proxy_tensormap,
-    fence_proxy_tensormap_release, ld_shared_v4,
-    mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_arrive_expect_tx,
-    mbarrier_init, mbarrier_wait, pack_scaled, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, stmatrix,
-    st_async_v4, stmatrix_trans, wgmma_mma_async, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
+    cp_async_bulk_wait_group_read, cvt_rn_satfinite_e4m3x4_f32, fence_mbarrier_init,
+    fence_proxy_async, fence_proxy_async_global,
+    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive,
+    mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
+    prefetch_tensormap,
+    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, wgmma_mma_async,
+    wgmma_mma_async_e4m3, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
 WARP = "Warp Level Matrix Multiply-Accumulate: "
@@ -105,6 +106,11 @@ def two_products(a, b):
 def product_of_float16(a, b):
     zeros = (float32(0), float32(0), float32(0), float32(0))
     return wgmma_mma_async_f16(zeros, a, b, 2, 128, 1, 1, 1, 0)
+
+
+def product_of_e4m3(a, b):
+    zeros = (float32(0), float32(0), float32(0), float32(0))
+    return wgmma_mma_async_e4m3(zeros, a, b, 2, 2, 1, 0, 1, 0)
 
 
 def outs(*values, size=32):
@@ -210,6 +216,11 @@ FORMS = {
     "cvt_rn_f16x2_f32": Form(
         lambda low, high: cvt_rn_f16x2_f32(low, high), "sm_80", MOVE + "cvt",
         ["cvt.rn.f16x2.f32 out[0], high, low"], "float32, float32, uint32[::1]", 1, volatile=False),
+    "cvt_rn_satfinite_e4m3x4_f32": Form(
+        lambda x, y, z, w: cvt_rn_satfinite_e4m3x4_f32(x, y, z, w), "sm_90", MOVE + "cvt",
+        ["cvt.rn.satfinite.e4m3x2.f32 low, y, x", "cvt.rn.satfinite.e4m3x2.f32 high, w, z",
+         "st.global.b32 [out+0], {low, high}"],
+        "float32, " * 4 + "uint32[::1]", 1, volatile=False),
     "ex2_approx_ftz_f32": Form(
         lambda x: ex2_approx_ftz_f32(x), "sm_75", "Floating Point: ex2", ["ex2.approx.ftz.f32 out[0], x"],
         "float32, float32[::1]", 1, volatile=False),
@@ -265,6 +276,10 @@ FORMS = {
         ["ld.global.v4.b32 {v0, v1, v2, v3}, [array+16]", "ld.global.v4.b32 {v4, v5, v6, v7}, [array+80]",
          *(f"add.f32 out[{i}], {'abcddcba'[i]}, v{i}" for i in range(8))],
         "float32, " * 4 + "float32[::1], float32[::1]", 8, volatile=False),
+    "add_scaled": Form(
+        lambda a, b, c, d, x, y: add_scaled((a, b, a), (c, d, d), (x, y)), "sm_75", "Floating-Point: fma",
+        ["fma.rn.f32 out[0], c, x, a", "fma.rn.f32 out[1], d, y, b", "fma.rn.f32 out[2], d, x, a"],
+        "float32, " * 6 + "float32[::1]", 3, volatile=False),
     "add_tuples": Form(
         lambda a, b, c, d: add_tuples((a, b), (c, d)), "sm_75", "Floating-Point: add",
         ["add.f32 out[0], a, c", "add.f32 out[1], b, d"], "float32, " * 4 + "float32[::1]", 2,
@@ -349,6 +364,14 @@ FORMS = {
         ["wgmma.fence.sync.aligned",
          "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {out[0], out[1], out[2], out[3]}, "
          "a+0, b+0, 0, 1, 1, 0, 1",
+         "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned 1"],
+        "uint64, uint64, float32[::1]", 4, convergent=True),
+    "wgmma_mma_async_e4m3": Form(
+        product_of_e4m3, "sm_90a",
+        WARPGROUP + "wgmma.fence, wgmma.mma_async, wgmma.commit_group, wgmma.wait_group",
+        ["wgmma.fence.sync.aligned",
+         "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {out[0], out[1], out[2], out[3]}, "
+         "a+0, b+0, 0, 1, 1",
          "wgmma.commit_group.sync.aligned", "wgmma.wait_group.sync.aligned 1"],
         "uint64, uint64, float32[::1]", 4, convergent=True),
     "wgmma_wait_prior": Form(

@@ -8,8 +8,9 @@ import subprocess
 import sys
 import time
 import warnings
-from collections import defaultdict
+from collections import defaultdict, deque
 
+import numpy as np
 import pytest
 from conftest import ROOT, environment
 from numba import config
@@ -22,7 +23,7 @@ from greenlet import getcurrent, greenlet  # noqa: E402
 
 from numba_matmul import distributed, peers, tensor_parallel  # noqa: E402
 from numba_matmul.bench import several  # noqa: E402
-from numba_matmul.distributed import Lines, RanksFailed, chunk_of, choose, place, run_ranks  # noqa: E402
+from numba_matmul.distributed import RanksFailed, chunk_of, choose, place, run_ranks  # noqa: E402
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 RANKS = 4
@@ -72,6 +73,15 @@ def refused():
 def test_what_cannot_be_is_refused_on_every_rank():
     first, second = run_ranks(refused, 2)
     assert first == second and "pad them to 6" in first[0] and "there are plain, chunks, peers" in first[2]
+
+def captured():
+    with pytest.raises(RuntimeError, match="can't replay peers"):
+        distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4), None, "peers")
+    return distributed.all_gather_gemm(torch.zeros(2, 3), torch.zeros(3, 4)).shape
+
+def test_a_cuda_graph_gets_the_plain_way(monkeypatch):
+    monkeypatch.setattr(distributed, "is_captured", lambda: True)
+    assert run_ranks(captured, 2) == [(4, 4)] * 2
 
 def needs_a_gradient():
     with pytest.raises(RuntimeError, match="use the layers"):
@@ -142,17 +152,34 @@ def test_under_torchrun(tmp_path, how):
 
 # Which way
 
-def test_small_products_are_left_to_nccl():
-    for m in 64, 128, 256: assert choose(m, 2048, 8192, m * 8192 // 2) == "plain"
-    assert choose(8192, 2048, 8192, 8192 * 8192 // 2) == "peers"
+def chosen(m, n, k, queue, lines=distributed.HOPPER):
+    return choose(m, n, k, m // 2 * (k if queue == "gather" else n), queue, lines)
+
+def test_the_host_decides_for_few_rows_and_the_link_for_many():
+    for m in 128, 1024, 8192: assert chosen(m, 2048, 8192, "gather") == "peers"
+    for m in 128, 1024: assert chosen(m, 8192, 2048, "scatter") == "plain"
+    for m in 2048, 8192: assert chosen(m, 8192, 2048, "scatter") == "peers"
+
+@pytest.mark.parametrize("name, n, k", (("all-gather", 2048, 8192), ("reduce-scatter", 8192, 2048)))
+def test_what_is_chosen_was_no_slower_than_nccl_and_cublas(name, n, k):
+    times, queue = defaultdict(dict), name.split("-")[1]
+    for label, ms in several.recorded_on_several(f"few rows and many, {name}").values.items():
+        m, _, way = label.partition(", ")
+        times[int(m)][way] = ms
+    assert len(times) == 9
+    for m, ms in times.items():
+        way = chosen(m, n, k, queue) if m > 64 else "plain"  # the chunks are multiples of 64 rows
+        if way == "peers" and queue == "scatter":
+            way = ("1 piece", "2 pieces")[peers.pieces_of(m // 2, n) - 1]
+        assert ms["NCCL + cuBLAS"] / ms[way] > 0.98, m
 
 def test_pieces_fill_the_gpu():
     shapes = (4096, 8192), (4096, 4096), (1024, 8192), (4160, 8192)
-    assert [peers.pieces_of(*shape) for shape in shapes] == [4, 2, 1, 1]
+    assert [peers.pieces_of(*shape) for shape in shapes] == [2, 2, 1, 1]
 
 def test_nothing_is_gained_where_nothing_moves():
     assert choose(16384, 16384, 16384, 0) == "plain"
-    assert choose(8192, 2048, 8192, 8192 * 4096, Lines(650e12, 1e15, 0, 60e-6)) == "plain"
+    assert chosen(8192, 2048, 8192, "gather", distributed.HOPPER._replace(link=1e15)) == "plain"
 
 
 # The kernels, with the memory of all ranks in one process
@@ -161,27 +188,32 @@ class Memory:
     "What `PeerMemory` does, for a rank that is a greenlet."
     flagged, buffers = defaultdict(int), {}
 
-    def __init__(self, rank, ranks): self.rank, self.ranks, self.calls = rank, ranks, 0
+    def __init__(self, rank, ranks):
+        self.rank, self.ranks, self.calls = rank, ranks, 0
+        self.pushes = deque()  # on the side stream
 
     def tensor(self, rank, *shape):
-        buffer = self.buffers.setdefault(rank, torch.full((2**16,), torch.nan, dtype=torch.bfloat16))
+        buffer = self.buffers.setdefault((rank, self.calls % 2), torch.full((2**16,), torch.nan).bfloat16())
         return buffer[:torch.Size(shape).numel()].view(shape)
 
-    def begin(self):
-        self.calls += 1
-        for rank in range(self.ranks): self.write_flag(rank, 500 + self.rank)
-        for rank in range(self.ranks): self.wait_flag(500 + rank)
+    def begin(self): self.calls += 1
 
-    def push(self, x, peer, at, slot):
+    def push(self, x, peer, at, slot): self.pushes.append((x, peer, at, slot))
+
+    def copy(self):
+        "The side stream's next copy, and its flag."
+        x, peer, at, slot = self.pushes[0]
         self.tensor(peer, 2**16)[at // 2:][:x.numel()].copy_(x.flatten())
         self.write_flag(peer, slot)
+        self.pushes.popleft()
 
     def write_flag(self, rank, slot): self.flagged[rank, slot] = self.calls
 
     def wait_flag(self, slot):
-        while self.flagged[self.rank, slot] < self.calls: getcurrent().parent.switch()
+        while self.flagged[self.rank, slot] < self.calls: pause()
 
-    def end(self): pass
+    def end(self):
+        while self.pushes: pause()
 
     @property
     def flags(self):
@@ -191,15 +223,23 @@ class Memory:
         return torch.tensor(flags, dtype=torch.int32)
 
 
-def by_greenlets(ranks, fn):
-    "What a function of a rank returns, for each, while they wait for each other."
-    found, lines = {}, []
-    def main(rank): found[rank] = fn(rank)
-    lines = [greenlet(main) for _ in range(ranks)]
-    while len(found) < ranks:
-        for rank, line in enumerate(lines):
-            if not line.dead: line.switch(*(() if line else (rank,)))
-    return [found[rank] for rank in range(ranks)]
+def pause(): getcurrent().parent.switch()
+
+def by_greenlets(memories, fn, seed=0):
+    "What a function of a rank's memory returns, for each, while ranks and copies go on in any order."
+    found, random = {}, np.random.default_rng(seed)
+    def main(memory): found[memory.rank] = fn(memory)
+    lines = [greenlet(main) for _ in memories]
+    while len(found) < len(memories):
+        memory = memories[random.integers(len(memories))]
+        line = lines[memory.rank]
+        if memory.pushes and random.random() < 0.3: memory.copy()
+        elif not line.dead: line.switch(*(() if line else (memory,)))
+    return [found[memory.rank] for memory in memories]
+
+def new_memories(ranks):
+    Memory.flagged.clear(), Memory.buffers.clear()
+    return [Memory(rank, ranks) for rank in range(ranks)]
 
 def close(c, exact): return (c.double() - exact).norm() < 4e-3 * exact.norm()
 
@@ -208,17 +248,45 @@ def close(c, exact): return (c.double() - exact).norm() < 4e-3 * exact.norm()
     (2, 64, 136, 72, False, 1), (3, 64, 72, 8, True, 2)))
 def test_products_by_way_of_the_peers_memory(ranks, rows, n, k, turned, pieces):
     torch.manual_seed(0)
-    Memory.flagged.clear(), Memory.buffers.clear()
     a, b = torch.randn(ranks * rows, ranks * k).bfloat16(), torch.randn(ranks * k, n).bfloat16()
-    memories, exact = [Memory(rank, ranks) for rank in range(ranks)], a.double() @ b.double()
+    memories, exact = new_memories(ranks), a.double() @ b.double()
     def own_b(x): return x.t().contiguous().t() if turned else x
-    for c in by_greenlets(ranks, lambda rank: peers.all_gather_gemm(
-            chunk_of(a, rank, ranks), own_b(b), memories[rank])): assert close(c, exact)
+    def gather(memory): return peers.all_gather_gemm(chunk_of(a, memory.rank, ranks), own_b(b), memory)
+    def scatter(memory):
+        own = chunk_of(a, memory.rank, ranks, 1).contiguous(), own_b(chunk_of(b, memory.rank, ranks))
+        return peers.gemm_reduce_scatter(*own, memory, pieces)
+    for c in by_greenlets(memories, gather): assert close(c, exact)
     for buffer in Memory.buffers.values(): buffer.fill_(torch.nan)
-    for rank, c in enumerate(by_greenlets(ranks, lambda rank: peers.gemm_reduce_scatter(
-            chunk_of(a, rank, ranks, 1).contiguous(), own_b(chunk_of(b, rank, ranks)), memories[rank],
-            pieces))):
-        assert close(c, chunk_of(exact, rank, ranks))
+    for rank, c in enumerate(by_greenlets(memories, scatter)): assert close(c, chunk_of(exact, rank, ranks))
+
+def slow_layer(x, w, residual=None, y=None):
+    "A product during which other ranks go on, before it reads and before it writes."
+    pause()
+    total = x @ w if residual is None else x @ w + residual
+    pause()
+    return y.copy_(total)
+
+def slow_gather(own, gathered, b, flags, rank):
+    "The same of a product whose rows are arriving."
+    chunks = gathered.view(-1, *own.shape)
+    pause()
+    return torch.cat([own if i == rank else chunk for i, chunk in enumerate(chunks)]) @ b
+
+@pytest.mark.parametrize("ranks, pieces", ((2, 1), (2, 2), (3, 1), (4, 2)))
+def test_no_rank_overwrites_what_another_still_needs(monkeypatch, ranks, pieces):
+    monkeypatch.setattr(peers, "fused_layer", slow_layer)
+    monkeypatch.setattr(peers, "arriving_gemm", slow_gather)
+    memories = new_memories(ranks)
+    kinds = np.random.default_rng(ranks).integers(2, size=60)  # of calls, the same on each rank
+    def ones(*shape): return torch.ones(shape, dtype=torch.bfloat16)
+    def calls(memory):
+        for number, kind in enumerate(kinds):
+            if kind: c = peers.all_gather_gemm(ones(2, 1) * (number + memory.rank), ones(1, 3), memory)
+            else: c = peers.gemm_reduce_scatter(ones(2 * ranks, 1) * number, ones(1, 3), memory, pieces)
+            expected = number + torch.arange(ranks).repeat_interleave(2) if kind else torch.tensor(
+                [number * ranks] * 2)
+            assert torch.equal(c, expected[:, None].expand(-1, 3).bfloat16())
+    by_greenlets(memories, calls)
 
 
 # Layers

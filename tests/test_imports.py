@@ -10,11 +10,13 @@ from numba_matmul import registry
 
 PACKAGE = ROOT/"numba_matmul"
 # from the ground up
-ROOMS = ("arrays", "draw", "widgets", "syntax", "fingerprint", "cards", "process", "static", "sim", "ptx",
-         "gemm", "sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "workload", "gpus",
-         "tensor_model", "predicted", "predict", "machine", "bench", "kernels",
-         "registry", "source", "work", "judge", "exercise", "exercises", "report", "ladder",
-         "torch_copy", "torch_layer", "torch_ops", "peers", "distributed", "tensor_parallel", "util")
+ROOMS = ("fp8", "arrays", "draw", "widgets", "toy", "syntax", "fingerprint", "cards", "process", "static",
+         "sim", "ptx", "gemm", "sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles",
+         "workload", "gpus", "tensor_model", "predicted", "predict", "machine", "bench", "kernels",
+         "tile_registers", "explore", "registry", "source", "work", "judge", "exercise", "exercises",
+         "report", "ladder",
+         "torch_copy", "torch_layer", "torch_fp8", "torch_ops", "peers", "distributed", "tensor_parallel",
+         "util")
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}
 

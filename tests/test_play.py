@@ -9,8 +9,9 @@ import pytest
 from conftest import ROOT
 from numba import cuda, float32
 
-from numba_matmul import widgets
-from numba_matmul.exercise import grade
+from numba_matmul import explore, widgets
+from numba_matmul.exercise import KEPT, ask, grade
+from numba_matmul.gemm.tiles import Tile
 from numba_matmul.play import MOST_BYTES, play
 from numba_matmul.ptx.core import load4, store4
 from numba_matmul.sim.launch import diagnose
@@ -168,6 +169,28 @@ def test_pages_have_the_scripts_of_today():
                 text = "".join(output.get("data", {}).get("text/html", ""))
                 for name in re.findall(r'data-widget="(\w+)"', text):
                     assert widgets.script(name) in text, f"{path.name}: run make pages"
+
+
+def test_the_tile_explorer_shows_what_the_compiler_gives(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT/"tools"))
+    from tile_registers import registers
+    kept = dict(zip(explore.tiles(), explore.REGISTERS, strict=True))
+    for tile in Tile(128, 128, 8, 8, 8), Tile(64, 64, 8, 8, 1), Tile(256, 256, 16, 16, 16):
+        count, spills = registers(tile)
+        assert abs(count - int(kept[tile].rstrip("s"))) <= 8, tile  # compilers differ a little
+        assert spills == kept[tile].endswith("s"), tile
+    told = given(explore.explore_tiles(tm=4))
+    assert told["given"]["tm"] == 4 and len(told["found"]) == len(explore.every_tile())
+    assert sum(isinstance(entry, list) for entry in told["found"]) == len(kept)
+
+
+def test_an_answer_keeps_what_the_website_asks_for():
+    answer = ask("How many?", A=..., wide=...).against(A=32, wide=0.5) + "\n\nMeasured."
+    bundle = answer._repr_mimebundle_()
+    shown = bundle["text/markdown"] + bundle["text/plain"]
+    assert "32" not in shown and "Measured." in shown
+    assert bundle[KEPT] == {"question": "How many?", "found": [["A", 32.0], ["wide", 0.5]]}
+    assert "close" in ask("", 4).against(4.01)
 
 
 def test_a_widget_prints_as_its_title():

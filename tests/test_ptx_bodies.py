@@ -24,14 +24,15 @@ from numba_matmul.ptx.ampere import (
     cp_async, cp_async_at, cp_async_wait_group, cvt_rn_bf16x2_f32, cvt_rn_f16x2_f32, ldmatrix, mma_m16n8k16,
     move_eight, rcp_approx_ftz_f32, store_pair, store_pairs, unpack_bf16, unpack_f16x2)
 from numba_matmul.ptx.core import (
-    add_fours, add_outer, add_part, add_tuples, global_address, load2, load4, load_fours_at, shared_address,
-    store2, store4, store_fours, store_relaxed, to_array)
+    add_fours, add_outer, add_part, add_scaled, add_tuples, global_address, load2, load4, load_fours_at,
+    shared_address, store2, store4, store_fours, store_relaxed, to_array)
 from numba_matmul.ptx.hopper import (
     bar_sync, cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast,
     cp_async_bulk_tensor_2d_shared_to_global,
-    cp_async_bulk_wait_group_read, ld_shared_v4, mbarrier_arrive_expect_tx, mbarrier_init,
+    cp_async_bulk_wait_group_read, cvt_rn_satfinite_e4m3x4_f32, ld_shared_v4, mbarrier_arrive_expect_tx,
+    mbarrier_init,
     mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async,
-    wgmma_mma_async_f16)
+    wgmma_mma_async_e4m3, wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -101,6 +102,8 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "unpack_f16x2": lambda bits: unpack_f16x2(bits)[::-1],
     "float_as_uint": lambda x: np.uint32(abs(x)),
     "uint_as_float": lambda bits: np.float32(bits),
+    "add_scaled": lambda sums, x, factors: add_scaled(sums, x, factors[::-1]),
+    "cvt_rn_satfinite_e4m3x4_f32": lambda x, y, z, w: cvt_rn_satfinite_e4m3x4_f32(y, x, z, w),
     "add_tuples": lambda x, y: add_tuples(x, x),
     "pack_scaled": lambda acc, alpha: pack_scaled(acc, 1),
     "ldmatrix, transpose": lambda *args: ldmatrix(*args[:-1], 1 - args[-1]),
@@ -125,6 +128,8 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
         wgmma_mma_async(acc, a, b, step_b, step_b, *others),
     "wgmma_mma_async, transpose b": lambda *args: wgmma_mma_async(*args[:6], args[6] ^ 1, *args[7:]),
     "wgmma_mma_async, transpose a": lambda *args: wgmma_mma_async(*args[:6], args[6] ^ 2, *args[7:]),
+    "wgmma_mma_async_e4m3, scale": lambda *args: wgmma_mma_async_e4m3(*args[:-1], 1),
+    "wgmma_mma_async_e4m3, type": wgmma_mma_async,
     "wgmma_mma_async_f16, scale": lambda *args: wgmma_mma_async_f16(*args[:-1], 1),
     "wgmma_mma_async_f16, type": wgmma_mma_async,
     "wgmma_wait_prior": lambda acc, pending: acc,

@@ -1,5 +1,6 @@
 """The website: every page builds without a warning, shows what a reader should see, and folds the optional
 parts."""
+import base64
 import json
 import os
 import re
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from bs4 import BeautifulSoup
 from conftest import ROOT, environment
 
 from numba_matmul.cards import write_whole
+from numba_matmul.exercise import KEPT
 from numba_matmul.registry import KERNELS
 from tools import fold
 
@@ -68,30 +71,33 @@ def plain(part): return re.sub(r"\s+", " ", part.get_text())
 
 
 @pytest.mark.first(1)
-def test_every_notebook_has_a_page_without_directives_and_with_its_outputs(pages):
-    for path in NOTEBOOKS:
-        page = article(pages[f"nbs/{path.relative_to(ROOT/'nbs').with_suffix('.html').as_posix()}"])
-        code = [part.get_text() for part in page.select("div.cell_input pre")]
-        assert not [text for text in code if re.search(r"^#\|", text, re.M)]
-        pictures = sum("image/png" in output.get("data", {}) for cell in code_cells(path)
-                       for output in cell["outputs"])
-        assert len(page.select("img, .cell_output svg")) == pictures, path.name
-
-
-def test_every_picture_says_what_it_shows(pages):
+def test_every_notebook_has_a_page_without_directives_and_each_picture_says_what_it_shows(pages):
     "A figure without a title gets one; one without SVG is drawn again by `make pages`."
-    pictures = {name: article(page).select("img:not(.toggler), .cell_output svg")
-                for name, page in pages.items() if article(page)}
-    for name, picture in ((name, picture) for name, found in pictures.items() for picture in found):
-        told = picture.get("alt") or picture.get("aria-label") or ""
-        assert re.search(r"\w,? \w", told), (name, str(picture)[:200])
-    drawn = {name: [one for one in found if one.name == "svg"] for name, found in pictures.items()}
-    assert sum(map(len, drawn.values())) > 0.95 * sum(map(len, pictures.values())) > 100
-    for name, found in drawn.items():
-        names = [part["id"] for picture in found for part in picture.select("[id]")]
-        used = re.findall(r'(?:url\(|href=")#([\w-]+)', "".join(map(str, found)))
+    notebooks = {f"nbs/{path.relative_to(ROOT/'nbs').with_suffix('.html').as_posix()}": path
+                 for path in NOTEBOOKS}
+    articles = ((name, article(page)) for name, page in pages.items())  # parsed once: it takes long
+    count, drawn, left = 0, 0, {*notebooks}
+    for name, page in articles:
+        if not page: continue
+        left.discard(name)
+        if path := notebooks.get(name):
+            code = [part.get_text() for part in page.select("div.cell_input pre")]
+            assert not [text for text in code if re.search(r"^#\|", text, re.M)]
+            pictures = sum("image/png" in output.get("data", {}) for cell in code_cells(path)
+                           for output in cell["outputs"])
+            assert len(page.select("img, .cell_output svg")) == pictures, name
+        found = page.select("img:not(.toggler), .cell_output svg")
+        for picture in found:
+            told = picture.get("alt") or picture.get("aria-label") or ""
+            assert re.search(r"\w,? \w", told), (name, str(picture)[:200])
+        # the names that a drawing's parts have and use
+        svgs = [one for one in found if one.name == "svg"]
+        names = [part["id"] for picture in svgs for part in picture.select("[id]")]
+        used = re.findall(r'(?:url\(|href=")#([\w-]+)', "".join(map(str, svgs)))
         assert len(names) == len({*names}) and {*used} <= {*names}, name
         assert max([0, *(len(str(picture)) for picture in found)]) < 150_000, name
+        count, drawn = count + len(found), drawn + len(svgs)
+    assert drawn > 0.95 * count > 100 and not left
 
 
 def test_what_is_black_takes_the_ink_of_the_page_unless_it_stands_on_paint():
@@ -197,6 +203,23 @@ def test_a_folded_cell_is_folded_in_jupyterlab_and_on_the_website():
             assert tags <= {"hide-input", "hide-output", "answer"}, (path.name, cell["id"])
             count += "hide-input" in tags
     assert count > 200
+
+
+def test_a_page_asks_before_it_answers(pages):
+    count = 0
+    for path in NOTEBOOKS:
+        page = article(pages[f"nbs/{path.relative_to(ROOT/'nbs').with_suffix('.html').as_posix()}"])
+        kept = [output["data"][KEPT] for cell in code_cells(path) for output in cell["outputs"]
+                if KEPT in output.get("data", {})]
+        boxes = page.select(".nm[data-widget=prediction]")
+        told = [json.loads(zlib.decompress(base64.b64decode(box["data-with"]))) for box in boxes]
+        places = [int(room["data-answer"]) for room in page.select("[data-answer]")]
+        assert sorted(data["place"] for data in told) == places, path.name
+        assert all(kept[data.pop("place")] == data for data in told)
+        assert not boxes or "data-answer" in boxes[-1].find_next("script").get_text()
+        assert len(kept) - len(boxes) <= (path.name == "exercise.ipynb"), path.name  # there it is answered
+        count += len(boxes)
+    assert count > 50
 
 
 def test_the_reference_tells_parameters_and_what_comes_back(pages):

@@ -22,7 +22,20 @@ def test_a_kernel_comes_back_as_it_was_accepted(monkeypatch, tmp_path):
 
 
 def test_a_stop_is_a_verdict(monkeypatch):
-    def stopped(one, subject, found): raise KeyboardInterrupt
-    monkeypatch.setattr(exercise, "verdicts", stopped)
-    board = exercise.grade("01", exercise.exercises()["01"].build("reference"))
+    def stopped(*args, **more): raise KeyboardInterrupt
+    one = exercise.exercises()["01"]
+    with monkeypatch.context() as patch:
+        patch.setattr(exercise, "verdicts", stopped)
+        board = exercise.grade("01", one.build("reference"))
     assert "✗ ends" in repr(board) and "you stopped it" in repr(board)
+    # once all has passed, too
+    monkeypatch.setattr(exercise, "predict", stopped)
+    board = exercise.grade("01", one.build("reference"))
+    assert board.passed and "· speed" in repr(board) and "you stopped it" in repr(board)
+
+
+def test_nothing_is_compiled_for_the_speed_before_a_kernel_is_right(monkeypatch):
+    compiled, one = [], exercise.exercises()["01"]
+    monkeypatch.setattr(exercise, "compile_for", lambda *args: compiled.append(args))
+    wrong = next(mutant for mutant in one.mutants if mutant.verdict == "correct")
+    assert not exercise.grade("01", one.build(wrong)).passed and not compiled

@@ -59,7 +59,7 @@ def path_of(module): return ROOT.joinpath(*module.split(".")).with_suffix(".py")
 # Not mutated: searches, time estimates, code that only runs on a GPU or only refuses, and error messages.
 LEFT_OUT = set("""
     _view _external launch_stream _workspace span _Memory allow_shared_memory _allow_before _set_cooperative
-    cooperative ask_driver _map_words TensorMapWords PackedLaunch PackedPlan _of_driver _launch _move_map
+    cooperative ask_driver _map_words TensorMapWords PackedLaunch PackedPlan driver_function _launch _move_map
     workspace_of kept_plan _keep _first_call run _three refuse_overlap
     _warn_of_minutes remembered configurations candidates Tuning device_timer spilling autotune write_tuning
     recorded_tuning estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles tuned_tile

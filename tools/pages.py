@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from math import isclose
 from pathlib import Path
 
 os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
@@ -18,6 +19,7 @@ import numba_matmul  # noqa: E402, F401  first: this chooses between the GPU and
 import nbdev.test  # noqa: E402
 from execnb.nbio import read_nb  # noqa: E402
 
+from numba_matmul.exercise import KEPT, UNSEEN  # noqa: E402
 from numba_matmul.report.tables import stale_kernels  # noqa: E402
 
 from figures import add_svg  # noqa: E402
@@ -25,7 +27,8 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several"}
-PLAYED = {"play", "explore_banks", "explore_sectors"}  # these carry their scripts along
+# these carry their scripts along
+PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 HELD = {"CARDS", "PROFILED", "tuning"}  # cards, or a search on one, that an earlier cell of a page has read
 ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
 
@@ -62,6 +65,20 @@ def figures(cell):
     return [output for output in cell.get("outputs") or [] if "image/png" in output.get("data", {})]
 
 
+def answer(cell):
+    "What a cell's output keeps: the answer to a question."
+    return next((output["data"][KEPT] for output in cell.get("outputs") or []
+                 if KEPT in output.get("data", {})), None)
+
+
+def same_answer(one, other):
+    "Are two answers the same? Some depend a little on random data."
+    if None in (one, other): return one == other
+    pairs = [*zip(one["found"], other["found"])]
+    return (one["question"] == other["question"] and len(one["found"]) == len(other["found"]) and all(
+        name == same and isclose(value, now, rel_tol=0.1) for (name, value), (same, now) in pairs))
+
+
 def texts(cell):
     "A cell's output as text, without pictures and stderr."
     found = []
@@ -82,8 +99,11 @@ def check(path):
     "Exit with a message that names a cell whose output differs from the cards."
     made = run(path)
     for cell in read_nb(path).cells:
-        if cell.id not in made or not asks_cards(cell) or "#| compiler" in cell.source:
-            continue  # other versions compile differently
+        if cell.id not in made or "#| compiler" in cell.source: continue  # other versions compile differently
+        kept, new = answer(cell), answer(made[cell.id])
+        if not same_answer(kept, new):
+            sys.exit(f"{path.name}, cell {cell.id}: run make pages. It keeps the answer {kept}; it is {new}")
+        if not asks_cards(cell): continue
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
             why = stale_kernels() or "the cards have changed"
@@ -100,6 +120,15 @@ def check_all_from_stdin():
             print(e)
             verdict = "failed"
         print(f"\n{verdict}", flush=True)
+
+
+def keep_answer(cell, made):
+    "The answer that a run has found, unless it's the same as before. The text stays."
+    new = answer(made)
+    if not new or same_answer(answer(cell), new): return
+    for output in cell.get("outputs") or []:
+        if "".join(output.get("data", {}).get("text/markdown", "")).startswith(UNSEEN):
+            output["data"][KEPT] = new
 
 
 def refresh(path):
@@ -119,6 +148,7 @@ def refresh(path):
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
         else:
             for kept, drawn in zip(old, new): kept["data"] = drawn["data"]
+        keep_answer(cell, made[cell.id])
     write_clean(nb, path)
     if path.read_text(encoding="utf-8") != before:
         print(f"{path.name} shows what the cards say now", flush=True)
@@ -136,7 +166,8 @@ def in_child(path):
 
 def main(wanted):
     paths = [path for path in find(wanted)
-             if any(asks_cards(cell) or figures(cell) for cell in read_nb(path).cells)]
+             if any(asks_cards(cell) or figures(cell) or ".against(" in cell.source
+                    for cell in read_nb(path).cells)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))

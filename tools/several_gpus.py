@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -21,11 +22,11 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from fastcore.script import Param, call_parse  # noqa: E402
 
-METHOD = ("Device time by events, in ms: calls one after the other in the queue, as many as take 3 ms, in "
-          "rounds that alternate between the ways and begin with a barrier; the median of the rounds, and of "
-          "the ranks the slower one; normally distributed bfloat16. NCCL + cuBLAS is torch.distributed's "
-          "collective and torch.mm, with a new result each. Each result is compared with that of NCCL + "
-          "cuBLAS first; `numba_matmul.distributed` compares with float64.")
+METHOD = ("Device time by events, in ms: calls one after the other in the queue, as many of each way, about "
+          "3 ms, in rounds that alternate between the ways and begin with a barrier; the median of the "
+          "rounds, and of the ranks the slower one; normally distributed bfloat16. NCCL + cuBLAS is "
+          "torch.distributed's collective and torch.mm, with a new result each. Each result is compared with "
+          "that of NCCL + cuBLAS first; `numba_matmul.distributed` compares with float64.")
 SHAPES = (8192, 2048, 8192), (8192, 4096, 4096), (4096, 2048, 8192), (2048, 2048, 8192)  # of an all-gather
 ROWS = 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384
 
@@ -38,26 +39,42 @@ def largest(x):
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return float(found)
 
+def seconds_of(call, count):
+    "Wall-clock seconds of some calls."
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(count): call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
 def times(calls: dict, rounds=11, target=3e-3):
     "ms per call, by name: see `METHOD`."
-    counts, found = {}, {name: [] for name in calls}
-    for name, call in calls.items():
-        for _ in range(2): call()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(3): call()
-        torch.cuda.synchronize()
-        counts[name] = max(2, min(100, int(3 * target / largest(time.perf_counter() - start))))
+    for call in calls.values(): seconds_of(call, 2)
+    mean = largest(sum(seconds_of(call, 3) for call in calls.values())) / (3 * len(calls))
+    count, order, found = max(2, min(100, int(target / mean))), [*calls], {name: [] for name in calls}
     for _ in range(rounds):
-        for name, call in calls.items():
+        order.append(order.pop(0))
+        for name in order:
             start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             dist.barrier()
             start.record()
-            for _ in range(counts[name]): call()
+            for _ in range(count): calls[name]()
             stop.record()
             stop.synchronize()
-            found[name].append(start.elapsed_time(stop) / counts[name])
+            found[name].append(start.elapsed_time(stop) / count)
     return {name: largest(statistics.median(ms)) for name, ms in found.items()}
+
+def host_times(calls: dict, rounds=11, count=20):
+    "µs that the host takes to queue a call, by name."
+    found = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            dist.barrier()
+            start = time.perf_counter()
+            for _ in range(count): call()
+            found[name].append(1e6 * (time.perf_counter() - start) / count)
+    return {name: largest(statistics.median(us)) for name, us in found.items()}
 
 def agree(calls, bound=6e-3):
     "`AssertionError` if a way's result isn't the first one's."
@@ -69,8 +86,8 @@ def agree(calls, bound=6e-3):
         if not error < bound: raise AssertionError(f"{name}: {error:.1e} apart from NCCL + cuBLAS")
 
 
-def gathering(m, n, k, ways=(None,), others=True):
-    "The ways of an all-gather and a product, and its two parts."
+def gathering(m, n, k, ways, others=True):
+    "The ways of an all-gather and a product; with `others` PyTorch's, and its two parts."
     ranks = dist.get_world_size()
     a, b = rand(m // ranks, k), rand(k, n)
     def plain():
@@ -78,7 +95,7 @@ def gathering(m, n, k, ways=(None,), others=True):
         dist.all_gather_into_tensor(everyone, a)
         return torch.mm(everyone, b)
     calls = {"NCCL + cuBLAS": plain}
-    calls |= {way or "chosen": lambda way=way: distributed.all_gather_gemm(a, b, None, way) for way in ways}
+    calls |= {way: lambda way=way: distributed.all_gather_gemm(a, b, None, way) for way in ways}
     if others: calls["async TP"] = lambda: torch.ops.symm_mem.fused_all_gather_matmul(
             a, [b], 0, dist.group.WORLD.group_name, return_A=False)[1][0]
     agree(calls)
@@ -87,8 +104,8 @@ def gathering(m, n, k, ways=(None,), others=True):
     return calls | {"the all-gather alone": lambda: dist.all_gather_into_tensor(everyone, a),
                     "the product alone": lambda: torch.mm(everyone, b)}
 
-def scattering(m, n, k, ways=(None,), others=True):
-    "The same for a product and a reduce-scatter."
+def scattering(m, n, k, ways, others=True):
+    "The same for a product and a reduce-scatter. A way may be a number of pieces, too."
     ranks = dist.get_world_size()
     a, b = rand(m, k), rand(k, n)
     def plain():
@@ -97,8 +114,11 @@ def scattering(m, n, k, ways=(None,), others=True):
         dist.reduce_scatter_tensor(mine, c)
         return mine
     calls = {"NCCL + cuBLAS": plain}
-    calls |= {way or "chosen": lambda way=way: distributed.gemm_reduce_scatter(a, b, None, way)
-              for way in ways}
+    for way in ways:
+        if isinstance(way, int):
+            calls[f"{way} piece{'s' * (way > 1)}"] = partial(
+                distributed.scattered_by_peers, a, b, dist.group.WORLD, way)
+        else: calls[way] = partial(distributed.gemm_reduce_scatter, a, b, None, way)
     if others: calls["async TP"] = lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(
             a, b, "sum", 0, dist.group.WORLD.group_name)
     agree(calls)
@@ -130,29 +150,23 @@ def of_the_link():
         found |= {f"{name}, {mb} MB": ways[name][1] * x.nbytes / 1e6 / ms[name] for name in ways}
     return {"what a GPU receives": ("GB/s", found)}
 
-def alone(size):
-    "The product on one GPU, and by rows."
-    a, b = rand(size, size), rand(size, size)
-    rows = distributed.chunk_of(a, *distributed.place()).contiguous()
-    return {"one GPU": lambda: torch.mm(a, b), "by rows, B on each": lambda: torch.mm(rows, b)}
-
 def of_one_product(size=16384):
     "TFLOP/s of a large product, on one GPU and on all."
-    own = size // dist.get_world_size()
-    ms = times(alone(size), 5, 0.05)
+    own, (a, b) = size // dist.get_world_size(), (rand(size, size), rand(size, size))
+    rows = distributed.chunk_of(a, *distributed.place()).contiguous()
+    calls = {"one GPU": lambda: torch.mm(a, b), "by rows, B on each": lambda: torch.mm(rows, b)}
     for make, shape, name in ((gathering, (size, own, size), "by columns"),
                               (scattering, (size, size, own), "by k")):
-        some = times(make(*shape, ("peers",), False), 5, 0.05)
-        ms |= {f"{name}, {way}": value for way, value in some.items()}
-    speeds = {name: 2e-9 * size**3 / value for name, value in ms.items()}
-    return {f"{size}×{size}×{size}": ("TFLOP/s", speeds)}
+        calls |= {f"{name}, {way}": call for way, call in make(*shape, ("peers",), False).items()}
+    ms = times(calls, 7, 0.05)
+    return {f"{size}×{size}×{size}": ("TFLOP/s", {name: 2e-9 * size**3 / ms[name] for name in ms})}
 
 def of_shapes():
     "ms of all ways, in shapes that take about as long to move as to multiply."
     gathered, scattered = {}, {}
     for m, n, k in SHAPES:
         for found, make, shape in (gathered, gathering, (m, n, k)), (scattered, scattering, (m, k, n)):
-            ways = ("chunks", "peers", "stores") if make is scattering else ("chunks", "peers")
+            ways = ("chunks", "peers", "stores")[:3 if make is scattering else 2]
             ms = times(make(*shape, ways), 9)
             found |= {f"{'×'.join(map(str, shape))}, {name}": value for name, value in ms.items()}
     return {"all-gather and multiply": ("ms", gathered), "multiply and reduce-scatter": ("ms", scattered)}
@@ -171,14 +185,19 @@ def of_stores(m=4096, n=8192, k=2048):
     return {f"{m}×{n}×{k}, stored here or there": ("ms", times(calls, 9))}
 
 def of_rows(n=2048, k=8192):
-    "How many times as fast as NCCL + cuBLAS, with the way that's chosen, for few and for many rows."
-    found = {}
+    "ms of NCCL + cuBLAS and of the library's ways, for few and for many rows; and the host's part of it."
+    found, host = {"all-gather": {}, "reduce-scatter": {}}, {}
     for m in ROWS:
-        for name, calls in (("all-gather", gathering(m, n, k, others=False)),
-                            ("reduce-scatter", scattering(m, k, n, others=False))):
-            ms = times(calls, 31)
-            found[f"{name}, {m}"] = ms["NCCL + cuBLAS"] / ms["chosen"]
-    return {"few rows and many": ("× NCCL + cuBLAS", found)}
+        rows = m // dist.get_world_size()
+        pieces = [p for p in (1, 2, 4) if rows % (64 * p) == 0]
+        for name, calls in (
+                ("all-gather", gathering(m, n, k, ["plain", *["peers"] * bool(pieces)], False)),
+                ("reduce-scatter", scattering(m, k, n, ["plain", *pieces], False))):
+            ms = times(calls, 31 if m < 8192 else 11)
+            found[name] |= {f"{m}, {way}": value for way, value in ms.items()}
+            if m == 256: host |= {f"{name}, {way}": us for way, us in host_times(calls).items()}
+    return {f"few rows and many, {name}": ("ms", values) for name, values in found.items()} | {
+        "the host's time for a call": ("µs", host)}
 
 def of_a_network(rows=8192, sizes=(4096, 16384, 4096), steps=21):
     "Losses and ms per step of two layers in bfloat16, by PyTorch's tensor parallel and by ours."
@@ -249,7 +268,7 @@ def main(
     for part in parts or PARTS:
         watch(part)
         try: found = PARTS[part]()
-        except Exception as e: watch.fail(f"{type(e).__name__}: {str(e).splitlines()[0]}")
+        except Exception as e: watch.fail(distributed.first_line(e))
         if dist.get_rank(): continue
         for name, (unit, values) in found.items():
             lines = [f"  {label}: {value:.4g}" for label, value in values.items()]

@@ -89,6 +89,8 @@ def title_of(page):
     return "".join(first).splitlines()[0].removeprefix("# ")
 
 
+PAGES_ALONE = ":hidden:", ":maxdepth: 1"  # not their sections, which Sphinx would copy for every page
+
 def toctree(pages, *options):
     return "\n".join(["```{toctree}", *options, "", *(f"/{page}" for page in pages), "```", ""])
 
@@ -176,18 +178,39 @@ def stage():
     write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
     write("index.md", with_picture((ROOT/"README.md").read_text(encoding="utf-8"))
           + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
-          + toctree([*instruments(), *others], ":hidden:", ":caption: The instruments")
-          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], ":hidden:",
+          + toctree([*instruments(), *others], *PAGES_ALONE, ":caption: The instruments")
+          + toctree(["library", *(f"reference/{name}" for name in found), "CONTRIBUTING"], *PAGES_ALONE,
                     ":caption: The library"))
 
 
-def without_font_awesome(folder):
-    "Drop a script of 1.5 MB that draws a dozen icons: icons.css draws them."
+MENDED = (  # of what the theme writes: (pattern, what is better for waiting or listening readers)
+    (r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", ""),  # 1.5 MB: icons.css draws what is used
+    (r'\s*<link rel="preload" as="script"[^>]*>', ""),  # they would come before what the page looks like
+    (r'<summary aria-label="Toggle hidden content">', "<summary>"),  # its text says more
+    (r'(<button[^>]*search-button-field[^>]*) aria-label="Search"', r"\1"),
+    (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Show the pages below">'),
+    (r'<div (?=id="pst-primary-sidebar")', '<div role="navigation" aria-label="Pages" '),
+    (r'<th class="(head[^"]*)">\s*(?:<p>\s*</p>)?\s*</th>', r'<td class="\1"></td>'),
+    (r"<dl>\s*((?:<dd><em class=\"sig-param.*?</dd>\s*)+)</dl>",
+     lambda found: "<div>" + re.sub("(</?)dd>", r"\1div>", found[1]) + "</div>"))
+
+
+# What keeps a page from its first paint, and only the page of search results uses.
+SEARCH = r'\s*<script src="[^"]*\b(?:searchtools|language_data|searchindex)\.js[^"]*">\s*</script>'
+LATER = r'<script (?=src="[^"]*\b(?:doctools|sphinx_highlight|sphinx-book-theme)\.js)'
+GLYPHS = r'\.fa-[\w-]+(?:,\.fa-[\w-]+)*\{--fa:"[^"]*"\}'  # of the icons that icons.css draws
+
+
+def mend(folder):
+    "Mend the pages, and drop what they don't need."
     for path in folder.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
-        without = re.sub(r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", "", page)
-        path.write_text(without, encoding="utf-8")
-    for path in (folder/"_static"/"scripts").glob("*.map"): path.unlink()
+        for pattern, better in MENDED: page = re.sub(pattern, better, page, flags=re.S)
+        if path.name != "search.html": page = re.sub(LATER, "<script defer ", re.sub(SEARCH, "", page))
+        path.write_text(page, encoding="utf-8")
+    for path in (folder/"_static"/"styles").glob("*.css"):
+        path.write_text(re.sub(GLYPHS, "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in (folder/"_static").rglob("*.map"): path.unlink()
     for path in (folder/"_static"/"scripts").glob("fontawesome*"): path.unlink()
 
 
@@ -199,7 +222,7 @@ def main():
                          str(BUILD/"doctrees"),
                          "-b", "html", str(STAGE), str(BUILD/"html")])
     if status: sys.exit("The website wasn't built: see the warnings above.")
-    without_font_awesome(BUILD/"html")
+    mend(BUILD/"html")
     shutil.rmtree(OUT, ignore_errors=True)
     (BUILD/"html").rename(OUT)
     pages = len(list(OUT.rglob("*.html")))

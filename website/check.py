@@ -3,7 +3,7 @@
 Each page is viewed in light and dark mode, 1400 and 400 pixels wide. Each problem is one line: an error in
 the console, a file that isn't served, an empty picture or one without contrast, a broken link, a page wider
 than its window. What is folded is opened first. Without names, each kind of widget is played with, too.
-`--pictures FOLDER` keeps screenshots."""
+`--pictures FOLDER` keeps screenshots; `--axe FILE` asks a copy of axe-core, axe.min.js, too."""
 import argparse
 import functools
 import http.server
@@ -32,7 +32,8 @@ LOADED = """(async () => {
             empty: images.filter(x => !x.naturalWidth).map(x => x.src)};
 })()"""
 
-# The lightness range of each figure on its page background, and anything wider than the page.
+# The lightness range of each figure on its page background, which must fit the mode, and anything wider than
+# the page.
 LOOKED_AT = """(async set => {
     const figures = document.querySelectorAll('.bd-article img, .cell_output svg:not(.nm svg)');
     const seen = [...figures].map(async figure => {
@@ -62,7 +63,11 @@ LOOKED_AT = """(async set => {
             const light = 0.3 * data[i] + 0.59 * data[i + 1] + 0.11 * data[i + 2];
             low = Math.min(low, light); high = Math.max(high, light);
         }
-        return high - low < 128 ? [figure.src || figure.ariaLabel] : [];
+        const dark = document.documentElement.dataset.theme === 'dark';
+        const [red, green, blue] = pen.fillStyle.match(/\w\w/g).map(x => parseInt(x, 16));
+        const wrong = dark !== 0.3 * red + 0.59 * green + 0.11 * blue < 128;  // a light box on a dark page
+        const bad = high - low < 128 || wrong && figure.localName === 'svg';
+        return bad ? [figure.src || figure.ariaLabel] : [];
     });
     const flat = (await Promise.all(seen)).flat();
     // A phone's window grows with what doesn't fit: compare with the width that was set.
@@ -92,13 +97,18 @@ def note_errors(tab, found):
     tab.on("requestfailed", lambda request: found.append(f"{request.url}: {request.failure}"))
 
 
-def look(tab, address, picture):
+AXE = """axe.run(document, {resultTypes: ['violations']}).then(({violations}) => violations.map(
+    ({id, nodes}) => `axe: ${id}, ${nodes.length} times: ${nodes[0].html.slice(0, 150)}`))"""
+
+
+def look(tab, address, picture, axe):
     """A page's problems, its anchors, and its links. `picture`: how names of screenshots start, if any are
-    kept."""
+    kept; `axe`: a script that looks as well, or none."""
     tab.set_viewport_size(dict(width=WIDTHS[0], height=HEIGHT))
     tab.goto(address)
     found = tab.evaluate(LOADED)
     problems = [f"no picture: {src}" for src in found["empty"]]
+    if axe: tab.evaluate(axe)
     for width in WIDTHS:
         tab.set_viewport_size(dict(width=width, height=HEIGHT))
         for mode in MODES:
@@ -107,11 +117,14 @@ def look(tab, address, picture):
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["width"] > width or seen.get("widest"):
                 problems.append(f"{mode}: {seen['width']} pixels wide at {width}: {seen.get('widest')}")
+            if axe and width == WIDTHS[0]:
+                tab.wait_for_timeout(400)  # colors fade
+                problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 
 
-def main(names, pictures):
+def main(names, pictures, axe):
     files = [path.relative_to(OUT) for path in OUT.rglob("*.html")]
     pages = sorted(path.as_posix() for path in files if "_static" not in path.parts)
     if not pages: sys.exit("there is no website yet: run make site")
@@ -132,7 +145,7 @@ def main(names, pictures):
         note_errors(tab, errors)
         for page in chosen:
             found, ids[page], links[page] = look(tab, base + page,
-                                                 pictures and pictures/page.replace("/", "-"))
+                                                 pictures and pictures/page.replace("/", "-"), axe)
             problems += [f"{page}: {problem}" for problem in (*errors, *found)]
             errors.clear()
     for page, targets in links.items():
@@ -152,8 +165,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="parts of pages' names; all pages if none")
     parser.add_argument("--pictures", type=Path, help="a folder for screenshots")
+    parser.add_argument("--axe", type=Path, help="a copy of axe.min.js")
     args = parser.parse_args()
     if args.pictures:
         try: args.pictures.mkdir(parents=True, exist_ok=True)
         except OSError as e: parser.error(f"--pictures {str(args.pictures)!r}: {e.strerror}")
-    sys.exit(main(args.names, args.pictures))
+    sys.exit(main(args.names, args.pictures, args.axe and args.axe.read_text(encoding="utf-8")))

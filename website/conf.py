@@ -10,7 +10,7 @@ settings = settings["DEFAULT"]
 project, author = settings["title"], settings["author"]
 copyright, release = settings["copyright"], settings["version"]  # Sphinx's name
 sys.path.insert(0, str(Path(__file__).parent))
-extensions = ["myst_nb", "pages"]
+extensions = ["myst_nb", "pages", "glossary"]
 nb_execution_mode = "off"  # the pages show the notebooks' stored outputs
 nb_execution_cache_path = str(Path(__file__).parent.parent/"build"/"website"/"cache")
 nb_render_markdown_format = "myst"  # tables in outputs

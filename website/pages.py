@@ -5,6 +5,8 @@ import re
 
 from docutils import nodes
 
+from numba_matmul import widgets
+from numba_matmul.exercise import KEPT, UNSEEN
 from tools.figures import SVG
 from tools.fold import is_folded
 
@@ -43,12 +45,33 @@ def inline(outputs, heading, prefix):
         data["text/html"] = readable(re.sub(r'( id="|href="#|url\(#)(?=\w)', unique, svg)) or picture
 
 
+def answers(cells):
+    "Let the page ask for predictions: a box at each question, and below it room for the answer."
+    asked = [output["data"] for cell in cells for output in cell.get("outputs", []) if "data" in output]
+    found, boxes = [data for data in asked if KEPT in data], []
+    for place, answer in enumerate(found):
+        text, kept = "".join(answer.pop("text/markdown")), answer.pop(KEPT)
+        question = next((data for data in asked if "".join(data.get("text/markdown", "")).startswith(
+            f"**{kept['question']}** Put your numbers")), None)
+        if not question or UNSEEN not in text: continue
+        room = f'<div data-answer="{place}">The answer appears here once you have typed your own.</div>'
+        measured = text.replace(UNSEEN, "").strip()
+        answer["text/html"] = room + f"<p>{html.escape(measured)}</p>" * bool(measured)
+        box = widgets.box("prediction", f"Your prediction: {kept['question']}", kept | dict(place=place),
+                          "It needs JavaScript.")
+        question.clear()
+        question["text/html"] = box
+        boxes.append(question)
+    if boxes: boxes[-1]["text/html"] += f"<script>(() => {{\n{widgets.script('prediction')}\n}})()</script>"
+
+
 def as_page(app, docname, source):
     """A folder is a page here. Directives to nbdev aren't for readers, and neither are cells with nothing
     else."""
     source[0] = re.sub(r"\]\((?:\.\./|nbs/)*(library)/?\)", lambda link: f"]({FOLDERS[link[1]]})", source[0])
     if app.env.doc2path(docname).suffix != ".ipynb": return
     nb, cells, heading = json.loads(source[0]), [], ""
+    answers(nb["cells"])
     for cell in nb["cells"]:
         heading = [heading, *re.findall(r"^#+ (.+)", "".join(cell["source"]), re.M)
                    * (cell["cell_type"] == "markdown")][-1]

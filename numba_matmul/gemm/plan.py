@@ -199,8 +199,11 @@ class PackedLaunch:
         if _launch(*self.arguments): ask_driver(_launch, *self.arguments)
 
 
-def _of_driver(name, count):
-    "A driver function that takes plain addresses."
+def driver_function(
+    name: str,   # as libcuda exports it
+    count: int,  # of its arguments: addresses and integers
+) -> Callable:
+    "A driver function, called without a wrapper."
     found = getattr(ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"), name)
     found.argtypes, found.restype = [ctypes.c_void_p] * count, ctypes.c_int
     return found
@@ -209,14 +212,14 @@ def _of_driver(name, count):
 def _launch(*arguments):
     "The driver's cuLaunchKernelEx. (The first call looks it up; later calls use it directly.)"
     global _launch
-    _launch = _of_driver("cuLaunchKernelEx", 4)
+    _launch = driver_function("cuLaunchKernelEx", 4)
     return _launch(*arguments)
 
 
 def _move_map(*arguments):
     "The driver's cuTensorMapReplaceAddress: takes a tensor map and the matrix's new address."
     global _move_map
-    _move_map = _of_driver("cuTensorMapReplaceAddress", 2)
+    _move_map = driver_function("cuTensorMapReplaceAddress", 2)
     return _move_map(*arguments)
 
 

@@ -357,6 +357,11 @@ def fence_proxy_async():
     "Make this thread's stores to shared memory visible to copies. PTX ISA, fence.proxy.async."
     hopper.fence_proxy_async()
 
+@bind("fence.proxy.async.global;")
+def fence_proxy_async_global():
+    """What this thread has seen in global memory is visible to the copies it issues from here on. PTX ISA,
+    fence.proxy.async."""
+
 @bind("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [$0, {$2, $3}], [$1];", "lrrr")
 def cp_async_bulk_tensor_2d_shared_to_global(
     tensor_map,   # address of the 128 bytes that describe the matrix and the box

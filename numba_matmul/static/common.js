@@ -8,13 +8,16 @@ const NM_STYLE = `
 .nm .nm-row { display: flex; flex-wrap: wrap; gap: .35em .8em; align-items: center; margin: .4em 0; }
 .nm button, .nm select { font: inherit; color: inherit; background: color-mix(in srgb, currentColor 8%, transparent);
   border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: 4px; padding: .15em .6em; min-height: 2em; }
+.nm select { min-width: 0; max-width: 100%; }
 .nm option { color: CanvasText; background: Canvas; }
 .nm .nm-bad button { margin: 0 .3em; }
 .nm button:disabled { opacity: .45; }
 .nm button:not(:disabled) { cursor: pointer; }
 .nm :focus-visible { outline: 2px solid currentColor; outline-offset: 1px; }
+.nm input[type=text] { font: inherit; color: inherit; background: transparent; border: 1px solid currentColor; border-radius: 4px; padding: .15em .4em; min-height: 2em; }
+.nm input[aria-invalid=true] { outline: 2px solid var(--nm-bad); }
 .nm input[type=range] { accent-color: #777; vertical-align: middle; }
-.nm label { display: inline-flex; align-items: center; gap: .4em; }
+.nm label { display: inline-flex; align-items: center; gap: .4em; min-width: 0; max-width: 100%; }
 .nm output { font-variant-numeric: tabular-nums; min-width: 2ch; }
 .nm svg { display: block; max-width: 100%; height: auto; overflow: visible; color: inherit; }
 .nm svg text { fill: currentColor; font-family: inherit; }
@@ -29,7 +32,7 @@ const NM_STYLE = `
 .nm th:first-child, .nm td:first-child { text-align: left; font-weight: normal; }
 `;
 
-const NM_SVG = ["svg", "g", "path", "rect", "text", "line"];
+const NM_SVG = ["svg", "g", "path", "rect", "text", "line", "title"];
 
 // An element with attributes (functions are listeners) and children.
 function el(tag, attributes = {}, ...children) {
@@ -124,5 +127,12 @@ async function start(name, build) {
     const data = await unpacked(box.dataset.with);
     box.textContent = "";
     build(box, data);
+    const reachable = new ResizeObserver((found) => {  // what scrolls can be reached with the keyboard
+      for (const {target} of found) {
+        if (target.scrollWidth > target.clientWidth + 1) target.tabIndex = 0;
+        else target.removeAttribute("tabindex");
+      }
+    });
+    for (const figure of box.querySelectorAll(".nm-figure, .nm-code")) reachable.observe(figure);
   }
 }

@@ -13,3 +13,16 @@ for (const cell of document.querySelectorAll(".bd-article .cell_input pre, .bd-a
     box.classList.add("copied");
     box.append(button);
 }
+
+// What scrolls can be reached with the keyboard.
+function reachable() {
+    for (const part of document.querySelectorAll(".bd-article :is(pre, table, .cell_output, .output, .text_html > div, .pst-scrollable-table-container)")) {
+        if (part.closest(".nm")) continue;
+        const scrolls = part.scrollWidth > part.clientWidth + 1 && getComputedStyle(part).overflowX !== "visible";
+        if (scrolls) part.tabIndex = 0;
+        else if (part.localName !== "pre") part.removeAttribute("tabindex");
+    }
+}
+addEventListener("load", reachable);
+addEventListener("resize", reachable);
+document.addEventListener("toggle", reachable, true);
