@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW', 'STEP', 'PROMOTING',
-           'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL', 'nothing_in_flight',
-           'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of', 'fp8_gemm_kernel', 'estimate',
-           'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8', 'fp8_gemm', 'scaled_mm']
+           'SCALING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
+           'nothing_in_flight', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of', 'fp8_gemm_kernel',
+           'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8', 'fp8_gemm',
+           'scaled_mm']
 
 # %% ../../nbs/20_fp8.ipynb #20import
 from functools import cache
@@ -206,11 +207,13 @@ PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(128, 192, 4), fp8_tile(64, 128, 8), 
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.35, 180      # to fetch a row of 128 bytes; of a k tile at least
 PROMOTING = 90             # of a k tile, if it's promoted
+SCALING = 180              # of a k tile with scales of blocks, where there's no other consumer
 PART = 1.08                # sums per cycle that a block sends to others, and adds up
 
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
     tile, split_k=1, promoted=True,
+    blocks=False,  # are there scales of blocks?
 ) -> float:
     "The cycles that a product should take."
     work, results = work_tiles(m, n, tile, split_k), tile.bm * tile.bn
@@ -219,6 +222,7 @@ def estimate(
     filled = min(1, work * tile.cluster / (waves * sms))
     rows = tile.bm / tile.cluster + tile.bn
     k_tile = max(results / 32 + (PROMOTING if promoted else 0), STEP, rows * (1 + (ROW - 1) * filled))
+    if blocks and tile.warpgroups == 1: k_tile += SCALING
     adding = START / 2 + results / PART if split_k > 1 else 0
     return START + results / split_k * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
 
@@ -228,12 +232,12 @@ def select_config(
     sms,           # multiprocessors of the GPU
     tiles,         # to choose from
     split_k=None,  # parts of each sum; a good number if None
-    promoted=True,
+    promoted=True, blocks=False,  # see `estimate`
 ) -> LaunchConfig:
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     # to the TMA, two numbers of 8 bits are one of 16
     choices = [(tile, parts) for tile in tiles for parts in parts_of(tile, cdiv(k, 2), split_k)]
-    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted))
+    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted, blocks))
     return LaunchConfig(tile, grid_blocks(m, n, tile, parts, sms), parts)
 
 # %% ../../nbs/20_fp8.ipynb #20export6
@@ -306,7 +310,8 @@ def plan_fp8(
 
     # which tile, on how many blocks, and who stores its results?
     tiles = (tile,) if tile else PROMOTED if promoted else FAST
-    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted)
+    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted,
+                                             scaling == "blocks")
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
     if split_k > 1: tile = with_room(tile, split_k)
     epilogue = epilogue_of(g, tile, split_k, epilogue)
