@@ -129,7 +129,7 @@ REFUSED = {
     "C of e4m3": (dict(c=np.zeros((4, 5), np.uint8)), TypeError, "c is uint8"),
     "a row-major tile": (dict(tile=fp8_tile(64, 64, 2)._replace(k_major_b=0)), ValueError, "K-major"),
     "a tile too large to promote": (dict(tile=fp8_tile(128, 256, 3)), ValueError, "promoted sums"),
-    "an epilogue that can't add parts": (dict(split_k=1, epilogue="split_k"), ValueError, "there are direct"),
+    "rows of C that the TMA can't store": (dict(epilogue="staged"), ValueError, "there are direct"),
 }
 
 @pytest.mark.parametrize("case", REFUSED)

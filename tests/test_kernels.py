@@ -246,7 +246,7 @@ def launched(fn, shape, **options):
     except ValueError as e: return str(e)
 
 
-@each_kernel(lambda kernel: kernel.uses_tma)
+@each_kernel(lambda kernel: kernel.uses_tma and kernel.fallback)
 def test_the_tma_copies_where_it_can(kernel):
     own, other = kernel.kernel_name, kernel.fallback.kernel_name
     copied = partial(launched, partial(kernel.fn, tile=kernel.tiles.tile))

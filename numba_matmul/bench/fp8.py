@@ -2,7 +2,6 @@
 import statistics
 from functools import partial
 
-
 from ..fp8 import E4M3
 from ..gemm.fp8_cast import SCALES, fp8_cast
 
@@ -60,7 +59,9 @@ def cublas(x, scaling, fast=False):
 CLASSES = {"fast": ("one", True), "fast, rows": ("rows", True), "promoted": ("one", False),
            "promoted, rows": ("rows", False), "blocks": ("blocks", False)}
 
-def speeds(shapes=((4096,) * 3, (8192,) * 3, (64, 8192, 8192), (128, 8192, 8192))) -> dict:
+SHAPES = (4096,) * 3, (8192,) * 3, (64, 8192, 8192), (128, 8192, 8192), (256, 8192, 8192)
+
+def speeds(shapes=SHAPES) -> dict:
     "TFLOP/s: ours and torch._scaled_mm, for each class and shape."
     found = {}
     for m, n, k in shapes:
