@@ -156,6 +156,7 @@ def test_c_may_not_overlap_an_operand_or_a_scale():
 @settings(deadline=None, max_examples=6)
 @given(rows=st.integers(1, 140), cols=st.integers(1, 300), seed=st.integers(0, 99))
 def test_a_cast_divides_by_the_largest_and_rounds(kind, scales, rows, cols, seed):
+    if scales == "row": rows = -(-rows // 10)  # each has a block of its own
     x = np.random.default_rng(seed).standard_normal((rows, cols)).astype(np.float32)
     x[0] *= 1000
     given = to_d(x if kind == "float32" else to_bf16(x))
