@@ -9,11 +9,18 @@ import numpy as np
 from numba import njit
 
 # What an instruction is, as far as the model knows.
-FMA, HEAVY, ALU, LDS, STS, LDG, LDGSTS, BARRIER, WAIT_GROUP, COMMIT, OTHER = range(11)
+FMA, HEAVY, ALU, LDS, STS, LDG, LDGSTS, BARRIER, WAIT_GROUP, COMMIT, OTHER, UNIFORM = range(12)
 KINDS = {FMA: "FFMA FADD FMUL", HEAVY: "IMAD HFMA2 FFMA2", LDS: "LDS", STS: "STS", LDG: "LDG LD",
          LDGSTS: "LDGSTS", WAIT_GROUP: "DEPBAR", COMMIT: "LDGDEPBAR",
          ALU: "IADD3 LOP3 LEA SHF ISETP SEL MOV PLOP3 IMNMX FSETP FSEL PRMT VIADD FMNMX VIMNMX"}
 KIND_OF = {name: kind for kind, names in KINDS.items() for name in names.split()}
+
+def kind_of(
+    name,  # of an instruction, without its modifiers
+) -> int:
+    """Which of these kinds it is. A U begins the names of what's computed once for a warp. Between two of
+    those the compiler leaves two cycles, as between two that share another pipe."""
+    return KIND_OF.get(name, UNIFORM if name.startswith("U") else OTHER)
 
 COLUMNS = (
     "kind",
@@ -74,6 +81,7 @@ def replay(
     brought, first = np.full((blocks, RING, loads), -1), np.zeros((blocks, RING, loads))
     # of each scheduler: when it and its pipes are free, its last warp, and service of its requests
     free, heavy, alu = np.zeros(SCHEDULERS), np.zeros(SCHEDULERS), np.zeros(SCHEDULERS)
+    uniform = np.zeros(SCHEDULERS)
     light = np.full(SCHEDULERS, 0.0 if pipes > 1 else FOREVER)
     last, sent = np.zeros(SCHEDULERS, np.int64), np.zeros(SCHEDULERS, np.int64)
     begun = np.zeros((SCHEDULERS, RING))
@@ -95,6 +103,7 @@ def replay(
                 if kind == FMA: pipe = min(heavy[s], light[s])
                 elif kind == HEAVY: pipe = heavy[s]
                 elif kind == ALU: pipe = alu[s]
+                elif kind == UNIFORM: pipe = uniform[s]
                 elif LDS <= kind <= LDGSTS and sent[s] >= queue: pipe = begun[s, (sent[s] - queue) % RING]
                 when = max(ready[other], pipe)
                 if when <= time:
@@ -108,7 +117,7 @@ def replay(
             if counting:
                 could = max(ready[w], since[w] + 1)  # issue, if nobody else were there
                 waited[i, cause[w]] += could - since[w] - 1
-                waited[i, FULL if kind >= LDS else PIPE] += max(0.0, when - could)
+                waited[i, FULL if LDS <= kind <= LDGSTS else PIPE] += max(0.0, when - could)
                 waited[i, TURN] += time - max(when, could)
             issued += 1
             last[s], since[w], free[s] = w // SCHEDULERS, time, time + 1
@@ -120,6 +129,7 @@ def replay(
                 if counting: waited[i, REGISTERS] += service
             elif kind == HEAVY: heavy[s] = time + 2
             elif kind == ALU: alu[s] = time + 2
+            elif kind == UNIFORM: uniform[s] = time + 2
             # The memory unit takes what comes, in order.
             if LDS <= kind <= LDGSTS:
                 served = max(unit, time + 2)

@@ -410,15 +410,16 @@ def verdicts(
     correct=None,  # is called once its results are right
 ) -> list:        # of `Verdict`s
     "Judge a subject, up to the first verdict that fails."
+    listed = [] if listed is None else listed
     if not kernel_parts(subject) and not inspect.isfunction(subject):
-        return [Verdict("written", False, f"{subject!r} isn't a function",
-                        "pass your function or kernel itself, without calling it")]
+        listed.append(Verdict("written", False, f"{subject!r} isn't a function",
+                              "pass your function or kernel itself, without calling it"))
+        return listed
     def found():
         if dots := unwritten(subject): yield dots
         yield Verdict("written", True)
         if exercise.page and (theirs := borrowed(exercise, subject)): yield theirs
         yield from (exercise.judge or judge_kernel)(exercise, subject)
-    listed = [] if listed is None else listed
     for verdict in found():
         listed.append(verdict)
         if verdict.failed:

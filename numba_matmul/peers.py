@@ -17,17 +17,16 @@ import torch
 import torch.distributed as dist
 
 from .arrays import cdiv, to_d, to_h
-from .gemm.epilogue import EPILOGUES, Target, c_bytes
+from .gemm.epilogue import EPILOGUES
 from .gemm.limits import sm_count
-from .gemm.pipeline import TensorMaps, storage_layout
+from .gemm.pipeline import TensorMaps
 from .gemm.plan import Launch, Plan, driver_function, kept_plan, simulate_plan, stream_of
-from .gemm.schedule import persistent_scheduler
 from .gemm.tensor_maps import TensorMapWords, ask_driver
-from .gemm.tiles import BK, WgmmaTile, check_tile
+from .gemm.tiles import BK, WgmmaTile
 from .kernels import k16_tma_wgmma as k16, k17_warp_specialized as k17, k18_past_cublas_bf16 as k18
-from .ptx.hopper import fence_proxy_async_global, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address
+from .ptx.hopper import fence_proxy_async_global
 from .torch_layer import array_of, fused_layer
-from numba import config, cuda, float32, int32, uint16, uint32
+from numba import config, cuda, int32, uint32
 
 
 # A product that starts on rows of A as they arrive
@@ -45,6 +44,11 @@ class ArrivingMaps(NamedTuple):
     chunk: int  # rows of a chunk
     first: int  # row of C where the rank's own chunk starts
     rows: int   # of C
+
+@cuda.jit(device=True)
+def arriving_maps(maps, own, arriving, m):
+    flags, chunk, first = arriving
+    return ArrivingMaps(maps.a, maps.b, own, flags, chunk, first, uint32(m))
 
 @cuda.jit(device=True)
 def wait_for(flags, rank, ranks):
@@ -74,55 +78,25 @@ def arriving_loader(tile):
     return load_k_tile
 
 @cache
-def turned_epilogue(tile):
+def turned_epilogue(tile, predicated, read_c, scaled):
     "The overlapped epilogue, for rows counted from the rank's own chunk on."
-    overlapped = EPILOGUES["overlapped"](tile, False, False, False)
+    overlapped = EPILOGUES["overlapped"](tile, predicated, read_c, scaled)
     finish_tile = overlapped.finish
 
     @cuda.jit(device=True)
     def finish(acc, pending, to, part, row, col, thread, store):
-        first, rows = to.array
-        return finish_tile(acc, pending, to, part, turned_row(row, first, rows), col, thread, store)
+        _, _, first = to.array
+        row = turned_row(row, first, uint32(to.rows))
+        return finish_tile(acc, pending, to, part, row, col, thread, store)
     return overlapped._replace(finish=finish)
 
-@cache
-def bf16_gemm_arriving_kernel(
+def arriving_kernel(
     tile=k17.LARGE,  # a `WgmmaTile` that keeps kernel 17's rules; its rows divide a chunk's
 ):
-    "Kernel 17 for C ← A·B, where all rows of A but the rank's own are still on their way."
-    check_tile(tile, k17.RULES)
-    consumers = tile.warpgroups
-    shared_storage = storage_layout(tile, c_bytes(tile))
-    init = k17.barrier_init(tile.stages, consumers)
-    work_grid = persistent_scheduler(tile, False).work_grid
-    distance = k17.stagger_distance(tile.stages) if consumers == 2 else 0
-    produce = k17.producer_loop(tile, False, arriving_loader(tile))
-    consume = k17.consumer_loop(tile, False, turned_epilogue(tile), distance, k17.bf16_mainloop(tile))
-    producer_registers = k17.PRODUCER_REGISTERS[consumers]
-    consumer_registers = k17.CONSUMER_REGISTERS[consumers]
-
-    @cuda.jit(lineinfo=True, launch_bounds=(k17.with_producer(tile), 1))
-    def bf16_gemm_arriving_kernel(
-        tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C, and the rank's own chunk
-        flags, chunk, first,  # see `ArrivingMaps`
-        m, n, k,
-    ):
-        storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
-        thread = uint32(cuda.threadIdx.x)
-        maps = ArrivingMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1),
-                            tensor_map_address(tensor_maps, 3), flags, chunk, first, uint32(m))
-        init(storage, thread)
-        cuda.syncthreads()
-        grid = work_grid(m, n, k, uint32(1))
-        target = Target((first, uint32(m)), m, n, float32(1), float32(0))
-        work, step = uint32(cuda.blockIdx.x), uint32(cuda.gridDim.x)
-        if thread < 128:
-            setmaxnreg_dec(producer_registers)
-            if thread == 0: produce(storage, maps, grid, work, step)
-        else:
-            setmaxnreg_inc(consumer_registers)
-            consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
-    return bf16_gemm_arriving_kernel
+    """Kernel 17 for C ← A·B, where all rows of A but the rank's own are still on their way. Its fourth tensor
+    map is of the rank's own chunk, and instead of C it gets what `arriving_maps` unpacks."""
+    arrivals = k17.Arrivals(arriving_maps, arriving_loader, turned_epilogue)
+    return k17.bf16_gemm_warp_specialized_kernel(tile, "overlapped", False, False, False, arrivals=arrivals)
 
 
 def arriving_tile(chunk, n, k, ranks) -> WgmmaTile:
@@ -138,9 +112,10 @@ def _arriving_plan(operands, first, k_major):
     gathered, b, c, own = map(array_of, (gathered, b.t() if k_major else b, c, own))
     flags = to_d(flags.numpy()) if config.ENABLE_CUDASIM else cuda.as_cuda_array(flags, sync=False)
     maps = TensorMapWords((gathered, tile.bm), (b, tile.bn if k_major else BK), (c, 64), (own, tile.bm))
-    args = maps, flags, np.uint32(chunk), np.uint32(first), np.int64(m), np.int64(n), np.int64(k)
+    args = (maps, (flags, np.uint32(chunk), np.uint32(first)), np.int64(m), np.int64(n), np.int64(k),
+            np.uint32(1), np.float32(1), np.float32(0))
     tiles = m // tile.bm * cdiv(n, tile.bn)
-    launch = Launch(bf16_gemm_arriving_kernel(tile), cdiv(tiles, cdiv(tiles, sm_count())),
+    launch = Launch(arriving_kernel(tile), cdiv(tiles, cdiv(tiles, sm_count())),
                     k17.with_producer(tile), args, k17.shared_bytes(tile))
     return Plan([launch]), (gathered, b, c, own, flags)
 

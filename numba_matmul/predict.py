@@ -23,8 +23,9 @@ from .sim.scheduler import SimulatorError
 from .tensor_model import on_tensor_cores, tensor_ms
 from .workload import KLoop, NoPrediction, Workload, as_host_function, with_result, workload
 
+WIDEST = 256     # rows or columns of a block's tile
 QUEUE = 10       # memory instructions of a scheduler that can wait for service
-PASSES, WARM = 40, 8  # of a loop that are replayed, and those of them that don't count yet
+PASSES, WARM = 160, 16  # of a loop that are replayed, and those of them that don't count yet
 
 
 # One multiprocessor
@@ -89,6 +90,8 @@ def estimate(
     if work.stays and work.passes < 64:
         raise NoPrediction("its blocks share tiles and wait for each other, most of so short a launch")
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
+    if work.tiles * work.blocks * work.threads * loop.results > (m + WIDEST) * (n + WIDEST):
+        raise NoPrediction("several of its blocks share each tile, and the model doesn't see how")
     per_sm = cdiv(work.blocks, gpu.sms)
     resident = min(work.resident, per_sm)
     # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory where
@@ -200,8 +203,9 @@ def predicted(
 def compared(
     card,  # a result card
 ) -> list:  # of (kernel, shape, what limits it, ms predicted, ms measured)
-    "The predictions for a card's GPU beside its times."
-    times = {(row["name"], row["m"], row["n"], row["k"]): row["ms"] for row in card["speed"]}
+    "The predictions for a card's GPU beside its times, without those of a kernel that has changed since."
+    times = {(row["name"], row["m"], row["n"], row["k"]): row["ms"] for row in card["speed"]
+             if row.get("code") == code_of(card, row["name"])}
     return [(name, tuple(shape), limit, ms, times[name, *shape])
             for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
 
@@ -340,7 +344,7 @@ def _draw_loop(strip, prediction):
     lengths, top = np.diff([*starts, len(kinds)]), low.max()
     colors = [KINDS[kinds[i]] for i in starts]
     strip.bar(starts, -0.12 * top, lengths, -0.03 * top, align="edge", color=colors)
-    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.05 * top), ylabel="% of all waiting",
+    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.65 * top), ylabel="% of all waiting",
               xlabel="instructions of a pass of the loop over k\n"
                      "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
-    strip.legend(fontsize=8, ncols=2, title="a warp waits for", title_fontsize=8)
+    strip.legend(fontsize=8, ncols=3, title="a warp waits for", title_fontsize=8, loc="upper center")

@@ -115,11 +115,12 @@ def cycles_per_pass(
 def watch(
     *kernels: Kernel,
     cycles: int = 64,  # that are shown
+    rule: Callable = issue,  # which warp issues
 ) -> Widget:
     "Go through kernels' loops cycle by cycle."
     shown = []
     for kernel in kernels:
-        found = [*run(kernel, cycles)]
+        found = [*run(kernel, cycles, rule=rule)]
         loop = [dict(text=op.text, stall=op.stall, waits=op.waits, sets=op.sets, service=op.service)
                 for op in kernel.loop]
         shown.append(dict(name=kernel.name, loop=loop, at=[cycle.at for cycle in found],

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 from .arrays import cdiv
 from .compiler import cache_file, kept, machine_code, occupancy
-from .cycles import ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, WAIT_GROUP
+from .cycles import (
+    ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM, WAIT_GROUP, kind_of)
 from .microscope import microscope, wavefronts
 from .process import _rebuild, kernel_parts
 from .sass import bank_delays
@@ -20,7 +21,7 @@ from .sim.launch import launch_of
 from numba import cuda
 
 # What was found by another version of this module, or for another table, is forgotten.
-_VERSION = Path(__file__).read_text(encoding="utf-8"), COLUMNS, sorted(KIND_OF.items())
+_VERSION = Path(__file__).read_text(encoding="utf-8"), COLUMNS, sorted(KIND_OF.items()), UNIFORM
 
 
 class NoPrediction(Exception):
@@ -78,6 +79,10 @@ def _joined(site, width):
     if width <= site.size: return starts, site.size
     return {lane: byte // width * width for lane, byte in starts.items()}, width
 
+def _joins(site, width):
+    "Can the compiler join neighbors of a site into `width` bytes? They'd have to be aligned in every lane."
+    return width <= site.size or len({byte % width for byte, *_ in site.sample.values()}) == 1
+
 def _cost(x, sites, operation, array=None):
     """Passes and lines of an access, from the sites of its array or its source line, else of its kind:
     wavefronts of shared memory, or passes through the L1 cache's banks and the lines looked up there."""
@@ -85,6 +90,7 @@ def _cost(x, sites, operation, array=None):
     same = [site for site in sites if (site.space, site.operation) == (space, operation)]
     near = [site for site in same if site.array == array]
     near = near or [site for site in same if site.line == x.line] or same
+    near = [site for site in near if _joins(site, x.width)] or near
     if not near: return max(1, x.width // 4), 1
     found = []
     for site in near:
@@ -158,7 +164,7 @@ def _table(code, path, view, k):
     table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
     for row, i in enumerate(path):
         x = ins[i]
-        kind = KIND_OF.get(x.name, OTHER)
+        kind = kind_of(x.name)
         if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
         if x.name == "LDS" and x.kind == "control": kind = OTHER
         passes, number, bits, place, offset = 0, 0, 0, 0, 0

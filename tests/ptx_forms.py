@@ -278,7 +278,7 @@ FORMS = {
         "float32, " * 4 + "float32[::1], float32[::1]", 8, volatile=False),
     "add_scaled": Form(
         lambda a, b, c, d, x, y: add_scaled((a, b, a), (c, d, d), (x, y)), "sm_75", "Floating-Point: fma",
-        ["fma.rn.f32 out[0], x, c, a", "fma.rn.f32 out[1], y, d, b", "fma.rn.f32 out[2], x, d, a"],
+        ["fma.rn.f32 out[0], c, x, a", "fma.rn.f32 out[1], d, y, b", "fma.rn.f32 out[2], d, x, a"],
         "float32, " * 6 + "float32[::1]", 3, volatile=False),
     "add_tuples": Form(
         lambda a, b, c, d: add_tuples((a, b), (c, d)), "sm_75", "Floating-Point: add",

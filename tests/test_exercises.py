@@ -97,6 +97,7 @@ def test_a_failed_case_tells_which_constants_it_had():
 def test_what_isnt_a_function_is_told(key, subject):
     (found,) = verdicts(ALL[key], subject)
     assert not found.ok and "isn't a function" in found.found
+    assert "isn't a function" in repr(exercise.grade(key, subject))
 
 
 def test_a_device_function_isnt_a_kernel():

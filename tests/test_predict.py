@@ -3,6 +3,7 @@ import gzip
 import json
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,15 +12,16 @@ from numba import cuda, float32, float64
 
 from numba_matmul.bench.timing import measure_runtime
 from numba_matmul.cards import load_cards
-from numba_matmul.cycles import ALONG, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS
+from numba_matmul.cycles import ALONG, ALU, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS, UNIFORM, kind_of
 from numba_matmul.exercise import READERS_ERROR, grade
-from numba_matmul.gpus import MEASURED, machine_called
+from numba_matmul.gpus import MEASURED, _of_card, machine_called
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
 from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.predict import Prediction, compared, estimate, pace, predict, predicted
 from numba_matmul.predicted import PREDICTED
-from numba_matmul.workload import KLoop, Workload
+from numba_matmul.sass import Instruction
+from numba_matmul.workload import KLoop, Workload, _cost
 
 H200 = replace(machine_called("H200"), shared_latency=20, l1_latency=30, l2_latency=500, load_cycles=1,
                barrier_cycles=10)
@@ -41,9 +43,15 @@ def cycles_of(rows, warps, step=8):
     ([row(FMA, stall=4)] * 100, 16, 400),    # four warps each hide it
     ([row(FMA, service=1)] * 100, 8, 400),   # each reads two registers of one bank
     ([row(LDS, service=2)] * 50, 8, 800),    # one memory unit for all
-    ([row(OTHER, stall=15)] * 10, 1, 150)])
+    ([row(OTHER, stall=15)] * 10, 1, 150),
+    ([row(UNIFORM)] * 100, 8, 400),          # one unit for each scheduler, which takes two cycles
+    ([row(UNIFORM), row(ALU)] * 50, 8, 200)])  # … and shares no pipe with others
 def test_a_toy_loop_takes_as_long_as_its_busiest_part(rows, warps, cycles):
     assert cycles_of(rows, warps).cycles == pytest.approx(cycles, rel=0.03)
+
+
+def test_names_tell_the_kind():
+    assert [*map(kind_of, ("FFMA", "IADD3", "UIADD3", "BRA", "LDS"))] == [FMA, ALU, UNIFORM, OTHER, LDS]
 
 
 def test_what_is_loaded_is_waited_for():
@@ -68,6 +76,17 @@ def test_a_barrier_makes_warps_wait_for_the_last_one():
     assert cycles_of(rows, 8).cycles > cycles_of([row(OTHER, stall=2)] * 2, 8).cycles + 8
 
 
+def test_only_what_is_aligned_in_every_lane_is_joined():
+    "A load of 128 bits reads the rows of 32 words that all lanes share, not the others, of 33."
+    def site(words):
+        found = {lane: (4 * words * lane, 4) for lane in range(32)}
+        return SimpleNamespace(space="shared", operation="load", array="tile", line=3, size=4, requests=8,
+                               cost=1, sample=found)
+    def cost(opcode, *sites): return _cost(Instruction(0, opcode, "R0, [R1]", 3, ""), sites, "load")[0]
+    assert cost("LDS.128", site(0), site(33)) == cost("LDS.128", site(0)) == 2
+    assert cost("LDS.128", site(33)) > 8 and cost("LDS", site(0), site(33)) == 1
+
+
 # What is recorded
 
 def kept_calls():
@@ -90,7 +109,8 @@ def test_predictions_are_as_good_as_they_were(card):
              if "sgemm" in name and name != "sgemm_stream_k"]
     squares = np.array([off for shape, off in found if len(set(shape)) == 1 and shape[0] in SQUARES])
     thin = np.array([off for shape, off in found if len(set(shape)) > 1])
-    assert (len(squares), len(thin)) == (65, 52), "a kernel has changed: run tools/predictions.py"
+    changed = "a kernel has changed: make gpu STAGE=ladder, then python tools/predictions.py"
+    assert (len(squares), len(thin)) == (65, 52), changed
     assert squares.mean() < 0.037 and squares.max() < 0.112, (squares.mean(), squares.max())
     assert thin.mean() < 0.05 and thin.max() < 0.15, (thin.mean(), thin.max())
     # kernel 14, whose blocks wait for each other's parts, which the model leaves out
@@ -150,6 +170,14 @@ def test_grade_is_as_sure_as_predictions_of_kernels_that_readers_wrote():
     # the order of any two that differ by more than 10 %
     order = [ms < other for ms, measured in calls for other, its in calls if its > 1.1 * measured]
     assert np.mean(order) > .98
+
+
+def test_another_gpu_that_measures_more_than_an_h100_waits_longer():
+    card = next(card for card in load_cards() if "machine" in card.get("model", {}))
+    measured = card["model"]["machine"]
+    slower = {name: entry | dict(value=1.5 * entry["value"]) for name, entry in measured.items()}
+    found, other = _of_card(card), _of_card(card | dict(model=dict(machine=slower)))
+    for name in MEASURED: assert getattr(other, name) == pytest.approx(1.5 * getattr(found, name))
 
 
 def test_an_unmeasured_gpu_says_so():

@@ -66,9 +66,9 @@ def figures(cell):
 
 
 def answer(cell):
-    "What a cell's output keeps: the answer to a question."
-    return next((output["data"][KEPT] for output in cell.get("outputs") or []
-                 if KEPT in output.get("data", {})), None)
+    "What a cell's output keeps: the answer to a question that the page leaves open."
+    shown = [output["data"] for output in cell.get("outputs") or [] if KEPT in output.get("data", {})]
+    return next((data[KEPT] for data in shown if "".join(data["text/markdown"]).startswith(UNSEEN)), None)
 
 
 def same_answer(one, other):

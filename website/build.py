@@ -183,24 +183,34 @@ def stage():
                     ":caption: The library"))
 
 
-MENDED = (  # of what the theme writes: (pattern, what readers who listen need instead)
+MENDED = (  # of what the theme writes: (pattern, what is better for waiting or listening readers)
     (r"\s*<script[^>]*fontawesome\.js[^>]*>\s*</script>", ""),  # 1.5 MB: icons.css draws what is used
+    (r'\s*<link rel="preload" as="script"[^>]*>', ""),  # they would come before what the page looks like
     (r'<summary aria-label="Toggle hidden content">', "<summary>"),  # its text says more
     (r'(<button[^>]*search-button-field[^>]*) aria-label="Search"', r"\1"),
     (r'<summary>(?=<span class="toctree-toggle")', '<summary aria-label="Show the pages below">'),
-    (r'<div (?=class="bd-sidebar-primary)', '<div role="navigation" aria-label="Pages" '),
+    (r'<div (?=id="pst-primary-sidebar")', '<div role="navigation" aria-label="Pages" '),
     (r'<th class="(head[^"]*)">\s*(?:<p>\s*</p>)?\s*</th>', r'<td class="\1"></td>'),
     (r"<dl>\s*((?:<dd><em class=\"sig-param.*?</dd>\s*)+)</dl>",
      lambda found: "<div>" + re.sub("(</?)dd>", r"\1div>", found[1]) + "</div>"))
 
 
+# What keeps a page from its first paint, and only the page of search results uses.
+SEARCH = r'\s*<script src="[^"]*\b(?:searchtools|language_data|searchindex)\.js[^"]*">\s*</script>'
+LATER = r'<script (?=src="[^"]*\b(?:doctools|sphinx_highlight|sphinx-book-theme)\.js)'
+GLYPHS = r'\.fa-[\w-]+(?:,\.fa-[\w-]+)*\{--fa:"[^"]*"\}'  # of the icons that icons.css draws
+
+
 def mend(folder):
-    "Mend the pages, and drop a script that they don't need any more."
+    "Mend the pages, and drop what they don't need."
     for path in folder.rglob("*.html"):
         page = path.read_text(encoding="utf-8")
         for pattern, better in MENDED: page = re.sub(pattern, better, page, flags=re.S)
+        if path.name != "search.html": page = re.sub(LATER, "<script defer ", re.sub(SEARCH, "", page))
         path.write_text(page, encoding="utf-8")
-    for path in (folder/"_static"/"scripts").glob("*.map"): path.unlink()
+    for path in (folder/"_static"/"styles").glob("*.css"):
+        path.write_text(re.sub(GLYPHS, "", path.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in (folder/"_static").rglob("*.map"): path.unlink()
     for path in (folder/"_static"/"scripts").glob("fontawesome*"): path.unlink()
 
 

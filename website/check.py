@@ -32,7 +32,8 @@ LOADED = """(async () => {
             empty: images.filter(x => !x.naturalWidth).map(x => x.src)};
 })()"""
 
-# The lightness range of each figure on its page background, and anything wider than the page.
+# The lightness range of each figure on its page background, which must fit the mode, and anything wider than
+# the page.
 LOOKED_AT = """(async set => {
     const figures = document.querySelectorAll('.bd-article img, .cell_output svg:not(.nm svg)');
     const seen = [...figures].map(async figure => {
@@ -62,7 +63,11 @@ LOOKED_AT = """(async set => {
             const light = 0.3 * data[i] + 0.59 * data[i + 1] + 0.11 * data[i + 2];
             low = Math.min(low, light); high = Math.max(high, light);
         }
-        return high - low < 128 ? [figure.src || figure.ariaLabel] : [];
+        const dark = document.documentElement.dataset.theme === 'dark';
+        const [red, green, blue] = pen.fillStyle.match(/\w\w/g).map(x => parseInt(x, 16));
+        const wrong = dark !== 0.3 * red + 0.59 * green + 0.11 * blue < 128;  // a light box on a dark page
+        const bad = high - low < 128 || wrong && figure.localName === 'svg';
+        return bad ? [figure.src || figure.ariaLabel] : [];
     });
     const flat = (await Promise.all(seen)).flat();
     // A phone's window grows with what doesn't fit: compare with the width that was set.
@@ -112,7 +117,9 @@ def look(tab, address, picture, axe):
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["width"] > width or seen.get("widest"):
                 problems.append(f"{mode}: {seen['width']} pixels wide at {width}: {seen.get('widest')}")
-            if axe and width == WIDTHS[0]: problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
+            if axe and width == WIDTHS[0]:
+                tab.wait_for_timeout(400)  # colors fade
+                problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)
     return problems, set(found["ids"]), found["links"]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from docutils import nodes
 
 PAGE = "nbs/91_glossary"
-# Everyday words, too: a link would be wrong too often.
+# A link to these would be wrong too often, or in nearly every sentence.
 EVERYDAY = {"alpha and beta", "conflict", "event", "factors", "flag", "guard", "issue", "line", "operator",
-            "owner", "peak", "plan", "reuse", "round", "rules", "stack", "step", "word"}
+            "owner", "peak", "plan", "reuse", "round", "rules", "stack", "step", "word",
+            "block", "device", "grid", "host", "kernel", "launch", "thread", "tile"}
 
 
 def slug(term): return "term-" + re.sub(r"\W+", "-", term.lower()).strip("-")
@@ -57,7 +58,7 @@ def tell_terms(app, doctree, docname):
     known, seen = terms(app.srcdir), set()
     by_name = {term.lower(): term for term in known}
     for paragraph in [*doctree.findall(nodes.paragraph)]:
-        if isinstance(paragraph.parent, (nodes.entry, nodes.admonition)): continue
+        if not isinstance(paragraph.parent, (nodes.section, nodes.list_item)): continue
         for text in [child for child in paragraph.children if isinstance(child, nodes.Text)]:
             parts, end = [], 0
             for found in pattern(app.srcdir).finditer(text):

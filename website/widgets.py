@@ -15,7 +15,7 @@ from util import explore_banks, explore_pipeline, explore_sectors, explore_tiles
 
 import numpy as np  # noqa: E402
 from numba import cuda, float32  # noqa: E402
-from numba_matmul import explore  # noqa: E402
+from numba_matmul import explore, toy  # noqa: E402
 from numba_matmul.compiler import occupancy  # noqa: E402
 from numba_matmul.draw import number_text  # noqa: E402
 from numba_matmul.exercise import ask, distance  # noqa: E402
@@ -213,6 +213,20 @@ def of_notebook(page, name):
     return found[name]
 
 
+def cycles(tab):
+    "The toy machine's cycles, as they are computed."
+    load, use = toy.Op("LDS", sets=0, service=4), toy.Op("FFMA", 4, (0,))
+    kernels = [toy.Kernel(f"{warps} warps", (load, load, use), warps) for warps in (1, 5)]
+    open_widget(tab, toy.watch(*kernels, cycles=30))
+    for number, kernel in enumerate(kernels):
+        for now, cycle in enumerate(toy.run(kernel, 30)):
+            found = tab.evaluate("given => document.querySelector('.nm').set(given)",
+                                 dict(kernel=number, now=now))
+            if found != [cycle.states, cycle.served]: yield f"cycle {now} of {kernel.name} shows {found}"
+    tab.get_by_role("slider", name="cycle").press("ArrowLeft")
+    if not tab.inner_text("[role=status]").startswith("Cycle 28."): yield "the cycles' slider does nothing"
+
+
 def open_widget(tab, made):
     tab.set_content(f"<!doctype html><meta charset=utf-8><body>{made}", wait_until="load")
     tab.wait_for_selector(".nm[data-on] input")
@@ -223,7 +237,7 @@ def problems(browser):
     tab, found = browser.new_page(), []
     tab.on("pageerror", lambda error: found.append(f"a widget fails: {error}"))
     tab.on("request", lambda request: found.append(f"a widget fetches {request.url}"))
-    for check in banks, sectors, player, prediction, tiles, pipeline:
+    for check in banks, sectors, player, prediction, tiles, pipeline, cycles:
         found += check(tab)
         for width in WIDTHS:
             tab.set_viewport_size(dict(width=width, height=900))

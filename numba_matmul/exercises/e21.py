@@ -11,6 +11,7 @@ import copy
 
 import numpy as np
 
+from .. import toy
 from ..exercise import Exercise, Mutant
 from ..judge import Verdict
 from ..toy import LATENCY, Kernel, Op, cycles_per_pass, issue, run
@@ -125,7 +126,7 @@ FIRST_OF = """def my_issue(now, warps, last):
 RULES = dict(reference=ISSUE, loops=LOOP, sorted=SORTED, first=FIRST_OF)
 
 RULE = (Exercise(
-    "21", "my_issue", judge=judge_rule,
+    "21", "my_issue", judge=judge_rule, page=toy,
     hints={
         "runs": "in the first cycle last is None, and a cycle may pass in which no warp can issue",
         "returns": "return one of the warps themselves, not its number, or None",

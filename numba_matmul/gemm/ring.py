@@ -45,6 +45,20 @@ class ThreadWork(NamedTuple):
     b_col: int
 
 
+def turn_of(
+    tile: WarpTile,
+) -> int:
+    """By how many places each slice's columns of A are turned within groups of four rows, relative to the
+    slice before. A warp copies columns of all slices at a time, and would store them in the same banks."""
+    return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0
+
+
+@cuda.jit(device=True)
+def turned(row, places):
+    "The row to which one is turned within its group of four."
+    return uint32(row // uint32(4) * uint32(4) + uint32(row + places) % uint32(4))
+
+
 # These functions are split up for the reader. With inline="always" Numba inlines them, so the compiler
 # doesn't see the splits.
 
@@ -60,6 +74,7 @@ def thread_work(
     a_width = tile.bm + tile.pad_a  # of a row of A's transposed tile
     b_start = bk * a_width
     slices, slice_threads = tile.slices, tile.threads // tile.slices
+    turn = turn_of(tile)
 
     @cuda.jit(device=True, inline="always")
     def work_of(
@@ -73,7 +88,8 @@ def thread_work(
             first_step = uint32(thread // uint32(slice_threads) * uint32(steps))
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * width)
-        copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + a_row)),
+        ring_row = turned(a_row, a_col // uint32(steps) * uint32(turn))
+        copied = TileAddresses(shared_address(ring, uint64(a_col * uint32(a_width) + ring_row)),
                                shared_address(ring, uint64(b_start + b_row * uint32(bn) + b_col)))
         factors_a = shared_address(ring, uint64(first_step * uint32(a_width) + row))
         factors_b = shared_address(ring, uint64(b_start + first_step * uint32(bn) + col))

@@ -11,7 +11,7 @@ same launch, replayed in a CUDA graph.
 from collections.abc import Callable
 from functools import cache
 
-from ..ptx.core import load4, store_fours, store_relaxed
+from ..ptx.core import load4, store4, store_fours, store_relaxed
 from ..static import static, unrolled
 from .unaligned import single_writer
 from numba import cuda, float32, int64, uint32, uint64
@@ -122,6 +122,30 @@ def slice_adder(
 
 
 @cache
+def sums_sharer(
+    fours: int, threads: int, read4: Callable, place: Callable, write4: Callable,  # see `slice_adder`
+) -> Callable:
+    "A device function: when all blocks have stored their parts of a tile, add up this block's slice of them."
+    add_slice = slice_adder(fours, threads, read4, place, write4)
+
+    @cuda.jit(device=True)
+    def share(
+        c, workspace, flags, launch,
+        block, parts,  # number of the block; parts of each tile, one per block
+        row0, col0,    # where the tile of C begins
+        alpha, beta,
+        thread,
+    ):
+        number, index = uint32(block // parts), uint32(block % parts)
+        first, counter = uint32(block - index), uint32(cuda.gridDim.x + number)
+        raise_flag(flags, block, counter, index == 0, launch, thread)
+        wait_for_parts(flags, first, parts, launch, thread)
+        add_slice(c, workspace, int64(first), parts, index, row0, col0, alpha, beta, thread)
+        lower_flags(flags, first, parts, counter, thread)
+    return share
+
+
+@cache
 def sums_writer(
     tile,              # with bm, bn and threads
     groups: int,       # of threads, each with its own sums for the whole tile
@@ -153,19 +177,15 @@ def sums_writer(
         return (ring[uint64(first)], ring[uint64(first + uint32(lanes))],
                 ring[uint64(first + uint32(2 * lanes))], ring[uint64(first + uint32(3 * lanes))])
 
-    add_slice = slice_adder(fours, threads, read4, place, write4)
+    share = sums_sharer(fours, threads, read4, place, write4)
 
     @cuda.jit(device=True)
     @unrolled
     def write_sums(
         ring,  # the array in shared memory
         c, workspace, flags, launch,
-        block, parts,  # number of the block; parts of each tile, one per block
-        row0, col0,    # where the tile of C begins
-        alpha, beta,
-        thread,
+        block, parts, row0, col0, alpha, beta, thread,  # see `sums_sharer`
     ):
-        number, index = uint32(block // parts), uint32(block % parts)
         cuda.syncthreads()
         four = thread
         while four < uint32(fours):
@@ -178,10 +198,40 @@ def sums_writer(
                 write4(c, row0 + row, col0 + col, (x, y, z, w), alpha, beta)
             else: store_fours(workspace, uint64(4 * (int64(block) * fours + four)), 4, (x, y, z, w))
             four = uint32(four + uint32(threads))
-        if parts > 1:
-            counter = uint32(cuda.gridDim.x + number)
-            raise_flag(flags, block, counter, index == 0, launch, thread)
-            wait_for_parts(flags, uint32(block - index), parts, launch, thread)
-            add_slice(c, workspace, int64(block - index), parts, index, row0, col0, alpha, beta, thread)
-            lower_flags(flags, uint32(block - index), parts, counter, thread)
+        if parts > 1: share(c, workspace, flags, launch, block, parts, row0, col0, alpha, beta, thread)
     return write_sums
+
+
+@cache
+def parts_writer(
+    tile,              # a `WarpTile`
+    first_result: Callable,  # device function: thread → row and column of its first result
+    write4: Callable,  # see `slice_adder`
+) -> Callable:
+    "A device function: share a tile of which each block has a part in its threads' registers."
+    threads, results, tm, cols = tile.threads, tile.results, tile.tm, tile.shape[1] // 4
+    fours = threads * results // 4
+    step_m, step_n = tile.step
+
+    @cuda.jit(device=True)
+    def place(four):
+        row, col = first_result(uint32(four % threads))
+        group = four // threads
+        i, j = group // cols, group % cols
+        return int64(row) + (i // tm * step_m + i % tm), int64(col) + j * step_n
+
+    @cuda.jit(device=True)
+    def read4(workspace, start, four): return load4(workspace, uint64(start + 4 * four))
+
+    share = sums_sharer(fours, threads, read4, place, write4)
+
+    @cuda.jit(device=True)
+    @unrolled
+    def write_part(c, acc, workspace, flags, launch, block, parts, row0, col0, alpha, beta, thread):
+        start = 4 * (int64(block) * fours + int64(thread))
+        for i in static(results // 4):
+            four = acc[4 * i:4 * i + 4]
+            store4(workspace, uint64(start + 4 * threads * i),
+                   alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
+        share(c, workspace, flags, launch, block, parts, row0, col0, float32(1), beta, thread)
+    return write_part

@@ -6,12 +6,13 @@
 __all__ = ['PART', 'STEP', 'SLICED_RULES', 'SQUARE', 'FLAT', 'SMALLEST', 'WHOLE', 'SLICED', 'TILES', 'FEW_ROWS', 'START',
            'INSTRUCTION', 'LATENCY', 'PIECE', 'STORED', 'NOT_ALIGNED', 'MERGE', 'TOGETHER', 'L2', 'MEMORY', 'L2_SIZE',
            'VARIANTS', 'TURNS', 'FEW', 'FEW_TURNS', 'SPLIT', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k',
-           'loop_parts', 'sgemm_stream_k_kernel', 'sgemm_sliced_kernel', 'width_of', 'k_tile_instructions',
+           'loop_parts', 'sgemm_stream_k_kernel', 'sgemm_sliced_kernel', 'k_tile_instructions', 'adds_together',
            'estimated_cycles', 'launch_configs', 'select_config', 'sgemm_rows_kernel', 'factory_of', 'launch_plan',
            'plan_stream_k', 'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
 from functools import cache
+from math import gcd
 
 import numpy as np
 from ..arrays import cdiv
@@ -20,9 +21,9 @@ from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.ring import MOST_K, group_writer, thread_work
+from ..gemm.ring import MOST_K, group_writer, thread_work, turn_of, turned
 from ..gemm.rows import ROW_RULES, RowTile, rows_kernel
-from ..gemm.shared_sums import part_of, sums_writer
+from ..gemm.shared_sums import part_of, parts_writer, sums_writer
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import ONE_SLICE, WarpTile, check_tile
 from ..ptx.core import add_fours, store4, store_fours, store_relaxed
@@ -110,6 +111,7 @@ def sgemm_stream_k_kernel(
     need_whole("shift", shift, 0, tile.results - 1)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     write_tile = result_writer(tile, predicated, width, read_c)
+    write_part = parts_writer(tile, thread_place(tile), four_writer(predicated, width, read_c))
     part = tile.results * tile.threads  # values of a block in the workspace
     part_stride = 4 * tile.threads      # from a thread's four to its next four
     shift_back = (tile.results - shift) % tile.results
@@ -131,6 +133,9 @@ def sgemm_stream_k_kernel(
         shared_tiles = int64(0)
         if stream_k and k_tiles > 0: shared_tiles = tiles % blocks
         if shared_tiles > 0 and thread == 0: store_relaxed(flags, uint64(block), uint64(0))
+        parts = uint32(0)  # of each tile, if all are shared equally
+        if shared_tiles == tiles and uint32(blocks) % uint32(tiles) == 0:
+            parts = uint32(uint32(blocks) // uint32(tiles))
         start = first_k_tile(block, blocks, shared_tiles * k_tiles)
         end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)
         whole = shared_tiles + block
@@ -151,7 +156,9 @@ def sgemm_stream_k_kernel(
             row0, col0 = number // across * bm, number % across * bn
             acc = main_loop(ring, work, a, b, m, n, k, row0, col0, begin * bk, todo)
 
-            if begin > 0:  # the tile belongs to the block that has its beginning
+            if parts > 2 and parts <= k_tiles:  # all blocks that share the tile add up its parts
+                write_part(c, acc, workspace, flags, launch, uint32(block), parts, row0, col0, alpha, beta, thread)
+            elif begin > 0:  # the tile belongs to the block that has its beginning
                 own_part = uint64(block * part + 4 * int64(thread))
                 store_fours(workspace, own_part, part_stride, acc[shift:] + acc[:shift])
                 cuda.threadfence()
@@ -186,10 +193,13 @@ def sgemm_sliced_kernel(
     ring_floats, work_of, main_loop = loop_parts(tile, SLICED_RULES, schedule, predicated, width)
     bm, bn, bk, slice_threads = tile.bm, tile.bn, tile.bk, tile.threads // tile.slices
     write_sums = sums_writer(tile, tile.slices, four_writer, predicated, width, read_c, in_order=True)
+    turn = turn_of(tile)
 
     @cuda.jit(device=True)
     def store_in_ring(ring, row, col, four, alpha, beta):
-        store4(ring, uint64(uint32(row * uint32(bn)) + col), four[0], four[1], four[2], four[3])
+        row = turned(row, uint32(4) - row // uint32(bm) * uint32(turn))  # its slice's turn, undone
+        at = uint64(uint32(row * uint32(bn)) + col)
+        store4(ring, at, alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
     store_sums = group_writer(tile, store_in_ring)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
@@ -211,17 +221,15 @@ def sgemm_sliced_kernel(
         cuda.syncthreads()  # no thread needs the ring anymore
         first_row = uint32(thread // uint32(slice_threads) * uint32(bm))
         store_sums(ring, acc, uint32(first_row + work.row), work.col, alpha, beta)
-        write_sums(ring, c, workspace, flags, launch, block, parts, row0, col0, alpha, beta, thread)
+        write_sums(ring, c, workspace, flags, launch, block, parts, row0, col0, float32(1), beta, thread)
     return sgemm_stream_k_kernel
 
 # %% ../../nbs/14_stream_k.ipynb #bef87539
-SLICED_RULES = {text: holds for text, holds in RULES.items() if text != ONE_SLICE} | {
-    "bk must be a multiple of slices": lambda t: t.bk % t.slices == 0}
 SQUARE = WarpTile(bm=64, bn=64, bk=16, wm=64, wn=32, wniter=2, tm=4, tn=4, pad_a=4, unroll=16, zigzag=1,
                   stages=3, slices=2)
 FLAT = SQUARE._replace(bm=32, bk=32, wm=32, wn=64, unroll=32, slices=4)
 SMALLEST = FLAT._replace(bn=32, wn=32, wniter=1)
-WHOLE, SLICED = (LARGE, SMALL), (SQUARE, FLAT, SMALLEST)
+WHOLE, SLICED = (LARGE, LARGE._replace(bm=64), SMALL), (SQUARE, FLAT, SMALLEST)
 TILES = WHOLE + SLICED
 FEW_ROWS = RowTile(4, 8, 512, chunk=1), RowTile(4, 8, 256, chunk=1), RowTile(16, ahead=4, chunk=8)
 
@@ -237,12 +245,6 @@ TOGETHER = 4900       # to wait for all parts of a tile
 L2, MEMORY = 5250, 1330  # bytes a cycle, of all multiprocessors
 L2_SIZE = 40e6        # bytes that are in the L2 when a product begins, if it has just been there
 
-def width_of(
-    n,  # columns of B and C
-) -> int:
-    "How many floats are moved at a time."
-    return 4 if n % 4 == 0 else 2 if n % 2 == 0 else 1
-
 def k_tile_instructions(
     tile,   # a `WarpTile`
     width,  # floats that a copy of B moves
@@ -250,6 +252,12 @@ def k_tile_instructions(
     "Instructions of a warp for a k tile: multiply-adds, loads, five for each copy, and others."
     copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
     return tile.steps * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
+
+def adds_together(
+    tiles, blocks, k_tiles,  # of C; of the grid; of each tile
+) -> bool:
+    "Does each block have one of three or more equal parts of a tile? Then all of its blocks add them up."
+    return blocks % tiles == 0 and 2 < blocks // tiles <= k_tiles
 
 # %% ../../nbs/14_stream_k.ipynb #14b00004
 def estimated_cycles(
@@ -259,7 +267,7 @@ def estimated_cycles(
 ) -> float:
     "About how many cycles a launch takes."
     tile, blocks, split_k, _ = config
-    width, warps = width_of(n), tile.threads / 128  # of each of a multiprocessor's four schedulers
+    width, warps = gcd(n, 4), tile.threads / 128  # of each of a multiprocessor's four schedulers
     count = cdiv(m, tile.bm) * cdiv(n, tile.bn)
     moved = 4 * (m * k + k * n + m * n)
     memory = moved / (MEMORY if moved > L2_SIZE else L2)
@@ -281,7 +289,8 @@ def estimated_cycles(
         shared = count % blocks
         pieces = neighbors * (count // blocks + (shared > 0))
         todo = neighbors * (count // blocks * k_tiles + cdiv(shared * k_tiles, blocks))
-        if shared: merge = (cdiv(blocks, shared) - 1) * (MERGE + part / 64)
+        if adds_together(count, blocks, k_tiles): merge = TOGETHER + 2 * blocks * part / L2
+        elif shared: merge = (cdiv(blocks, shared) - 1) * (MERGE + part / 64)
     one = k_tile_instructions(tile, width) * INSTRUCTION * max(warps, 1 / neighbors)
     if moved > L2_SIZE: one = max(one, LATENCY / neighbors)
     results = tile.bm * tile.bn
@@ -305,7 +314,7 @@ def launch_configs(
     if tile.slices > 1:
         return [LaunchConfig(tile, count * parts, parts) for parts in {1, *several} if parts == 1 or parts <= k // 64]
     return [LaunchConfig(tile, places), LaunchConfig(tile, count),
-            *(LaunchConfig(tile, count * parts) for parts in several if parts <= min(k // 128, 5))]
+            *(LaunchConfig(tile, count * parts) for parts in several if parts <= k // 128)]
 
 @remembered
 def select_config(
@@ -350,7 +359,7 @@ def launch_plan(
                          "at once")
     kernel = factory(tile, **options | dict(guarded=wanted is not None))
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
-    flags = g.workspace(blocks + (0 if persistent else tiles) if shares else 1, kind="int64")
+    flags = g.workspace(blocks + tiles if shares else 1, kind="int64")
     if wanted is None: wanted = flags  # not read then
     args = g.a.ravel(), g.b.ravel(), g.c, k, g.alpha, g.beta, sums, flags, launch_number, wanted
     if not persistent: args += np.uint32(split_k),
@@ -439,6 +448,9 @@ PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + edge_paths(FEW_TURNS[0]) + t
     Path("blocks with nothing to do", (16, 32, 24), 0.5, -1.5, TURNS[0] | dict(blocks=7)),
     Path("whole tiles for all blocks", (32, 64, 24), 0.5, -1.5, TURNS[0] | dict(blocks=2)),
     Path("one more column, and step", (16, 33, 25), 0.5, 0.0, TURNS[0] | dict(blocks=3)),
+    Path("all add up parts, whole tiles", (32, 32, 24), 0.5, -1.5, TURNS[0] | dict(blocks=6)),
+    Path("all add up parts, rests, width 4", (17, 36, 29), 0.5, -1.5, TURNS[0] | dict(blocks=12)),
+    Path("all add up parts, rests, width 1", (17, 33, 29), 0.5, 0.0, TURNS[0] | dict(blocks=16)),
     Path("its own tile", (37, 41, 11), 0.5, -1.5))
 KERNEL = Kernel(14, "sgemm_stream_k", "Stream-K", "float32", sgemm_stream_k,
                 sgemm_stream_k_kernel, capability=(8, 0),

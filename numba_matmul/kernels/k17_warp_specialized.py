@@ -6,8 +6,8 @@
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
            'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles',
            'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room',
-           'barrier_init', 'producer_loop', 'consumer_loop', 'bf16_gemm_warp_specialized_kernel', 'gemm_launch',
-           'plan_warp_specialized', 'bf16_gemm_warp_specialized']
+           'barrier_init', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
+           'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
 from dataclasses import replace
@@ -247,6 +247,15 @@ def barrier_init(
     return init
 
 # %% ../../nbs/17_warp_specialized.ipynb #5f0ebe2f
+class Arrivals(NamedTuple):
+    "What is different if rows of A are still on their way to this GPU."
+    maps: object      # device function (`TensorMaps`, address of the fourth map, c, m) → the loader's `maps`
+    loader: object    # instead of `k_tile_loader`
+    epilogue: object  # as those in `EPILOGUES`
+
+@cuda.jit(device=True)
+def whole_maps(maps, own, c, m): return maps
+
 @cache
 def producer_loop(
     tile,         # a `WgmmaTile`
@@ -353,6 +362,7 @@ def bf16_gemm_warp_specialized_kernel(
     read_c=True,             # is beta not 0? Only direct reads C
     scaled=True,             # is alpha not 1? Only for overlapped and staged
     stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
+    arrivals=None,           # `Arrivals`, in lesson 32
 ):
     """Kernel 17 for a tile: C ← alpha·A·B + beta·C, k > 0. Persistent blocks, in which all consumers share a
     tile of C. `ValueError` if the tile breaks a rule."""
@@ -374,8 +384,10 @@ def bf16_gemm_warp_specialized_kernel(
     cluster, prefetch = tile.cluster, tile.m_major_c
     work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
     expect_parts, target_of = parts_expecter(tile), target_maker(is_split)
-    produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
-    finish = EPILOGUES[epilogue](tile, predicated, read_c, scaled)
+    maps_of, loader, epilogue = arrivals or (whole_maps, k_tile_loader, EPILOGUES[epilogue])
+    is_arriving = arrivals is not None
+    produce = producer_loop(tile, is_split, loader(tile), is_split)
+    finish = epilogue(tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
     consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile), is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
@@ -393,6 +405,7 @@ def bf16_gemm_warp_specialized_kernel(
         storage = shared_storage(cuda.shared.array(0, uint16, alignment=16))
         thread = uint32(cuda.threadIdx.x)
         maps = TensorMaps(tensor_map_address(tensor_maps, 0), tensor_map_address(tensor_maps, 1))
+        own = tensor_map_address(tensor_maps, 3) if is_arriving else uint64(0)
         if prefetch and thread == 0:
             prefetch_tensormap(maps.a)
             prefetch_tensormap(maps.b)
@@ -408,7 +421,7 @@ def bf16_gemm_warp_specialized_kernel(
         work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
-            if thread == 0: produce(storage, maps, grid, work, step)
+            if thread == 0: produce(storage, maps_of(maps, own, c, m), grid, work, step)
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)

@@ -42,7 +42,7 @@ def turned_tile(
     return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1, wm=wm, k_tiles=k_tiles,
                      cluster=cluster)
 
-TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(64, 192, 6),
+TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(128, 128, 6),
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
 TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
@@ -122,15 +122,15 @@ PADDED = tuple("".join(names) for count in range(4) for names in combinations("a
 
 class MachineModel(NamedTuple):
     "What the estimate knows about a GPU. Cycles are those of 2048 multiply-adds on a multiprocessor."
-    start: float = 2690    # cycles of a launch with almost nothing to do
-    result: float = 0.141  # to store a result
-    step: float = 112      # per stage at least: a barrier, copies, products
-    own_row: float = 1.56  # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.73   # the same if all multiprocessors ask: rows of whole cache lines,
-    row_16: float = 3.37   # of whole sectors,
-    row_8: float = 4.91    # or of neither
-    copy: float = 2140     # bytes per cycle that a copy reads and writes
-    part: float = 1.08     # sums per cycle that a block sends to others, and adds up
+    start: float = 2898    # cycles of a launch with almost nothing to do
+    result: float = 0.117  # to store a result
+    step: float = 196      # per stage at least: a barrier, copies, products
+    own_row: float = 1.50  # per 128-byte row that a multiprocessor gets
+    row_64: float = 2.68   # the same if all multiprocessors ask: rows of whole cache lines,
+    row_16: float = 3.63   # of whole sectors,
+    row_8: float = 4.74    # or of neither
+    copy: float = 1620     # bytes per cycle that a copy reads and writes
+    part: float = 1.96     # sums per cycle that a block sends to others, and adds up
 
 H100_COPY_GB_S = 2975
 
@@ -186,19 +186,20 @@ def estimate(
     from_l2 = (cols * row(k, "a") + rows * row(n, "b") if tile.m_major_c
                else rows * row(k, "a") + cols * row(n, "b"))
     filled = work * tile.cluster / (waves * sms)  # multiprocessors with a tile
+    # large clusters crowd together, and ask as if all multiprocessors did
+    asking = 1 if split_k > 4 else filled**0.8
     # whatever takes longest
-    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row,
-                 from_l2 * filled**0.8)
+    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row, from_l2 * asking)
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
-    products = x.start + storing + waves * (0.15 * x.start + max(k_tiles * k_tile, storing * filled))
+    adding = x.start / 2 + results / x.part if split_k > 1 else 0
+    products = x.start + storing + waves * (0.15 * x.start + max(k_tiles * k_tile, storing * filled) + adding)
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
     copying = launches * x.start + sum(4 * numbers[name] / x.copy for name in padded)
-    adding = x.start / 2 + results / x.part if split_k > 1 else 0
-    return products + copying + adding
+    return products + copying
 
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18select
@@ -209,9 +210,7 @@ def parts_of(
     "Numbers of parts that a sum may be cut into. No part is empty."
     k_tiles = cdiv(k, tile.bk)
     most = min(k_tiles // MIN_K_TILES, MOST_PARTS) if may_split(tile) else 1
-    columns = tile.bn // 8  # that blocks divide up, eight each
-    wanted = [min(parts, k_tiles)] if parts else [
-        number for number in range(1, max(1, most) + 1) if columns % number == 0 or number > columns]
+    wanted = [min(parts, k_tiles)] if parts else range(1, max(1, most) + 1)
     return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
 
 @remembered

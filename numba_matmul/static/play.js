@@ -104,12 +104,12 @@ function player(box, told) {
   const chooser = el("select", {"aria-label": "warp", change: () => { warp = +chooser.value; draw(); }},
     el("option", {value: -1}, "all warps"), ...Array.from({length: warps}, (_, w) => el("option", {value: w}, `warp ${w}`)));
   const status = el("p", {role: "status"}), readout = el("p", {role: "status", style: "min-height: 2.9em; opacity: .85"});
-  const printed = el("pre", {class: "nm-code", style: "max-height: 8em", "aria-label": "printed", tabindex: 0});
+  const printed = el("pre", {class: "nm-code", style: "max-height: 8em", role: "group", "aria-label": "printed", tabindex: 0});
 
   // Source
   const lines = told.lines.map((text, i) => el("span", {}, `${String(told.first + i).padStart(3)}  ${text}`));
   if (wrong) for (const i of wrong.steps) lines[step(i).line - told.first]?.classList.add("nm-wrong");
-  const source = el("pre", {class: "nm-code", tabindex: 0, "aria-label": "source", style: "max-height: 15em; position: relative"}, ...lines);
+  const source = el("pre", {class: "nm-code", tabindex: 0, role: "group", "aria-label": "source", style: "max-height: 15em; position: relative"}, ...lines);
 
   // Arrays. Cells are drawn as paths: one for what was touched since the barrier, one for other warps, one for now.
   const path = (cells) => cells.map(([x, y, w = 1]) => `M${x} ${y}h${w}v1h${-w}z`).join("");
