@@ -15,7 +15,8 @@ from numba_matmul.gemm.plan import Plan, simulate_plan
 from numba_matmul.gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
 from numba_matmul.kernels.k20_fp8 import KERNEL, fp8_gemm, fp8_tile
 from numba_matmul.ptx.hopper import cvt_rn_satfinite_e4m3x4_f32
-from numba_matmul.torch_ops import DEVICE, fp8_linear
+from numba_matmul.torch_fp8 import fp8_linear
+from numba_matmul.torch_ops import DEVICE
 
 TYPES = {name: getattr(torch, name) for name in (E4M3, E5M2)}
 SMALL = fp8_tile(64, 64, 2)
