@@ -2,8 +2,8 @@
 import statistics
 from functools import partial
 
-from ..fp8 import E4M3
-from ..gemm.fp8_cast import SCALES, fp8_cast
+from .fp8 import E4M3
+from .gemm.fp8_cast import SCALES, fp8_cast
 
 
 def alternating(
@@ -45,7 +45,7 @@ def operands(m, n, k, dtype_c="bfloat16"):
 
 def ours(x, scaling, fast=False, **options):
     "Kernel 20."
-    from ..kernels.k20_fp8 import fp8_gemm
+    from .kernels.k20_fp8 import fp8_gemm
     scale_a, scale_b = x[scaling]
     return fp8_gemm(x["a"], x["b"], x["c"], scale_a=scale_a, scale_b=scale_b, fast=fast, **options)
 
