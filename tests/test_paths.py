@@ -26,7 +26,7 @@ ONE_WAY = {
     ("kernels.k14_stream_k", "guarded"): "kernel 19 launches it so",
     ("kernels.k14_stream_k", "guarded and wanted[0] == 0"): "the same",
     ("kernels.k14_stream_k", "wanted[0] == 0"): "the same",
-    ("kernels.k14_stream_k", "parts > 2"): "always so where it's compiled in; it changes who gets which register",
+    ("kernels.k14_stream_k", "parts > 2"): "always so where it's compiled in; registers differ by it",
     ("gemm.rows", "guarded"): "kernel 19 launches it so",
     ("gemm.rows", "guarded and wanted[0] == 0"): "the same",
     ("gemm.rows", "wanted[0] == 0"): "the same",
