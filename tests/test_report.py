@@ -106,7 +106,7 @@ def test_a_speed_of_other_code_is_shown_as_stale(load):
     load(card)
     assert not tables.stale_kernels([cards.marked(card, same)])
     assert cards.code_of(invented(searched), "sgemm_autotuned") == searched["code"]  # before the search
-    why = ("kernel 5 and kernel 9 have changed since they were timed on the Invented GPU: make gpu "
+    why = ("kernels 5 and 9 have changed since they were timed on the Invented GPU: make gpu "
            "STAGE=ladder")
     assert tables.stale_kernels() == why
     *lines, note = tables.table(plots.rows_at(card)).splitlines()

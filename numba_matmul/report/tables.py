@@ -24,7 +24,25 @@ def stale_kernels(
 ) -> str:
     "One line about the kernels that have changed since they were timed; empty if none have."
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
-    return stale_note(rows, lambda name: f"kernel {number_of(name)}" if number_of(name) else name)
+    return stale_note(rows, _called)
+
+def _called(names):
+    "Kernels by their numbers, those of other tools by name."
+    numbers = sorted(filter(None, map(number_of, names)))
+    ours = [f"kernel{'s' * (len(numbers) > 1)} {in_runs(numbers, list(KERNELS))}"] if numbers else []
+    return " and ".join([*ours, *(name for name in names if not number_of(name))])
+
+def in_runs(
+    numbers,  # some of …
+    order,    # … all numbers, in their order
+) -> str:
+    "Numbers as text: 1 to 12 and 19."
+    runs = []
+    for place in map(order.index, numbers):
+        if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
+        else: runs.append([place])
+    texts = [f"{order[run[0]]} to {order[run[-1]]}" if len(run) > 1 else str(order[run[0]]) for run in runs]
+    return ", ".join(texts[:-1]) + " and " * (len(texts) > 1) + texts[-1]
 
 def table(
     rows,  # rows of a result card
