@@ -21,6 +21,7 @@ from .plots import DTYPES, by_dtype, draw_climb, draw_panels, panels, rows_at
 from .tables import in_runs, kernels_of, random_shapes, stale_kernels, sustained, wall_clock
 
 
+CALLED = {"float8_e4m3fn": "FP8"}  # what a type is called, unless it's its own name
 PICTURE, FRONT = "nbs/results/ladder.svg", "nbs/results/climb.svg"
 
 def _root(): return card_folder().parent.parent
@@ -101,7 +102,7 @@ def readme_ladder() -> str:
             lines.append(around(" | ".join([number, f"[{title}]({notebook}){_badge(notebook)}", idea,
                                             *2 * len(cards) * [""]])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
-    what = ", ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
+    what = ", ".join(f"{CALLED.get(dtype, dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
     bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
             "their kernels for any size. (Pages with a letter have no kernel.)")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
@@ -135,7 +136,8 @@ def readme_speed() -> str:
             shapes = [None if units else at_random.get((dtype, fits)) for fits in (True, False)]
             call = calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
-            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}" + f" on {units}" * bool(units))
+            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {CALLED.get(dtype, dtype)}"
+                        + f" on {units}" * bool(units))
             larger, row = card_row(card, last["name"], 8192), None if units else steady.get((dtype, 4096))
             shown += [first, last, larger]
             columns.append([_number(last, "percent"), _number(larger, "percent"),
@@ -173,7 +175,7 @@ def readme_front() -> str:
     for (dtype, units), rows in _by_units(rows_at(card)).items():
         last = rows[-1]
         number, ratio = number_of(last["name"]), last["error"] / last["cublas_error"]
-        lines.append(f"| {dtype}{f' on {units}' * bool(units)}, by lesson {number} | "
+        lines.append(f"| {CALLED.get(dtype, dtype)}{f' on {units}' * bool(units)}, by lesson {number} | "
                      f"**{_number(last, 'gflops')}** | **{_number(last, 'percent')}** | "
                      f"{last['error']:.1e} ({ratio:.2f}) |")
         shown.append(last)

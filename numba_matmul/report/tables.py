@@ -13,7 +13,7 @@ import statistics
 from operator import truediv
 
 from ..arrays import cdiv, dtype_of
-from ..cards import STALE, card_row, load_cards, marked, stale_note
+from ..cards import STALE, card_row, in_words, load_cards, marked, stale_note
 from ..draw import Markdown, number_text
 from ..ncu import counted
 from ..registry import KERNELS, number_of
@@ -30,19 +30,29 @@ def _called(names):
     "Kernels by their numbers, those of other tools by name."
     numbers = sorted(filter(None, map(number_of, names)))
     ours = [f"kernel{'s' * (len(numbers) > 1)} {in_runs(numbers, list(KERNELS))}"] if numbers else []
-    return " and ".join([*ours, *(name for name in names if not number_of(name))])
+    return in_words([*ours, *(name for name in names if not number_of(name))])
 
 def in_runs(
     numbers,  # some of …
     order,    # … all numbers, in their order
 ) -> str:
-    "Numbers as text: 1 to 12 and 19."
+    "Numbers as text: 1 to 12, 15 and 16."
     runs = []
-    for place in map(order.index, numbers):
-        if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
-        else: runs.append([place])
-    texts = [f"{order[run[0]]} to {order[run[-1]]}" if len(run) > 1 else str(order[run[0]]) for run in runs]
-    return ", ".join(texts[:-1]) + " and " * (len(texts) > 1) + texts[-1]
+    for number in numbers:
+        if runs and order.index(number) == order.index(runs[-1][-1]) + 1: runs[-1].append(number)
+        else: runs.append([number])
+    texts = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run) for run in runs]
+    return in_words(sum(map(list, texts), []))
+
+def out_of_date(
+    what,     # what no longer shows what the cards say
+    command,  # that renews it
+) -> str:
+    "What to do about it, in one line."
+    if not (note := stale_kernels()):
+        return f"{what}: run {command}, since the cards, the lessons or the exercises have changed"
+    return (f"{what}: run {command}. It marks speeds with{STALE}: {note}. "
+            "(Where the machine code is the same, make same-code BASE=… STAMP=1 keeps the speeds.)")
 
 def table(
     rows,  # rows of a result card
