@@ -108,6 +108,14 @@ def test_everything_that_is_needed_is_pinned(python, system):
     assert len(seen) > 100 and not wrong, "\n".join(wrong)
 
 
+def test_the_packages_of_cuda_12_exist():
+    "On PyPI, NVIDIA's packages for CUDA 12 end in -cu12. The others begin with CUDA 13."
+    for need in requirements(INI["DEFAULT"]["cu12_requirements"]):
+        name = canonicalize_name(need.name)
+        if name.startswith("nvidia-") and not name.endswith("-cu12"):
+            assert need.specifier.contains(*(pin.version for pin in PINS[name].specifier)), need
+
+
 @pytest.fixture
 def project(tmp_path):
     """A copy of the files `make` reads, and a function to call it: no environment yet, no package index, no

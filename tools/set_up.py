@@ -151,8 +151,9 @@ def check(names):
     if missing:
         cuda, python = cuda_major(), os.environ.get("PYTHON") or sys.executable
         pins = " -c constraints.txt" if cuda == 13 else ""
+        first = f" (PyTorch's build for CUDA 12 first: {README})" if cuda == 12 and "torch" in missing else ""
         sys.exit(f"{python} lacks {', '.join(missing)}. Install with: {python} -m pip install -e "
-                 f"\".[dev,cu{cuda}]\"{pins}")
+                 f"\".[dev,cu{cuda}]\"{pins}{first}")
 
 
 if __name__ == "__main__":
