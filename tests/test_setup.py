@@ -233,6 +233,12 @@ def test_the_size_comes_first_and_a_failure_shows_pips_reason(project):
         assert not (project.root/".venv"/"ready").exists()
 
 
+def test_what_the_tests_need_is_installed_at_once(project):
+    first, *_, last = told(project("test"))
+    assert first.startswith("Setting up .venv") and "0.7 GB to download, 2.2 GB on disk" in first
+    assert last.endswith("make again: it continues from here.")
+
+
 PIP = """
 case "$*" in *"pip --version"*|*"config list"*|*"--no-deps"*) exit 0;; \
 *"pip install"*) echo "Downloading torch (526.6 MB)";; esac
