@@ -15,8 +15,8 @@ ROOMS = ("fp8", "arrays", "draw", "widgets", "toy", "syntax", "fingerprint", "ca
          "workload", "gpus", "tensor_model", "predicted", "predict", "machine", "bench", "kernels",
          "tile_registers", "explore", "registry", "source", "work", "judge", "exercise", "exercises",
          "report", "ladder",
-         "torch_copy", "torch_layer", "torch_fp8", "torch_ops", "peers", "distributed", "tensor_parallel",
-         "util")
+         "torch_copy", "torch_layer", "torch_rules", "torch_fp8", "torch_ops", "peers", "distributed",
+         "tensor_parallel", "util")
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}
 
