@@ -9,6 +9,7 @@ from .arrays import to_d, to_h
 from .gemm.fp8_cast import fp8_cast
 from .gemm.limits import need_capability
 from .kernels.k20_fp8 import KERNEL, fp8_gemm
+from .torch_ops import matmul
 from .torch_rules import (
     DEVICE, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors, on_its_gpu,
     reverse_mode, while_compiled)
@@ -40,7 +41,7 @@ torch.library.register_fake("numba_matmul::fp8_linear", _fp8_linear_fake, lib=LI
 _OP = torch.ops.numba_matmul.fp8_linear.default
 
 
-def _in_bf16(a, b): return torch.ops.numba_matmul.matmul(a.bfloat16(), b.bfloat16())
+def _in_bf16(a, b): return matmul(a.bfloat16(), b.bfloat16())
 
 class _Rule(_SingleLevelFunction):
     "The derivatives of x·wᵀ in bfloat16, from x and w as they were."

@@ -10,7 +10,6 @@ from .gemm.kernel import Kernel
 from .gemm.limits import capable
 from .registry import KERNELS
 from .torch_copy import row_major
-from .torch_fp8 import fp8_linear  # noqa: F401
 from .torch_layer import aligned_for_tma, can_implement, fused_layer, has_wgmma
 from .torch_rules import (  # noqa: F401
     DEVICE, DTYPES, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors,
