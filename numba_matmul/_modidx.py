@@ -540,6 +540,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.torch_fp8': {},
             'numba_matmul.torch_layer': {},
             'numba_matmul.torch_ops': {},
+            'numba_matmul.torch_rules': {},
             'numba_matmul.toy': {},
             'numba_matmul.util': {},
             'numba_matmul.widgets': {},

@@ -6,9 +6,11 @@ second one scatters its sums; the backward pass does it the other way around."""
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from .distributed import all_gather, all_gather_gemm, gemm_reduce_scatter, product
+from .distributed import all_gather, all_gather_gemm, chunk_of, gemm_reduce_scatter, place, product
+from .torch_rules import check_tensors, need_tensors
 
 
 def _all_rows(x, group):
@@ -68,9 +70,16 @@ class _ParallelLinear(torch.nn.Module):
     def __init__(
         self,
         linear: torch.nn.Linear,  # rank 0's is the one that counts
-        mesh,                     # a `DeviceMesh` of one dimension
+        mesh: DeviceMesh,         # of one dimension
     ):
         super().__init__()
+        if not isinstance(linear, torch.nn.Linear):
+            raise TypeError(f"linear is a {type(linear).__name__}; expected a torch.nn.Linear")
+        if not isinstance(mesh, DeviceMesh):
+            raise TypeError(f"mesh is a {type(mesh).__name__}; expected a DeviceMesh")
+        if mesh.ndim != 1:
+            raise ValueError(f"mesh has {mesh.ndim} dimensions; expected one: pass mesh[name], with the name "
+                             "of the dimension")
         self.group = mesh.get_group()
         def cut(x, placement):
             return torch.nn.Parameter(distribute_tensor(x.detach().clone(), mesh, [placement]))
@@ -78,22 +87,48 @@ class _ParallelLinear(torch.nn.Module):
         self.weight = cut(linear.weight, of_weight)
         self.bias = None if linear.bias is None else cut(linear.bias, of_bias)
 
+    def __getstate__(self): return {name: value for name, value in vars(self).items() if name != "group"}
+
+    def __setstate__(self, state):  # of a copy
+        super().__setstate__(state)
+        self.group = self.weight.device_mesh.get_group()
+
     def extra_repr(self): return f"in_features={self.weight.shape[1]}, out_features={self.weight.shape[0]}"
 
+    def product(self, rule, x):
+        "A rule, applied to the rows of x. `TypeError` or `ValueError` for an x that doesn't fit."
+        need_tensors(x=x)
+        weight = self.weight.to_local()
+        autocast = torch.is_autocast_enabled(weight.device.type)
+        check_tensors(autocast, x=x, weight=weight)
+        n, k = weight.shape
+        if x.dim() < 2 or x.shape[-1] != k:
+            raise ValueError(f"x has shape {tuple(x.shape)}; the rank's part of the weight is {n}×{k}, "
+                             f"so expected (rows, …, {k})")
+        if autocast: x, weight = x.bfloat16(), weight.bfloat16()
+        with torch.autocast(weight.device.type, enabled=False):
+            return rule.apply(x.flatten(0, -2), weight, self.group)
+
 class ColumnParallelLinear(_ParallelLinear):
-    "x·Wᵀ + bias with W cut by its outputs: from the rank's rows of x to its columns of all rows."
+    """x·Wᵀ + bias with W cut by its outputs: from the rank's rows of x, as many on each rank, to its columns
+    of all rows. Under autocast in bfloat16."""
     placements = Shard(0), Shard(0)
 
+    @torch.compiler.disable(reason="collectives on a process group aren't traced")
     def forward(self, x):
-        y = _Gather.apply(x.flatten(0, -2), self.weight.to_local(), self.group)
-        if self.bias is not None: y = y + self.bias.to_local()
-        return y.unflatten(0, (-1, *x.shape[1:-1]))
+        y = self.product(_Gather, x)
+        if self.bias is not None: y = y + self.bias.to_local().to(y.dtype)
+        return y.unflatten(0, (x.shape[0] * place(self.group)[1], *x.shape[1:-1]))
 
 class RowParallelLinear(_ParallelLinear):
-    "x·Wᵀ + bias with W cut by its inputs: from the rank's columns of all rows to its rows."
+    """x·Wᵀ + bias with W cut by its inputs: from the rank's columns of all rows to its rows. Under autocast
+    in bfloat16."""
     placements = Shard(1), Replicate()
 
+    @torch.compiler.disable(reason="collectives on a process group aren't traced")
     def forward(self, x):
-        y = _Scatter.apply(x.flatten(0, -2), self.weight.to_local(), self.group)
-        if self.bias is not None: y = y + _SameOnAll.apply(self.bias.to_local(), self.group)
-        return y.unflatten(0, (-1, *x.shape[1:-1]))
+        need_tensors(x=x)
+        rows = chunk_of(x, *place(self.group)).shape[0] if x.dim() else None
+        y = self.product(_Scatter, x)
+        if self.bias is not None: y = y + _SameOnAll.apply(self.bias.to_local(), self.group).to(y.dtype)
+        return y.unflatten(0, (rows, *x.shape[1:-1]))

@@ -4,21 +4,20 @@ from functools import cache, partial
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
-from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
-from .arrays import current_gpu, describe, to_d, to_h
+from .arrays import current_gpu, to_d, to_h
 from .gemm.kernel import Kernel
 from .gemm.limits import capable
 from .registry import KERNELS
 from .torch_copy import row_major
 from .torch_layer import aligned_for_tma, can_implement, fused_layer, has_wgmma
+from .torch_rules import (  # noqa: F401
+    DEVICE, DTYPES, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors,
+    on_its_gpu, reverse_mode, while_compiled)
 from numba import config
 
 
 # Which kernel, and what it takes
-
-DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
-DEVICE = "cpu" if config.ENABLE_CUDASIM else "cuda"
 
 @cache
 def _last_kernel(dtype, capability):
@@ -48,31 +47,6 @@ def use_for_float32(
         raise ValueError(f"number is {number!r}; expected None or one of {', '.join(map(str, able))}, "
                          "which this GPU can run")
     _INSTEAD[:] = [kernel] if kernel else []
-
-def need_tensors(**given):  # by name
-    "`TypeError` for what isn't a dense tensor."
-    for name, x in given.items():
-        if not isinstance(x, torch.Tensor):
-            raise TypeError(f"{name} is a {describe(x)}; expected a torch tensor")
-        if x.layout != torch.strided:
-            raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
-
-def check_tensors(
-    autocast: bool = False,  # will types be made the same?
-    **given,                 # tensors by name, the two factors first
-):
-    "`TypeError` or `ValueError`, unless they are of types that the kernels take, and on one device."
-    (first, a), (second, b), *_ = given.items()
-    for name, x in given.items():
-        if x.dtype not in DTYPES and not (autocast and x.dtype == torch.float16):
-            raise TypeError(f"{name} is {x.dtype}; expected float32 or bfloat16: "
-                            f"pass {name}.float() or {name}.bfloat16()")
-        if x.device != a.device:
-            raise ValueError(f"{first} is on {a.device} and {name} on {x.device}: "
-                             f"pass {name}.to({first}.device)")
-    if a.dtype != b.dtype and not autocast:
-        raise TypeError(f"{first} is {a.dtype} and {second} is {b.dtype}: "
-                        f"pass {first}.to({second}.dtype), or use autocast")
 
 def _other_call(a, b):
     "What to call instead, if `matmul` gets tensors that aren't matrices."
@@ -132,35 +106,25 @@ def _product(a, b):
     if not (m and n and k): return a.new_zeros(m, n)
     if config.ENABLE_CUDASIM:
         return torch.from_numpy(to_h(kernel_for(a.dtype)(to_d(a), to_d(b)))).view(a.dtype)
-    return _on_its_gpu(lambda a, b: kernel_for(a.dtype)(a, b), a, b)
-
-def _on_its_gpu(fn, x, *others):
-    "Call a function while the GPU of `x` is the current one."
-    if config.ENABLE_CUDASIM or x.device.index == torch.cuda.current_device(): return fn(x, *others)
-    with torch.cuda.device(x.device): return fn(x, *others)
+    return on_its_gpu(lambda a, b: kernel_for(a.dtype)(a, b), a, b)
 
 
 # The operator
 
-LIBRARY = torch.library.Library("numba_matmul", "FRAGMENT")
 LIBRARY.define("matmul(Tensor a, Tensor b, bool? columns=None) -> Tensor", tags=torch.Tag.needs_exact_strides)
 
 def _columns(x): return x.dim() == 2 and not x.is_contiguous() and x.t().is_contiguous()
 
 def _matmul(a, b, columns=None):
     check_operands(a, b)
-    if a.device.type != DEVICE:
-        wanted = "expected tensors on a GPU: pass a.cuda() and b.cuda()"
-        if config.ENABLE_CUDASIM:
-            wanted = "in the simulator kernels take tensors on the CPU: pass a.cpu() and b.cpu()"
-        raise TypeError(f"a and b are on {a.device}; {wanted}")
+    check_device(a=a, b=b)
     turned = by_columns(a, b, columns)
     if turned: a, b = b.t(), a.t()
-    if straight(a, b) and aligned_for_tma(a, b): c = _on_its_gpu(fused_layer, a, b)
-    else: c = _product(*(_on_its_gpu(row_major, x) for x in (a, b)))
+    if straight(a, b) and aligned_for_tma(a, b): c = on_its_gpu(fused_layer, a, b)
+    else: c = _product(*(on_its_gpu(row_major, x) for x in (a, b)))
     if turned: c = c.t()
     if columns in (None, turned): return c
-    return _on_its_gpu(row_major, c.t()).t() if columns else _on_its_gpu(row_major, c)
+    return on_its_gpu(row_major, c.t()).t() if columns else on_its_gpu(row_major, c)
 
 def _matmul_fake(a, b, columns=None):
     check_operands(a, b)
@@ -175,40 +139,11 @@ for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::matmul", _device, torch.bfloat16, lib=LIBRARY)
 
 
-def _below(op, keys, *args):
-    "The operator without its derivatives."
-    with torch._C._AutoDispatchBelowAutograd():
-        return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
-
-# Does a compiled graph make tangents? It doesn't tell `forward_ad` of its level.
-_GRAPHS = dict(tangents=False)
-
-def _while_compiled():
-    """`RuntimeError` inside `forward_ad.dual_level`: Inductor's kernels would drop the tangents. What is
-    compiled outside stays there."""
-    from torch._dynamo import guards, symbolic_convert, variables
-    if (translator := getattr(symbolic_convert.tls, "current_tx", None)) is None: return
-    if translator.output.dual_level >= 0:
-        raise RuntimeError("torch.compile drops the forward-mode tangents of the tensors it is given: "
-                           "compile a function that calls torch.func.jvp itself, or don't compile this one")
-    guards.install_guard(variables.ctx_manager.DualLevelContextManager._guards_singleton)
-    if forward_ad._current_level >= 0: _GRAPHS["tangents"] = True
-
-def _forward_mode(*tensors):
-    "Does a tensor carry a tangent?"
-    return (forward_ad._current_level >= 0 or _GRAPHS["tangents"]) and any(
-        torch._VF._unpack_dual(x, level=0).tangent is not None for x in tensors)
-
-def _reverse_mode(*tensors): return torch.is_grad_enabled() and torch._C._any_requires_grad(*tensors)
-
 class _ProductRule(_SingleLevelFunction):
     """The derivatives of A·B, at one level of PyTorch's transforms. (`register_autograd` has no forward mode,
     and an `autograd.Function` can't be called in an operator while `torch.func` is running.)"""
     @staticmethod
-    def forward(*args):
-        if not torch._C._are_functorch_transforms_active(): return _below(_OP, *args)
-        # The levels below differentiate for themselves:
-        with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True): return _below(_OP, *args)
+    def forward(*args): return levels_below(_OP, *args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -236,11 +171,11 @@ class _ProductRule(_SingleLevelFunction):
 
 
 def _matmul_autograd(keys, a, b, columns=None):
-    if torch._guards.TracingContext.try_get(): _while_compiled()
+    if torch._guards.TracingContext.try_get(): while_compiled()
     if torch._C._are_functorch_transforms_active():
         with enable_single_level_autograd_function(): return _ProductRule.apply(keys, a, b, columns)
-    if _forward_mode(a, b) or _reverse_mode(a, b): return _ProductRule.apply(keys, a, b, columns)
-    return _below(_OP, keys, a, b, columns)
+    if forward_mode(a, b) or reverse_mode(a, b): return _ProductRule.apply(keys, a, b, columns)
+    return below(_OP, keys, a, b, columns)
 
 def _matmul_batched(info, in_dims, a, b, columns=None):
     "Under `torch.vmap`: one product where only one factor has many matrices."
@@ -327,7 +262,7 @@ def _layer(x, w, bias, activation, residual):
     others = [z for z in (bias, residual) if z is not None]
     aligned = aligned_for_tma(x, w) and all(z.data_ptr() % 4 == 0 for z in others)
     if can_implement(x, w, others) and has_wgmma(x.device) and aligned:
-        return _on_its_gpu(fused_layer, x, w, bias, activation, residual)
+        return on_its_gpu(fused_layer, x, w, bias, activation, residual)
     return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
 
 def _layer_fake(x, w, bias, activation, residual):
@@ -341,7 +276,7 @@ def _derivative_from_result(activation, residual):
 class _LayerRule(_SingleLevelFunction):
     "The derivatives of a layer, from its operands and its result."
     @staticmethod
-    def forward(*args): return _below(_LAYER, *args)
+    def forward(*args): return below(_LAYER, *args)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -358,14 +293,14 @@ class _LayerRule(_SingleLevelFunction):
         return None, dx, dw, dz.sum(0) if of_bias else None, None, dy if of_residual else None
 
 def _layer_autograd(keys, x, w, bias, activation, residual):
-    if torch._guards.TracingContext.try_get(): _while_compiled()
+    if torch._guards.TracingContext.try_get(): while_compiled()
     tensors = [z for z in (x, w, bias, residual) if z is not None]
-    forward = torch._C._are_functorch_transforms_active() or _forward_mode(*tensors)
-    reverse = _reverse_mode(*tensors)
+    forward = torch._C._are_functorch_transforms_active() or forward_mode(*tensors)
+    reverse = reverse_mode(*tensors)
     if forward or reverse and not _derivative_from_result(activation, residual):
         return _layer_by_steps(x, w, bias, activation, residual, False).contiguous()
     if reverse: return _LayerRule.apply(keys, x, w, bias, activation, residual)
-    return _below(_LAYER, keys, x, w, bias, activation, residual)
+    return below(_LAYER, keys, x, w, bias, activation, residual)
 
 LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
 LIBRARY.impl("layer", _layer_autograd, "Autograd", with_keyset=True)
@@ -388,8 +323,10 @@ def linear(
 
     `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense
     tensors of float32 or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so.
-    Devices, derivatives and errors are those of `matmul`. (The layer in an epilogue is an idea of CUTLASS's;
-    GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415.)"""
+    Devices, derivatives and errors are those of `matmul`. Where bfloat16 doesn't fit one kernel (64 rows or
+    fewer with W row-major, sizes that aren't multiples of 8, a gradient of GELU), each step rounds. (The
+    layer in an epilogue is an idea of CUTLASS's; GELU's tanh form: Hendrycks and Gimpel, arXiv
+    1606.08415.)"""
     given = {name: z for name, z in (("bias", bias), ("residual", residual)) if z is not None}
     need_tensors(x=x, w=w, **given)
     autocast = torch.is_autocast_enabled(DEVICE)

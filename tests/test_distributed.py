@@ -2,6 +2,7 @@
 a peer's memory."""
 import copy
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from greenlet import getcurrent, greenlet  # noqa: E402
 
 from numba_matmul import distributed, peers, tensor_parallel  # noqa: E402
 from numba_matmul.bench import several  # noqa: E402
-from numba_matmul.distributed import RanksFailed, chunk_of, choose, place, run_ranks  # noqa: E402
+from numba_matmul.distributed import RanksFailed, chunk_of, choose, first_line, place, run_ranks  # noqa: E402
 
 without_gpu = pytest.mark.skipif(not config.ENABLE_CUDASIM, reason="there is a GPU")
 RANKS = 4
@@ -329,6 +330,56 @@ def test_a_network_learns_as_pytorchs_does():
     alone, stock, ours, apart, text = run_ranks(losses, 2)[1]
     assert ours == pytest.approx(stock, rel=1e-5) and ours == pytest.approx(alone, rel=1e-5) and apart < 1e-5
     assert ours[-1] < ours[0] and "in_features=6, out_features=8" in text
+
+
+def parallel_layers():
+    "What layers make of inputs of all kinds, on one rank."
+    from torch.distributed.device_mesh import init_device_mesh
+    warnings.simplefilter("ignore")
+    rank, ranks = place()
+    mesh = init_device_mesh("cpu", (ranks,))
+    torch.manual_seed(0)
+    alone = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    net = torch.nn.Sequential(tensor_parallel.ColumnParallelLinear(alone[0], mesh), torch.nn.ReLU(),
+                              tensor_parallel.RowParallelLinear(alone[2], mesh))
+    x = torch.randn(2 * ranks, 3, 6)
+    mine, y = chunk_of(x, rank, ranks), net(chunk_of(x, rank, ranks))
+    found = {"a copy": torch.equal(copy.deepcopy(net)(mine), y),
+             "pickled": torch.equal(pickle.loads(pickle.dumps(net))(mine), y),
+             "compiled": torch.equal(torch.compile(net, backend="eager")(mine), y),
+             "no rows": [tuple(net(z).shape) for z in (mine[:0], mine[:, :0])]}
+    with torch.autocast("cpu", torch.bfloat16): short = net(mine)
+    short.float().sum().backward()
+    alone(x).sum().backward()
+    apart = (net[0].weight.grad.full_tensor() - alone[0].weight.grad).norm() / alone[0].weight.grad.norm()
+    found["autocast"] = short.dtype, bool((short - y).norm() < 0.01 * y.norm()), bool(apart < 0.02)
+
+    def refusal(fn):
+        try: return fn() and "none"
+        except Exception as e: return first_line(e)
+    column, row = net[0], net[2]
+    for name, fn in {"one dimension": lambda: column(mine[0, 0]), "columns": lambda: column(mine[..., :4]),
+                     "type": lambda: column(mine.double()), "array": lambda: row(mine.numpy()),
+                     "rows": lambda: row(torch.randn(2 * ranks + 1, ranks, 8 // ranks)),
+                     "layer": lambda: tensor_parallel.ColumnParallelLinear(torch.nn.Conv1d(1, 2, 1), mesh),
+                     "mesh": lambda: tensor_parallel.RowParallelLinear(alone[0], None),
+                     "meshes": lambda: tensor_parallel.ColumnParallelLinear(
+                         alone[0], init_device_mesh("cpu", (1, ranks)))}.items():
+        found[name] = refusal(fn)
+    return found
+
+@without_gpu
+def test_layers_can_be_copied_compiled_and_called_under_autocast():
+    found = run_ranks(parallel_layers, 2)[1]
+    assert found["a copy"] and found["pickled"] and found["compiled"]
+    assert found["no rows"] == [(0, 3, 4), (2, 0, 4)] and found["autocast"] == (torch.bfloat16, True, True)
+    for name, expected in {
+            "one dimension": "ValueError: x has shape (6,); the rank's part of the weight is 4×6",
+            "columns": "ValueError: x has shape (2, 3, 4)", "type": "TypeError: x is torch.float64",
+            "array": "TypeError: x is a numpy.ndarray", "rows": "ValueError: 5 rows can't be cut",
+            "layer": "TypeError: linear is a Conv1d", "mesh": "TypeError: mesh is a NoneType",
+            "meshes": "ValueError: mesh has 2"}.items():
+        assert found[name].startswith(expected)
 
 
 # Cards

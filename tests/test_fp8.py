@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from torch.autograd import forward_ad
 
+from numba_matmul import torch_fp8, torch_rules
 from numba_matmul.arrays import from_bf16, to_bf16, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct
 from numba_matmul.fp8 import E4M3, E5M2, LARGEST, add_products, from_fp8, table, to_fp8
+from numba_matmul.gemm import limits
 from numba_matmul.gemm.fp8_cast import SCALES, SIDE, fp8_cast
 from numba_matmul.gemm.plan import Plan, simulate_plan
 from numba_matmul.gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
@@ -220,15 +223,63 @@ def test_a_linear_layer_compiles_and_passes_opcheck():
     assert torch.equal(compiled(x, w), fp8_linear(x, w))
 
 
+def test_a_layer_has_derivatives_in_every_mode():
+    x, w = (z.detach() for z in layer(4, 6, 8))
+    tx, tw = torch.randn_like(x), torch.randn_like(w)
+    def close(found, right): return (found.double() - right.double()).norm() < 0.02 * right.double().norm()
+    right = tx @ w.t() + x @ tw.t()
+    y, tangent = torch.func.jvp(fp8_linear, (x, w), (tx, tw))
+    assert torch.equal(y, fp8_linear(x, w)) and tangent.dtype == torch.bfloat16 and close(tangent, right)
+    with forward_ad.dual_level():
+        y = fp8_linear(x, forward_ad.make_dual(w, tw))
+        assert close(forward_ad.unpack_dual(y).tangent, x @ tw.t())
+    dw = torch.func.grad(lambda w: fp8_linear(x, w).float().sum())(w)
+    assert close(dw, x.flatten(0, 1).sum(0).expand(6, 8))
+    assert torch.equal(torch.vmap(fp8_linear, (0, None))(x, w), fp8_linear(x, w))
+    assert torch.equal(torch.vmap(fp8_linear, (None, 0))(x[0], w[None]), fp8_linear(x[0], w)[None])
+
+
+@pytest.mark.parametrize("m, n, k", ((0, 4, 8), (4, 0, 8), (4, 8, 0)))
+def test_an_empty_layer_and_its_gradients(m, n, k):
+    x, w = layer(m, n, k)
+    y = fp8_linear(x, w)
+    assert y.shape == (2, m, n) and not y.any()
+    y.sum().backward()
+    assert not x.grad.any() and not w.grad.any()
+
+
+def test_under_autocast_the_types_may_differ():
+    x, w = layer(4, 8, 8)
+    short = x.detach().bfloat16()
+    with torch.autocast(DEVICE, torch.bfloat16): y = fp8_linear(short, w)
+    assert torch.equal(y, fp8_linear(short.float(), w))
+    y.sum().backward()
+    assert w.grad.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested")
 def test_a_layer_refuses_what_does_not_fit():
     x, w = layer()
     with pytest.raises(TypeError, match="w is torch.float64"): fp8_linear(x, w.double())
     with pytest.raises(TypeError, match="pass x.to"): fp8_linear(x.bfloat16(), w)
     with pytest.raises(ValueError, match="expected"): fp8_linear(x[..., :3], w)
+    with pytest.raises(TypeError, match="w is torch.sparse_coo; .* w.to_dense"): fp8_linear(x, w.to_sparse())
+    nested = torch.nested.nested_tensor([x[0].detach(), x[1, :2].detach()])
+    with pytest.raises(TypeError, match="x is a nested tensor; .* x.to_padded_tensor"): fp8_linear(nested, w)
+
+
+def test_a_layer_is_refused_before_anything_is_cast(monkeypatch):
+    monkeypatch.setattr(torch_fp8, "fp8_cast", lambda *args: pytest.fail("cast"))
+    x, w = (z.detach() for z in layer())
+    with monkeypatch.context() as patch:
+        patch.setattr(torch_rules, "DEVICE", "another")
+        with pytest.raises(TypeError, match="x and w are on"): fp8_linear(x, w)
+    monkeypatch.setattr(limits, "has_capability", lambda needs: needs != (9, 0, "a"))
+    with pytest.raises(RuntimeError, match="fp8_linear needs a GPU of compute capability 9.0"):
+        fp8_linear(x, w)
 
 
 def test_another_gpu_is_refused(monkeypatch):
-    from numba_matmul.gemm import limits
     monkeypatch.setattr(limits, "has_capability", lambda needs: False)
     a = to_d(to_fp8(np.ones((32, 32))))
     with pytest.raises(RuntimeError, match="needs a GPU of compute capability 9.0"): KERNEL(a, a)
