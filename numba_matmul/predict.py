@@ -203,8 +203,9 @@ def predicted(
 def compared(
     card,  # a result card
 ) -> list:  # of (kernel, shape, what limits it, ms predicted, ms measured)
-    "The predictions for a card's GPU beside its times."
-    times = {(row["name"], row["m"], row["n"], row["k"]): row["ms"] for row in card["speed"]}
+    "The predictions for a card's GPU beside its times, without those of a kernel that has changed since."
+    times = {(row["name"], row["m"], row["n"], row["k"]): row["ms"] for row in card["speed"]
+             if row.get("code") == code_of(card, row["name"])}
     return [(name, tuple(shape), limit, ms, times[name, *shape])
             for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
 
@@ -343,7 +344,7 @@ def _draw_loop(strip, prediction):
     lengths, top = np.diff([*starts, len(kinds)]), low.max()
     colors = [KINDS[kinds[i]] for i in starts]
     strip.bar(starts, -0.12 * top, lengths, -0.03 * top, align="edge", color=colors)
-    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.5 * top), ylabel="% of all waiting",
+    strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.65 * top), ylabel="% of all waiting",
               xlabel="instructions of a pass of the loop over k\n"
                      "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
     strip.legend(fontsize=8, ncols=3, title="a warp waits for", title_fontsize=8, loc="upper center")

@@ -21,10 +21,11 @@ A, B, C, ROOM = 1 << 20, 2 << 20, 3 << 20, 4 << 20  # addresses
 
 class Matrix:
     "The part of a device array that a plan reads."
-    def __init__(self, address, *shape):
-        self.shape, self.dtype, self.size = shape, np.dtype(np.float32), int(np.prod(shape))
-        self.nbytes, self.device_ctypes_pointer = 4 * self.size, ctypes.c_void_p(address)
-        self.strides = tuple(4 * int(np.prod(shape[i + 1:])) for i in range(len(shape)))
+    def __init__(self, address, *shape, dtype=np.float32):
+        self.shape, self.dtype, self.size = shape, np.dtype(dtype), int(np.prod(shape))
+        each = self.dtype.itemsize
+        self.nbytes, self.device_ctypes_pointer = each * self.size, ctypes.c_void_p(address)
+        self.strides = tuple(each * int(np.prod(shape[i + 1:])) for i in range(len(shape)))
     @property
     def address(self): return self.device_ctypes_pointer.value
 
@@ -40,7 +41,7 @@ class Kernel:
 
 def without_a_gpu(gemm_plan, note):
     "In a child: calls are checked and launches recorded, without a GPU."
-    def checked(a, b, c, alpha, beta, dtype, others):
+    def checked(a, b, c, alpha, beta, dtype, others, dtype_c, k_major_b):
         if c is None: c = Matrix(C, a.shape[0], b.shape[1])
         (m, k), n, others = a.shape, b.shape[1], others or {}
         return SimpleNamespace(a=a, b=b, c=c, m=m, n=n, k=k, alpha=alpha, beta=beta, result=c, others=others,
@@ -49,7 +50,7 @@ def without_a_gpu(gemm_plan, note):
     gemm_plan._launch, gemm_plan.gemm_args = note, checked
     gemm_plan.current_gpu = lambda: SimpleNamespace(id=0)
     gemm_plan.allow_shared_memory = gemm_plan.need_shared_memory = lambda *_: None
-    gemm_plan.array_like = lambda x, shape: Matrix(5 << 20, *shape)
+    gemm_plan.array_like = lambda x, shape, dtype: Matrix(5 << 20, *shape)
     gemm_plan.workspace_of = lambda stream, size: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
 
 
@@ -177,6 +178,24 @@ def test_further_arrays_of_a_call_are_operands_of_its_plan():
     assert refused == [f"x overlaps {name} in memory: pass another array" for name in "abc"]
 
 
+def allowed_shared_memory():
+    "In a child: what a kernel may have, after launches that need more and less."
+    from numba.cuda.cudadrv import driver as numba_driver
+    from numba_matmul.gemm.limits import allow_shared_memory
+    allowed = [0]
+    numba_driver.driver = SimpleNamespace(
+        cuKernelGetAttribute=lambda *_: allowed[-1],
+        cuKernelSetAttribute=lambda attribute, size, *_: allowed.append(size))
+    function = SimpleNamespace(handle=77, device=SimpleNamespace(id=0))
+    compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: function))
+    for size in 210_064, 205_968, 214_160: allow_shared_memory(compiled, size)
+    return allowed
+
+
+def test_a_launch_does_not_take_shared_memory_from_another_one():
+    assert in_child(allowed_shared_memory, simulator=False) == [0, 210_064, 214_160]
+
+
 def maps_of_calls():
     """In a child: where the tensor maps of prepared launches are, what they contain, and the driver's calls
     for them. It refuses threads without a context, and the main thread starts without one. Then the
@@ -218,7 +237,7 @@ def maps_of_calls():
     tensor_maps.current_gpu = lambda: SimpleNamespace(id=3)
     tensor_maps.cuda = SimpleNamespace(current_context=lambda number: setattr(in_context, "gpu", number))
     gemm_plan.need_shared_memory = lambda size: None
-    a, b, c = Matrix(A, 4, 8), Matrix(B, 8, 2), Matrix(C, 4, 2)
+    a, b, c = (Matrix(*x, dtype=np.uint16) for x in ((A, 4, 8), (B, 8, 2), (C, 4, 2)))
 
     def prepare(pieces=None):
         maps = tensor_maps.TensorMapWords((a, 1), (b, 2), (c, 3))
@@ -252,7 +271,7 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
     for got, b in zip(launches, 2 * (B, B + 64)):
         words = [[first, *range(100 * rows + 1, 100 * rows + 16)] for first, rows in ((A, 1), (b, 2), (C, 3))]
         assert got[:6] == 6 * [0] and got[6:54] == sum(words, [])
-        assert got[54:] == [0, 0, 32, 4, A, 4, 8, 32, 4, 0, 0, 16, 4, b, 8, 2, 8, 4, 5]
+        assert got[54:] == [0, 0, 32, 2, A, 4, 8, 16, 2, 0, 0, 16, 2, b, 8, 2, 4, 2, 5]
     # A thread that hasn't used the GPU gets a context, whatever it calls first, and the call is repeated.
     assert (calls, in_threads, function) == (2, [(0, B + 128)], 78)
     made = 2 * ["cuTensorMapEncodeTiled"]
@@ -261,12 +280,13 @@ def test_tensor_maps_are_parameters_and_only_new_addresses_are_told():
 
 
 def test_every_host_function_runs_a_plan():
-    """Its body, or that of `tiled`, runs in every call: one line; or four, if a call may have additional
-    arrays and must refuse what the GPU finds."""
+    """Its body, or that of `tiled`, runs in every call: one line; four, if a call may have additional arrays
+    and must refuse what the GPU finds; or six, if it must see how B is stored, and which type C has."""
     for kernel in KERNELS.values():
         body = ast.parse(textwrap.dedent(inspect.getsource(kernel.fn))).body[0].body
         lines = [ast.unparse(line) for line in body if not isinstance(line, ast.Expr)]
         if kernel.number == 19: assert len(lines) == 4 and lines[1].startswith("c = run(plan")
+        elif kernel.number == 20: assert len(lines) == 6 and lines[-1].startswith("return run(plan"), lines
         else: assert len(lines) == 1 and lines[0].startswith("return run(plan"), kernel.name
 
 
@@ -296,6 +316,7 @@ def test_a_constant_that_changes_changes_the_plan():
 
 
 def test_a_choice_goes_by_the_constants_of_its_module(monkeypatch):
+    watched.see_constants(KERNELS[18].plan)  # as every call does
     before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
     monkeypatch.setattr(k18_past_cublas_bf16, "MIN_K_TILES", 32)
     assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before

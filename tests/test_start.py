@@ -206,7 +206,7 @@ shell.run_cell("#| compiler\\nprint('compiled again')")
 
 @without_gpu
 def test_ladder_without_a_gpu_shows_checks_and_recorded_speeds():
-    done = ladder("--kernels", "1,14")  # each kernel is checked in test_kernels
+    done = ladder("--kernels", "1,5")  # each kernel is checked in test_kernels
     assert done.returncode == 0, done.stderr
     first = load_cards()[0]
     assert first["gpu"] in done.stdout and first["date"] in done.stdout and "passed" in done.stdout

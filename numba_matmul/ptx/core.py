@@ -192,7 +192,7 @@ def global_address(
     index,  # of an element: an unsigned integer
 ) -> int:   # uint64
     "An element's byte address in global memory."
-    return np.uint64(array._item._ary.ctypes.data + array.dtype.itemsize * int(index))
+    return np.uint64(array.first_byte + array.byte(index))
 
 def _element(array, address):
     "The index for an address in the simulator."

@@ -15,6 +15,7 @@ from operator import truediv
 from ..arrays import cdiv, dtype_of
 from ..cards import STALE, card_row, load_cards, marked, stale_note
 from ..draw import Markdown, number_text
+from ..fp8 import E4M3
 from ..ncu import counted
 from ..registry import KERNELS, number_of
 
@@ -50,6 +51,10 @@ def table(
     note = stale_kernels(rows)
     return "\n".join([*map(line, cells), *([f"{STALE.strip()} {note}"] if note else [])])
 
+
+def type_name(dtype) -> str:
+    "How a type is called in headings."
+    return "FP8" if dtype == E4M3 else dtype
 
 def kernels_of(
     dtype,  # "float32", "bfloat16" …

@@ -97,7 +97,8 @@ def _memory_of(rank):
     block = getcurrent().block
     if not 0 <= rank < len(block.memories):
         raise SimulatorError(f"there is no block {int(rank)} in a cluster of {len(block.memories)}")
-    if all(thread.dead for thread in block.threads if thread.rank == rank):
+    size = len(block.threads) // len(block.memories)  # of a block, whose threads are consecutive
+    if all(thread.dead for thread in block.threads[int(rank) * size:(int(rank) + 1) * size]):
         raise SimulatorError(f"block {int(rank)} of the cluster has ended, and its shared memory with it: "
                              "cluster_sync before a block ends", "barrier", at="block")
     return block.memories[int(rank)]
