@@ -29,6 +29,15 @@ def test_a_launch_with_too_many_or_too_few_arguments_is_refused(given):
         in_child(launch, given, simulator=True, keep=True)
 
 
+def test_a_view_that_a_launch_cannot_copy_is_refused_by_name():
+    def launch():
+        @cuda.jit
+        def k(x, out): out[0] = x[1]
+        k[1, 1](X[::2], np.zeros(1, np.float32))
+    with pytest.raises(ChildError, match=r"x is a non-contiguous view.*pass to_d\(x\)"):
+        in_child(launch, simulator=True, keep=True)
+
+
 @pytest.mark.parametrize("given", [(), (0.1,)], ids=["a default", "given"])
 def test_python_floats_are_float64_as_when_compiled(given):
     @cuda.jit

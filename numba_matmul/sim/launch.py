@@ -17,7 +17,7 @@ import numpy as np
 from ..arrays import dtype_of, is_torch, placed, rounded
 from ..draw import Message
 from ..process import ChildError, callees, has_compiler, in_child, kernel_parts
-from .arguments import all_arguments, argument, declared
+from .arguments import all_arguments, argument, declared, need_contiguous
 from .float64 import float64_remark
 from .host import unfilled
 from .kernel import StrictKernel, interleaved
@@ -29,7 +29,7 @@ from .types import type_of
 from .typing import as_frozen, nodes_of
 from .views import index_text
 from numba import cuda
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, sentry_contiguous
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 
 # What looks odd about a kernel that passes the simulator
@@ -176,8 +176,9 @@ def check_launch(launch, args):
     if not configuration:
         raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
     all_arguments(fn, args)
-    for arg in args:  # a child would receive a copy of a view, which a launch refuses
-        if isinstance(arg, np.ndarray): sentry_contiguous(arg)
+    for name, arg in zip(fn.__code__.co_varnames, args):
+        # a child would receive a copy of a view, which a launch refuses
+        if isinstance(arg, np.ndarray): need_contiguous(name, arg)
     if not isinstance(launch, StrictKernel): return launch, _on_host(args)
     frozen = copy.copy(launch)
     frozen.fn = as_frozen(fn, tuple(map(type_of, all_arguments(fn, args))))
