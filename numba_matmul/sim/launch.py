@@ -23,7 +23,7 @@ from .host import unfilled
 from .kernel import StrictKernel, interleaved
 from .memory import GlobalArray
 from .places import line_text
-from .resources import full_capability, library_of, misfit, registers_of
+from .resources import full_capability, library_of, misfit, refused_line, registers_of
 from .scheduler import SimulatorError
 from .types import type_of
 from .typing import as_frozen, nodes_of
@@ -205,10 +205,10 @@ def _compiled(launch, args, signature):
         # given
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(e))
         lines = [line.strip() for line in text.splitlines() if line.strip() and "pipeline (step:" not in line]
-        where = re.findall(r", line (\d+)", text)
+        where = [*re.findall(r", line (\d+)", text), refused_line(e, fn)]
         told = 2 if lines and lines[0].endswith("signature:") else 1
         what = " ".join(lines[:told]) or type(e).__name__
-        line = f", in {line_text(fn.__code__, int(where[0]))}" if where else ""
+        line = f", in {line_text(fn.__code__, int(where[0]))}" if where[0] else ""
         return f"the compiler refuses {fn.__name__}: {what}{line}", None
     # the driver refuses a block that needs more registers than there are
     for library in libraries if prod(block) > 256 else ():  # else each thread can use the maximum of 255
