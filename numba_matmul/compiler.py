@@ -61,9 +61,11 @@ def _explain(error, fn):
     lines = [re.sub(r'^File ".*", line', "line", line) for line in lines
              if not line.startswith(("Failed in", "During:"))]
     places = [i for i, line in enumerate(lines) if line.startswith("line ")]
-    if not places and (number := refused_line(error, fn)):  # what follows is about Numba's own files
+    if not places and (number := refused_line(error, fn)):
+        # a list of what didn't match, about Numba's own files, unless one of them says why
         ends = [i for i, line in enumerate(lines) if re.match(r"There are \d+ candidate", line)]
-        return "\n".join([*lines[:min(ends, default=None)], line_text(fn.__code__, number)])
+        if not ends or "Rejected" in text: ends = [len(lines)]
+        return "\n".join([*lines[:ends[0]], line_text(fn.__code__, number)])
     return "\n".join(lines[:places[1]] if len(places) > 1 else lines)  # it repeats itself
 
 @lru_cache(4)
