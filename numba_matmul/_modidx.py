@@ -511,6 +511,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.sim.cuda_module': {},
             'numba_matmul.sim.declared': {},
             'numba_matmul.sim.expressions': {},
+            'numba_matmul.sim.float64': {},
             'numba_matmul.sim.functions': {},
             'numba_matmul.sim.grid': {},
             'numba_matmul.sim.hopper': {},

@@ -25,7 +25,8 @@ from .process import ChildError, Pickler, _rebuild, global_names, in_child, kern
 from .sass import (Instruction, collides, instructions_of, loops_of, main_loop_of, register_reads,  # noqa: F401
                    until_use)
 from .sim.launch import launch_of
-from .sim.resources import full_capability, library_of, misfit, warps_that_fit
+from .sim.places import line_text
+from .sim.resources import full_capability, library_of, misfit, refused_line, warps_that_fit
 from .syntax import parsed
 from numba import cuda, types as numba_types
 
@@ -53,13 +54,18 @@ def _tool(name):
     if path := shutil.which(name): return path
     raise CompileError(f"{name} was not found: pip install nvidia-cuda-{name}")
 
-def _explain(error):
-    "What Numba says about a kernel it can't compile, without colors and paths."
+def _explain(error, fn):
+    "What Numba says about a kernel's function it can't compile, with a line, but without colors and paths."
     text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     lines = [line for line in text.splitlines() if line.strip() and "<source elided>" not in line]
     lines = [re.sub(r'^File ".*", line', "line", line) for line in lines
              if not line.startswith(("Failed in", "During:"))]
     places = [i for i, line in enumerate(lines) if line.startswith("line ")]
+    if not places and (number := refused_line(error, fn)):
+        # a list of what didn't match, about Numba's own files, unless one of them says why
+        ends = [i for i, line in enumerate(lines) if re.match(r"There are \d+ candidate", line)]
+        if not ends or "Rejected" in text: ends = [len(lines)]
+        return "\n".join([*lines[:ends[0]], line_text(fn.__code__, number)])
     return "\n".join(lines[:places[1]] if len(places) > 1 else lines)  # it repeats itself
 
 @lru_cache(4)
@@ -83,8 +89,9 @@ def _compile(task, sources, signature, capability, ptx=False):
     if len(types) != wanted:
         raise CompileError(f"{kernel.py_func.__name__} takes {wanted} arguments, and the signature "
                            f"{signature!r} has {len(types)}")
+    fn = kernel.py_func
     try: library = library_of(kernel, types, capability)
-    except Exception as e: raise CompileError(f"{kernel.py_func.__name__}: {_explain(e)}") from None
+    except Exception as e: raise CompileError(f"{fn.__name__}: {_explain(e, fn)}") from None
     return "\n".join(library.get_asm_strs(cc=full)) if ptx else library.get_cubin(cc=full).code
 
 

@@ -92,6 +92,9 @@ def estimate(
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
     if work.tiles * work.blocks * work.threads * loop.results > (m + WIDEST) * (n + WIDEST):
         raise NoPrediction("several of its blocks share each tile, and the model doesn't see how")
+    if not work.stays and work.blocks * work.threads * loop.results < m * n:
+        raise NoPrediction("it's launched with too few threads for C, unless each loops over more results "
+                           "than the model sees")
     per_sm = cdiv(work.blocks, gpu.sms)
     resident = min(work.resident, per_sm)
     # Blocks that need the same tiles keep in step with the first of them, and that one waits for memory where

@@ -216,10 +216,13 @@ def _read(code, view, k, threads, stays):
     if not results: raise NoPrediction("its first block stores nothing")
     # Trip counts: a thread does results × k multiply-adds, and loads so many elements for each of k.
     def products(loop): return sum(x.name == "FFMA" for x in ins[loop.start:loop.end])
-    if outer == main: step, turns = products(main) / results, 1
+    per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k
+    loads = sum(x.width / 4 for x in ins[outer.start:outer.end] if x.name in ("LDG", "LDGSTS"))
+    if outer == main:
+        step, turns = products(main) / results, 1
+        # the source loads at least what the machine code does, which may merge loads
+        if loads / step > 1.4 * per_k: raise NoPrediction("its loop only runs over part of k")
     else:
-        per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k
-        loads = sum(x.width / 4 for x in ins[outer.start:outer.end] if x.name in ("LDG", "LDGSTS"))
         step = 2 ** round(log2(loads / per_k))
         turns = (results * step - products(outer) + products(main)) / products(main)
     if step < 1 or step % 1 or turns < 1 or turns % 1:
@@ -285,7 +288,9 @@ def as_host_function(
         if (k, m, n) != (rows, height, width): raise NoPrediction("its matrices don't fit together")
     elif len(flat) == 3 and not matrices and given.keys() >= set("mnk"):
         m, n, k = (int(given[name]) for name in "mnk")
-    else: raise NoPrediction("m, n and k aren't clear from its arguments: pass three matrices a, b and c")
+    else:
+        raise NoPrediction("the model only predicts products, and m, n and k aren't clear from its "
+                           "arguments: pass three matrices a, b and c")
     given |= dict.fromkeys(matrices or flat)  # others take their places
     options = {name: value for name, value in options.items() if name != "signature"} | {"lineinfo": True}
     kernel = _rebuild(fn, options, (grid, block, 0, dynamic))

@@ -28,6 +28,9 @@ from numba_matmul.sim.typing import run_typed
 
 
 @cuda.jit
+def no_product(x, out): out[0] = x[0]
+
+@cuda.jit
 def matmul_transposed(a, b, c):
     i, j = cuda.grid(2)
     if i < c.shape[1] and j < c.shape[0]:
@@ -152,7 +155,9 @@ def test_a_kernel_is_found_by_its_exact_name():
     (dict(matmul=matmul_1, runs=0), "runs is 0"),
     (dict(matmul=None), "expected a kernel"), (dict(matmul=5), "expected a kernel"),
     (dict(matmul="matmul_1"), "expected a kernel"),
-    (dict(matmul=matmul_1[(1, 1), (8, 8)]), "the kernel itself")])
+    (dict(matmul=matmul_1[(1, 1), (8, 8)]), "the kernel itself"),
+    (dict(matmul=matmul_1[(1, 1), (8, 8)], m=np.ones((9, 9))), "the kernel itself.*cuda_mean_runtime"),
+    (dict(matmul=no_product), r"products, kernels \(a, b, c\), but no_product takes \(x, out\).*Prep 2")])
 def test_nothing_wrong_is_timed(given, said):
     with pytest.raises((AssertionError, TypeError, ValueError), match=said): measure_runtime(**given)
 

@@ -2,10 +2,12 @@
 import importlib
 import inspect
 import pickle
+import re
 from functools import partial
 from types import CodeType
 
 import cloudpickle
+import numpy as np
 import pytest
 from compiled import SHAPES, cases, targets
 from numba import cuda, float32
@@ -235,6 +237,8 @@ def test_what_the_compiler_tool_refuses(call, text):
 @cuda.jit
 def endless(x): endless(x)
 
+WIDTH = 4
+
 
 def test_a_kernel_that_does_not_compile_is_answered_with_its_line():
     @cuda.jit
@@ -242,6 +246,20 @@ def test_a_kernel_that_does_not_compile_is_answered_with_its_line():
     with pytest.raises(CompileError, match="nothing_like_that") as caught:
         machine_code(wrong, "void(float32[::1], float32[::1])")
     assert "line" in str(caught.value) and "/" not in str(caught.value).replace("//", "")
+    # Numba's own message has no line for these
+    @cuda.jit
+    def computed(x, out):
+        s = cuda.shared.array((WIDTH + 2, 4), float32)
+        out[0] = s[0, 0]
+    @cuda.jit
+    def exponential(x, out):
+        out[0] = 1
+        out[0] = np.exp(x[0])
+    for kernel, line in (computed, "s = cuda"), (exponential, "out[0] = np.exp"):
+        with pytest.raises(CompileError) as caught: machine_code(kernel, "void(float32[::1], float32[::1])")
+        said = str(caught.value)
+        assert re.search(rf"line \d+ of {kernel.py_func.__name__}: {re.escape(line)}", said)
+        assert "candidate" not in said and "/" not in said
 
 
 @pytest.mark.parametrize("arguments,blocks,limiter", [

@@ -207,6 +207,13 @@ def in_float64(a, b, c):
     c[i, j] = float32(total)
 
 @cuda.jit
+def half_of_k(a, b, c):
+    j, i = cuda.grid(2)
+    total = float32(0)
+    for q in range(a.shape[1] // 2): total += a[i, q] * b[q, j]
+    c[i, j] = total
+
+@cuda.jit
 def no_product(a, b, c):
     i, j = cuda.grid(2)
     c[i, j] = a[i, j] + b[i, j]
@@ -222,8 +229,11 @@ C = np.zeros((1024, 1024), np.float32)
     (in_float64[(64, 64), (16, 16)], (C, C, C), "float64"),
     (no_product[(64, 64), (16, 16)], (C, C, C), "no loop"),
     (no_product[(64, 64), (16, 16)], (C, C, C[:512]), "don't fit"),
-    (no_product[(64, 64), (16, 16)], (C, C[0], C), "aren't clear")],
-    ids=["clock", "rows", "several", "small", "float64", "no product", "shapes", "arguments"])
+    (no_product[(64, 64), (16, 16)], (C, C[0], C), "only predicts products, and m, n and k aren't clear"),
+    (short_smem[(32, 16), (32, 32)], (C, C, C), "too few threads for C"),
+    (half_of_k[(32, 32), (32, 32)], (C, C, C), "part of k")],
+    ids=["clock", "rows", "several", "small", "float64", "no product", "shapes", "arguments", "part of C",
+         "part of k"])
 def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
     found = predict(what, *args)
     assert found.ms is found.gflops is found.percent is None and said in found.why

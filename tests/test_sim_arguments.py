@@ -29,6 +29,22 @@ def test_a_launch_with_too_many_or_too_few_arguments_is_refused(given):
         in_child(launch, given, simulator=True, keep=True)
 
 
+@pytest.mark.parametrize("out", [0.0, 0, np.float32(0)], ids=["float", "int", "float32"])
+def test_an_atomic_operation_on_a_number_is_refused_in_words(out):
+    @cuda.jit
+    def k(x, out): cuda.atomic.add(out, 0, x[0])
+    refused(k[1, 1], X, out, match=r"cuda.atomic.add got the number 0(.0)? in place of an array.*one element")
+
+
+def test_a_view_that_a_launch_cannot_copy_is_refused_by_name():
+    def launch():
+        @cuda.jit
+        def k(x, out): out[0] = x[1]
+        k[1, 1](X[::2], np.zeros(1, np.float32))
+    with pytest.raises(ChildError, match=r"x is a non-contiguous view.*pass to_d\(x\)"):
+        in_child(launch, simulator=True, keep=True)
+
+
 @pytest.mark.parametrize("given", [(), (0.1,)], ids=["a default", "given"])
 def test_python_floats_are_float64_as_when_compiled(given):
     @cuda.jit

@@ -1,4 +1,5 @@
 "What diagnose reports about a launch, and what a long launch reports about itself."
+import math
 import re
 import warnings
 from importlib.util import find_spec
@@ -110,6 +111,37 @@ def test_more_registers_than_there_are_is_named():
     code = machine_code(plain)
     assert code.registers > 128 and code.most_threads == 384 and "blocks of at most 384 threads" in repr(code)
     assert machine_code(bounded[1, 1024]).registers <= 64
+
+
+@pytest.mark.skipif(find_spec("numba_cuda") is None, reason="numba-cuda is not installed")
+def test_float64_that_the_compiler_keeps_is_told_with_its_line():
+    @cuda.jit
+    def total(x, out):
+        acc = 0.0
+        for i in range(x.size): acc += x[i]
+        out[0] = acc
+    @cuda.jit
+    def scaled(x, out, s): out[0] = s * x[0] + x[1]
+    @cuda.jit
+    def indexed(x, out): out[cuda.grid(1)] = x[0] * cuda.grid(1)
+    # rounded to float32 at once; float64 only inside sin; exact types
+    @cuda.jit
+    def half(x, out): out[0] = x[0] * 0.5
+    @cuda.jit
+    def sine(x, out): out[0] = math.sin(x[0])
+    @cuda.jit("void(float32[::1], float32[::1], float32)")
+    def declared(x, out, s): out[0] = s * x[0] + x[1]
+    out = X[:1].copy()
+    for kernel, args, line in ((total, (), "acc += x"), (scaled, (2.0,), "def scaled"),
+                               (indexed, (), "def indexed")):
+        told = diagnose(kernel[1, 1], X, out, *args)
+        assert told.startswith("No mistake found.") and told.count("computes in float64") == 1
+        where = rf"line \d+ of {kernel.py_func.__name__}: .*{re.escape(line)}"
+        assert re.search(f"although it gets no float64 array, first at {where}", told)
+    for kernel, args in (half, ()), (sine, ()), (declared, (2.0,)), (scaled, (float32(2),)):
+        told = diagnose(kernel[1, 1], X, out, *args)
+        assert told.startswith("No mistake found.") and "float64" not in told
+    assert "float64" not in diagnose(total[1, 1], X.astype(np.float64), out)
 
 
 def test_a_product_that_takes_minutes_says_so_before_it_begins(monkeypatch):

@@ -193,6 +193,19 @@ def test_a_wide_access_needs_a_shared_array_that_is_declared_for_it():
                 match=r"16 bytes to tile, which is only aligned to [48]: .*alignment=16")
 
 
+def test_an_index_out_of_bounds_comes_with_the_name_of_its_array():
+    @cuda.jit
+    def k(x, way, i):
+        y, array = cuda.local.array(4, float32), cuda.shared.array(4, float32)
+        if way == 0: x[0] = x[i]
+        if way == 1: array[i] = 0
+        if way == 2: y[i] = 0
+        if way == 3: cuda.atomic.add(array, i, 1)
+        if way == 4: x[0] = x[1:][i]
+    for way, name in enumerate(("x", "array", "y", "array", "x")):
+        cases = {-1: f"^{name}: index -1 is negative", 9: f"^{name}: index 9 is out of bounds"}
+        refused_cases(k[1, 1], X[:8], way, cases=cases)
+
 def test_several_elements_before_the_start_or_past_the_end_are_refused():
     @cuda.jit
     def k(x, shared, at):

@@ -11,6 +11,7 @@ from numba_matmul.arrays import from_bf16, rounded
 from numba_matmul.process import in_child
 from numba_matmul.registry import KERNELS
 from numba_matmul.sim.launch import _launch_in_several_orders, simulate
+from numba_matmul.sim.scheduler import SimulatorError
 
 
 @pytest.mark.parametrize("reads", [True, False], ids=["a read", "a write"])
@@ -28,6 +29,25 @@ def test_a_thread_does_not_hide_the_atomic_operations_of_others(reads):
             else: total[0] = 5
     refused(k[1, 64], np.zeros(1, np.int32), reads, False, match="race: total")
     simulate(k[1, 64], np.zeros(1, np.int32), reads, True)
+
+
+def test_a_race_within_one_addition_names_what_adds_in_one_step():
+    @cuda.jit
+    def counts(x, bins):
+        counted, i = cuda.shared.array(4, int32), cuda.threadIdx.x
+        if i < 4: counted[i] = 0
+        cuda.syncthreads()
+        counted[i % 4] += 1
+    @cuda.jit
+    def adds(x, total): total[0] += x[cuda.grid(1)]
+    @cuda.jit
+    def neighbors(x, out):
+        out[cuda.grid(1)] += out[cuda.grid(1) - 1] if cuda.grid(1) else 0
+    out, cure = np.zeros(8, np.float32), r"; cuda.atomic.add\({}, …\) reads, adds and writes in one step"
+    refused(counts[1, 8], X, out, match="^race: counted.*" + cure.format("counted"))
+    refused(adds[2, 1], X, out, match="^race: total.*" + cure.format("total"))
+    with pytest.raises(SimulatorError, match="^race: out") as caught: simulate(neighbors[1, 8], X, out)
+    assert "atomic" not in str(caught.value)
 
 
 def test_a_warp_barrier_orders_only_its_warp():

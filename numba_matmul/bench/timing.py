@@ -6,6 +6,7 @@
 __all__ = ['assert_matmul_correct', 'cuda_mean_runtime', 'Runtime', 'progress', 'measure_runtime', 'call_time']
 
 # %% ../../nbs/00_prep2_measuring.ipynb #c211b2b1
+import inspect
 import math
 import re
 import statistics
@@ -206,12 +207,15 @@ def progress(
     watched = sys.stderr.isatty() or "ipykernel" in sys.modules
     return tqdm(items, desc=text, delay=2, leave=False, disable=not watched)
 
+# %% ../../nbs/00_prep2_measuring.ipynb #p2call00
+_OTHERWISE = "A kernel that isn't a product is timed with torch.profiler and cuda_mean_runtime, see Prep 2"
+
 def _caller(matmul, bs):
     """Name, kernel name and function (a, b, c), for a kernel or for a host function `f` with its `f_kernel` or
     its `kernel_name`."""
     if hasattr(matmul, "dispatcher") or getattr(matmul, "grid_dim", None):
         raise TypeError("measure_runtime got a kernel with its configuration; "
-                        "pass the kernel itself, and the block's size as bs")
+                        f"pass the kernel itself, and the block's size as bs. {_OTHERWISE}")
     if not hasattr(matmul, "py_func"):
         fn = getattr(matmul, "func", matmul)  # of a functools.partial
         name = getattr(fn, "__name__", getattr(fn, "name", None))
@@ -219,6 +223,11 @@ def _caller(matmul, bs):
             raise TypeError(f"measure_runtime got {matmul!r:.60}; expected a kernel (a, b, c), "
                             "or a host function")
         return name, getattr(fn, "kernel_name", f"{name}_kernel"), matmul
+    try:
+        inspect.signature(matmul.py_func).bind("a", "b", "c")
+    except TypeError:
+        raise TypeError(f"measure_runtime times products, kernels (a, b, c), but {matmul.py_func.__name__} "
+                        f"takes {inspect.signature(matmul.py_func)}. {_OTHERWISE}") from None
     threads = bs, bs
     def call(a, b, c): matmul[cdiv(tuple(c.shape), threads), threads](a, b, c)
     name = matmul.py_func.__name__
@@ -238,10 +247,10 @@ def measure_runtime(
 ) -> Runtime:
     """Check a matmul (`AssertionError` if it is wrong), then time it alternately with torch.matmul: a
     `Runtime`. Without a GPU: a check of a small product, no times, and what's predicted if it's printed."""
-    for name, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
-            raise ValueError(f"{name} is {value}; it must be a whole number of at least 1")
     name, default_name, call = _caller(matmul, bs)
+    for argument, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+            raise ValueError(f"{argument} is {value}; it must be a whole number of at least 1")
     if kernel_name: name = kernel_name.removesuffix("_kernel")
     else: kernel_name = default_name
     dtype, rival = dtype_of(matmul), getattr(matmul, "rival", cublas)

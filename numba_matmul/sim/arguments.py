@@ -9,7 +9,7 @@ from numba import types, typeof
 from numba.core import sigutils, typing
 from numba.core.typeconv import Conversion
 from numba.cuda.args import ArgHint, InOut
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, sentry_contiguous
 from numba.np import numpy_support
 
 MAX_PARAMETERS = 32764  # bytes; an array takes 7 fields of 8 bytes, plus 2 per extra dimension
@@ -48,6 +48,14 @@ def _need_type(name, dtype):
         raise TypeError(f"{name} has type {dtype}, which GPUs don't have: convert it with "
                         f"{name}.astype('float64')") from None
 
+def need_contiguous(name, array):
+    "Refuse a numpy array that a launch can't copy to the GPU in one piece."
+    try:
+        sentry_contiguous(array)
+    except ValueError:
+        raise ValueError(f"{name} is a non-contiguous view, which a launch can't copy to the GPU: pass "
+                         f"to_d({name}), or np.ascontiguousarray({name})") from None
+
 def argument(
     arg,
     write_back,  # a list, for functions that copy results back after the launch
@@ -59,7 +67,9 @@ def argument(
         return type(arg)(*parts) if hasattr(arg, "_fields") else tuple(parts)
     # a GPU reads a HostArray's memory directly
     if isinstance(arg, host.HostArray): arg = FakeCUDAArray(arg.view(np.ndarray))
-    if isinstance(arg, np.ndarray): arg = InOut(arg)
+    if isinstance(arg, np.ndarray):
+        need_contiguous(name, arg)
+        arg = InOut(arg)
     if isinstance(arg, ArgHint): arg = arg.to_device(write_back)
     if isinstance(arg, FakeCUDAArray):
         _need_type(name, arg.dtype)

@@ -2,6 +2,7 @@
 import sys
 from math import prod
 
+import numpy as np
 from greenlet import getcurrent
 from .declared import LocalMemory
 from .races import Access
@@ -102,6 +103,9 @@ class Atomics(kernelapi.FakeCUDAAtomic):
         if name.startswith("_"): return operation
         def atomic(array, *args):
             thread, frame = getcurrent(), sys._getframe(1)
+            if isinstance(array, (int, float, np.generic)):
+                raise SimulatorError(f"cuda.atomic.{name} got the number {array} in place of an array: pass "
+                                     "an array with one element")
             grid, data = thread.block.grid, array.data
             index, *values = args if name != "compare_and_swap" else ((0,) * array.ndim, *args)
             refuse_negative(index)

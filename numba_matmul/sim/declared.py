@@ -12,10 +12,10 @@ from math import prod
 
 import numpy as np
 from .memory import SharedArray
-from .places import instruction
+from .places import column, instruction
 from .races import Elements
 from .scheduler import SimulatorError
-from .views import (Views, all_indices, index_text, keeps_order, numbered, of_numpy, refuse_copy,
+from .views import (Views, all_indices, keeps_order, numbered, of_numpy, refuse_copy,
                     refuse_negative, sub_array)
 from numba import types
 
@@ -29,9 +29,10 @@ def _poisoned(shape, dtype):
     data.reshape(-1).view(np.uint8)[:] = 0xFF
     return data
 
-def _name(code, line, made=0):
-    "The variable a line assigns its array to. With several on a line, the one after the first `made`."
+def _name(code, line, column):
+    "The variable a line assigns an array to. With several arrays on it, `column` says which is declared."
     text = linecache.getline(code.co_filename, line)
+    made = len(re.findall(r"(shared|local)\.array", text[:column]))  # those to its left
     names = [name.strip() for part in text.split(";") if re.search(r"(shared|local)\.array", part)
              and "=" in part for name in part.partition("=")[0].split(",")]
     return names[made] if made < len(names) else "the array"
@@ -43,10 +44,11 @@ class LocalArray(Views):
     def __init__(self, numbers, dtype, places, whole, declared):
         self.numbers, self.dtype, self.cast = numbers, dtype, dtype.type
         self.places, self.whole = places, whole  # each element's number in the whole array; its shape
-        self.declared = declared  # code and line
+        self.declared = declared  # code, line and column
         self.shape, self.ndim, self.size = places.shape, places.ndim, places.size
         self.at_once = numbers if places is numbered(whole) else {}  # a view has other indices
 
+    name = property(lambda self: _name(*self.declared))
     other_types, instead = False, "libdevice.float_as_int and similar convert one number"
     @property
     def strides(self):
@@ -80,9 +82,8 @@ class LocalArray(Views):
         if isinstance(found, np.ndarray):
             return self.viewed(index, lambda places: found, keeps_order(index, self))
         if (place := all_indices(self.whole)[found]) in self.numbers: return self.numbers[place]
-        name = _name(*self.declared)
-        raise SimulatorError(f"{name}[{index_text(index)}] is read before it was written",
-                             "uninitialized", array=name, copying=False, by="thread")
+        raise SimulatorError(f"{self.label(index)} is read before it was written",
+                             "uninitialized", array=self.name, copying=False, by="thread")
 
     def __setitem__(self, index, value):
         # the common case: one number of the right type, one element
@@ -109,7 +110,8 @@ class LocalMemory:
         shape, frame = shape if type(shape) is tuple else (shape,), sys._getframe(1)
         dtype = of_numpy(dtype)
         numbers = {name: {} for name in dtype.names or ()}  # for a record, per field
-        return LocalArray(numbers, dtype, numbered(shape), shape, (frame.f_code, frame.f_lineno))
+        return LocalArray(numbers, dtype, numbered(shape), shape,
+                          (frame.f_code, frame.f_lineno, column(frame)))
 
 
 class SharedMemory:
@@ -138,8 +140,7 @@ class SharedMemory:
         if at not in self.at:
             key = frame.f_code, instruction(frame), frame.f_lineno
             if key not in self.arrays:
-                made = sum(kept[0] is frame.f_code and kept[2] == frame.f_lineno for kept in self.arrays)
-                name = _name(frame.f_code, frame.f_lineno, made)
+                name = _name(frame.f_code, frame.f_lineno, column(frame))
                 self.arrays[key] = (self._dynamic(dtype, (*key, name)) if shape == 0
                                     else self._static(name, shape, dtype, alignment))
             self.at[at] = self.arrays[key]

@@ -17,18 +17,19 @@ import numpy as np
 from ..arrays import dtype_of, is_torch, placed, rounded
 from ..draw import Message
 from ..process import ChildError, callees, has_compiler, in_child, kernel_parts
-from .arguments import all_arguments, argument, declared
+from .arguments import all_arguments, argument, declared, need_contiguous
+from .float64 import float64_remark
 from .host import unfilled
 from .kernel import StrictKernel, interleaved
 from .memory import GlobalArray
 from .places import line_text
-from .resources import full_capability, library_of, misfit, registers_of
+from .resources import full_capability, library_of, misfit, refused_line, registers_of
 from .scheduler import SimulatorError
 from .types import type_of
 from .typing import as_frozen, nodes_of
 from .views import index_text
 from numba import cuda
-from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray, sentry_contiguous
+from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
 
 # What looks odd about a kernel that passes the simulator
@@ -175,8 +176,9 @@ def check_launch(launch, args):
     if not configuration:
         raise ValueError(f"{fn.__name__} needs a launch configuration: {fn.__name__}[grid, block]")
     all_arguments(fn, args)
-    for arg in args:  # a child would receive a copy of a view, which a launch refuses
-        if isinstance(arg, np.ndarray): sentry_contiguous(arg)
+    for name, arg in zip(fn.__code__.co_varnames, args):
+        # a child would receive a copy of a view, which a launch refuses
+        if isinstance(arg, np.ndarray): need_contiguous(name, arg)
     if not isinstance(launch, StrictKernel): return launch, _on_host(args)
     frozen = copy.copy(launch)
     frozen.fn = as_frozen(fn, tuple(map(type_of, all_arguments(fn, args))))
@@ -186,32 +188,33 @@ def _launch(launch, args):
     launch(*args)
     return tuple(np.asarray(arg) for arg in args if isinstance(arg, (np.ndarray, FakeCUDAArray)))
 
-def _refused(launch, args, signature):
-    """In a child with the compiler: why the compiler or the driver refuses a kernel, in one line; `None` if
-    neither does."""
+def _compiled(launch, args, signature):
+    """In a child with the compiler: why the compiler or the driver refuses a kernel, in one line, `None` if
+    neither does; and a remark on what it compiles to, or `None`."""
     from numba.cuda.cudadrv.error import CudaSupportError
-    fn, _, (_, block, *_) = kernel_parts(launch)
+    fn, options, (_, block, *_) = kernel_parts(launch)
+    if not options.get("debug"): launch.dispatcher.targetoptions["lineinfo"] = True
     if signature: several = [kinds for kinds, _ in declared(signature)]
     else: several = [tuple(map(launch.dispatcher.typeof_pyval, args))]
     try:
         libraries = [library_of(launch.dispatcher, kinds, (9, 0)) for kinds in several]
     except CudaSupportError:
-        return  # it needs a driver, and there is none
+        return None, None  # it needs a driver, and there is none
     except Exception as e:
         # from the compiler's long message, the first informative line; for a call, with the types it was
         # given
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(e))
         lines = [line.strip() for line in text.splitlines() if line.strip() and "pipeline (step:" not in line]
-        where = re.findall(r", line (\d+)", text)
+        where = [*re.findall(r", line (\d+)", text), refused_line(e, fn)]
         told = 2 if lines and lines[0].endswith("signature:") else 1
         what = " ".join(lines[:told]) or type(e).__name__
-        line = f", in {line_text(fn.__code__, int(where[0]))}" if where else ""
-        return f"the compiler refuses {fn.__name__}: {what}{line}"
+        line = f", in {line_text(fn.__code__, int(where[0]))}" if where[0] else ""
+        return f"the compiler refuses {fn.__name__}: {what}{line}", None
     # the driver refuses a block that needs more registers than there are
-    if prod(block) <= 256: return  # each thread can use the maximum of 255 registers
-    for library in libraries:
+    for library in libraries if prod(block) > 256 else ():  # else each thread can use the maximum of 255
         if found := misfit(prod(block), registers_of(library.get_cubin(cc=full_capability((9, 0))).code)):
-            return f"{fn.__name__} can't be launched: {found}"
+            return f"{fn.__name__} can't be launched: {found}", None
+    return None, float64_remark(libraries[0], fn, several[0])
 
 def simulate(
     launch,      # a kernel with its configuration: `kernel[grid, block]`
@@ -261,8 +264,9 @@ def diagnose(
     # the compiler only needs the argument types, so empty arrays will do
     args = [np.empty((0,) * arg.ndim, arg.dtype) if getattr(arg, "ndim", 0) else arg
             for arg in all_arguments(fn, args)]
-    refused = in_child(_refused, launch, args, options.get("signature"), simulator=False, timeout=timeout,
-                       keep=True)
+    refused, remark = in_child(_compiled, launch, args, options.get("signature"), simulator=False,
+                               timeout=timeout, keep=True)
+    if remark: remarks.append(f"By the way: {remark}.")
     return Message("\n".join([refused, *remarks[1:]] if refused else ["No mistake found.", *remarks]))
 
 

@@ -36,7 +36,7 @@ def place_of(frame):
     while at := at.f_back:
         if not (at.f_globals.get("__name__") or "").startswith(INSIDE): frames.append(at)
     calls = [(at.f_code, at.f_lineno) for at in frames]
-    columns = tuple(_columns(at.f_code)[at.f_lasti // 2] for at in frames)
+    columns = tuple(map(column, frames))
     return calls[0], ", called at ".join(line_text(*call) for call in calls), columns  # keeps all their codes
 
 def last_user_line(traceback):
@@ -53,6 +53,10 @@ def last_user_line(traceback):
 
 @cache
 def _columns(code): return [column or 0 for _, _, column, _ in code.co_positions()]
+
+def column(frame):
+    "The column of what a frame is executing."
+    return _columns(frame.f_code)[frame.f_lasti // 2]
 
 @cache
 def _starts(code): return [instruction.offset for instruction in dis.get_instructions(code)]

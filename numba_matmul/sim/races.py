@@ -136,8 +136,11 @@ def _report(array, index, before, done, now, doing, same=False):
     lines, same_block = frozenset((there, here)), other.block is thread.block
     if lines in grid.races: return
     by, lack = (other, "no barrier") if same_block else (f"{other} of {other.block}", "no flag and fences")
+    # one expression that reads and writes is an update, such as x[i] += 1: no barrier helps there
+    update = before.place == now.place and done != doing and "+=" in where
+    cure = f"; cuda.atomic.add({array.name}, …) reads, adds and writes in one step" * update
     grid.races[lines] = SimulatorError(
         f"race: {label} was {_DONE[done]} by {by} at {earlier}, and is {_DONE[doing]} by {thread} with "
-        f"{lack} in between, in {thread} of {thread.block}, {where}",
+        f"{lack} in between, in {thread} of {thread.block}, {where}{cure}",
         "race", array=array.name, accesses=(done, doing), same_block=same_block)
     if len(grid.races) == MOST_RACES: raise SimulatorError("")

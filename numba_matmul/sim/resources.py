@@ -29,6 +29,19 @@ def library_of(
         codegen.CUDACodeLibrary.get_asm_str = codegen.CUDACodeLibrary.get_llvm_str
     return dispatcher._Kernel(kernel.py_func, types, **kernel.targetoptions)._codelibrary
 
+def refused_line(
+    error,  # what the compiler raised
+    fn,     # function of the kernel
+) -> int:
+    "The line of a kernel that the compiler was working on at an exception; `None` if that's unknown."
+    line, traceback = None, error.__traceback__
+    while traceback:
+        seen, traceback = traceback.tb_frame.f_locals, traceback.tb_next
+        places = [seen.get("loc"), *(getattr(seen.get(name), "loc", None) for name in ("constraint", "inst"))]
+        for place in places:
+            if getattr(place, "filename", None) == fn.__code__.co_filename: line = place.line
+    return line
+
 def registers_of(
     cubin,  # bytes, an ELF file with one kernel
 ) -> int:

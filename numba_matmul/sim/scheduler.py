@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from greenlet import getcurrent, greenlet
-from .places import last_user_line, place_of, places_of, position
+from .places import INSIDE, last_user_line, place_of, places_of, position
 from numba.cuda.simulator import kernelapi
 
 
@@ -45,18 +45,25 @@ class Again(Exception):
     "The launch should have noted more from the start: run it again."
 
 
+def _array_name(traceback):
+    "The array that the simulator worked on at an exception: what refuses an index may not know it."
+    name = None
+    while traceback:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+        if not (frame.f_globals.get("__name__") or "").startswith(INSIDE): continue
+        array = frame.f_locals.get("array", frame.f_locals.get("self"))
+        if hasattr(type(array), "label") and isinstance(array.name, str): name = array.name
+    return name
+
 def _located(error, thread):
     "An exception from a running thread, as a `SimulatorError` with its location."
     text, kind, data = str(error), "unsupported", {}
     if isinstance(error, SimulatorError): kind, data = error.kind, error.data
     elif isinstance(error, IndexError):
         if "out of bounds" in text: kind, data = "bounds", dict(negative=False)
-        # numpy doesn't name the array, but the caller knows it
-        traceback = error.__traceback__
-        while traceback.tb_next: traceback = traceback.tb_next
-        array = getattr(traceback.tb_frame.f_locals.get("self"), "name", None)
-        if isinstance(array, str): text = f"{array}: {text}"
     else: text = f"{type(error).__name__}: {text}"
+    name = _array_name(error.__traceback__)
+    if name and (isinstance(error, IndexError) or kind == "bounds"): text = f"{name}: {text}"
     text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", text).replace("FakeShape", "tuple")
     where = f"{thread} of {thread.block}, {last_user_line(error.__traceback__)}"
     return SimulatorError(f"{text}, in {where}" if text else "", kind, **data)
