@@ -148,6 +148,23 @@ shell.run_cell("print('also', 'ran')")
     assert "also ran" in done.stdout
 
 
+def test_pytorch_is_installed_before_a_cell_that_imports_it_and_not_for_one_that_only_defines_what_would():
+    done = python("""
+import importlib.util, subprocess, sys
+from IPython.core.interactiveshell import InteractiveShell
+sys.path.insert(0, "tools/jupyter")
+importlib.util.find_spec = lambda name: None
+subprocess.run = lambda command, **options: print("set up", command[-1])
+import matmul_lab
+shell = InteractiveShell.instance()
+matmul_lab.load_ipython_extension(shell)
+shell.run_cell("def on_a_gpu():\\n    from torch.cuda import Event")
+print("defined")
+shell.run_cell("if False: pass\\nimport torch.nothing")
+""")
+    assert done.stdout.startswith("defined\nset up --torch"), done.stdout + done.stderr
+
+
 READ_ONLY = """
 import os, sys
 {shell}
