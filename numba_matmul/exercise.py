@@ -24,7 +24,7 @@ from .cards import card_of, load_cards
 from .draw import Markdown, Message, number_text
 from .judge import Verdict, accesses, first_of, limit_text, verdicts
 from .play import play
-from .predict import compile_for, predict
+from .predict import READERS_ERROR, compile_for, predict
 from .process import kernel_parts
 from .source import function_of
 from numba import config
@@ -299,9 +299,6 @@ def _predicted_for(exercise):
     "The GPU that speeds are predicted for: the one whose speeds the page shows."
     card = (exercise.short and card_of(exercise.short[0])) or next(iter(load_cards()), None)
     return card and card["gpu"]
-
-# Of 113 kernels that the model had never seen, each timed at 4096 on an H100, nine in ten were within this.
-READERS_ERROR = 0.26
 
 def _prediction(exercise, host, gpu):
     "Without a GPU: the kernel's predicted speed beside that of the lesson's short kernel; `None` if unknown."
