@@ -24,7 +24,17 @@ def stale_kernels(
 ) -> str:
     "One line about the kernels that have changed since they were timed; empty if none have."
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
-    return stale_note(rows, lambda name: f"kernel {number_of(name)}" if number_of(name) else name)
+    note = stale_note(rows, lambda name: f"kernel {number_of(name)}" if number_of(name) else name)
+    return re.sub(r"kernel \d+( and kernel \d+)+", lambda found: _kernels(found[0]), note)
+
+def _kernels(names):  # "kernel 1 and kernel 2 and kernel 3 and kernel 7" → "kernels 1 to 3 and 7"
+    runs = []  # lists of consecutive numbers
+    for number in sorted(map(int, re.findall(r"\d+", names))):
+        if runs and runs[-1][-1] == number - 1: runs[-1].append(number)
+        else: runs.append([number])
+    parts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
+    before = ", ".join(parts[:-1])
+    return f"kernels {before} and {parts[-1]}" if before else f"kernels {parts[-1]}"
 
 def table(
     rows,  # rows of a result card
