@@ -120,8 +120,8 @@ def test_a_speed_of_other_code_is_shown_as_stale(load):
 
 def test_many_stale_kernels_are_told_briefly():
     rows = [dict(name=KERNELS[number].name, stale="A") for number in (10, 11, 12, 14, 16, 17, 18)]
-    assert tables.stale_kernels(rows) == ("kernels 10 to 12, 14 and 16 to 18 have changed since they were timed "
-                                          "on the A: make gpu STAGE=ladder")
+    assert tables.stale_kernels(rows) == ("kernels 10 to 12, 14 and 16 to 18 have changed since they were "
+                                          "timed on the A: make gpu STAGE=ladder")
 
 
 def test_a_speed_is_stale_on_each_gpu_alone():
