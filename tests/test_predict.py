@@ -239,10 +239,22 @@ def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
 
 # What a reader sees without a GPU
 
+@cuda.jit
+def coalesced_with_range(a, b, c):
+    thread = cuda.threadIdx.x + cuda.blockDim.x * cuda.threadIdx.y
+    row, col = 8 * cuda.blockIdx.y + thread // 32, 32 * cuda.blockIdx.x + thread % 32
+    if row < c.shape[0] and col < c.shape[1]:
+        total = float32(0)
+        for q in range(a.shape[1]): total += a[row, q] * b[q, col]
+        c[row, col] = total
+
 def test_grade_and_measure_runtime_say_what_is_predicted(capsys):
     last = grade("03", short_smem).verdicts[-1]
     assert last.name == "speed" and last.ok and "predicted" in last.found
     assert "limited by shared memory; the lesson's short kernel" in last.found
+    last = grade("02", coalesced_with_range).verdicts[-1]
+    assert last.ok is None and "limited by issue slots" in last.found
+    assert "What Numba's habits cost" in last.found
     measure_runtime(sgemm_smem_blocking, 4096, 4096, 4096)
     said = capsys.readouterr().out
     assert "nothing to time" in said and "Predicted for 4096×4096×4096" in said and "not measured" in said
