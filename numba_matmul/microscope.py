@@ -7,7 +7,7 @@ from numbers import Integral
 import numpy as np
 from greenlet import getcurrent
 from .draw import COLORS, color_of
-from .process import in_child, kernel_parts
+from .process import callees, in_child, kernel_parts
 from .sim import memory
 from .sim.memory import GlobalArray
 from .sim.kernel import check_size
@@ -193,7 +193,7 @@ def _by_place(array, counts):
 
 def _sorts(kernel, grid, block):
     "One block of each kind, and how many blocks of that kind there are."
-    if "atomic" in kernel.__code__.co_names:
+    if any("atomic" in fn.__code__.co_names for fn in callees(kernel)):
         check_size(prod(grid), prod(block))
         return {place: 1 for place in np.ndindex(*grid)}
     axes = [[(0, 1), (1, n - 2), (n - 1, 1)] if n > 2 else [(i, 1) for i in range(n)] for n in grid]

@@ -43,7 +43,7 @@ class Instruction:
         if name in MEMORY:
             width = next((m for m in modifiers if m in ("U8", "U16", "64", "128")), "32")
             return f"{name} {width}"
-        if name in ("FFMA", "BAR", "HMMA", "HGMMA", "LDSM", "DFMA"): return name
+        if name in ("FFMA", "BAR", "HMMA", "HGMMA", "QGMMA", "LDSM", "DFMA"): return name
         if name in ("FADD", "FMUL", "FSEL", "FSETP", "MUFU"): return "other float32"
         converts = name in ("F2F", "I2F", "F2I") and "F64" in modifiers
         if name in ("DADD", "DMUL", "DSETP") or converts: return "float64"
@@ -114,7 +114,7 @@ def main_loop_of(
     """The innermost loop that multiplies most; of equals one that loads. (If none does: the longest.) `None`
     without loops."""
     def products(loop):
-        return sum(x.opcode.startswith(("FFMA", "HMMA", "HGMMA"))
+        return sum(x.opcode.startswith(("FFMA", "HMMA", "HGMMA", "QGMMA"))
                    for x in instructions[loop.start:loop.end])
     loops = [loop for loop in loops if products(loop)] or loops
     inner = [loop for loop in loops if not any(loop.holds(other) for other in loops)]

@@ -6,6 +6,7 @@ from numba import config
 from .arrays import to_d, to_h
 from .gemm.fp8_cast import fp8_cast
 from .kernels.k20_fp8 import fp8_gemm
+from .torch_ops import matmul
 
 
 def _product(x, w):
@@ -30,7 +31,6 @@ def _(x, w): return x.new_empty(x.shape[0], w.shape[0], dtype=torch.bfloat16)
 def _remember(ctx, inputs, output): ctx.save_for_backward(*inputs)
 
 def _gradients(ctx, dy):
-    from .torch_ops import matmul
     x, w = ctx.saved_tensors
     dy = dy.bfloat16()
     dx = matmul(dy, w.bfloat16()).to(x.dtype) if ctx.needs_input_grad[0] else None

@@ -430,5 +430,3 @@ class Linear(torch.nn.Linear):
     def extra_repr(self): return f"{super().extra_repr()}, activation={self.activation}"
 
     def forward(self, x, residual=None): return linear(x, self.weight, self.bias, self.activation, residual)
-
-from .torch_fp8 import fp8_linear  # noqa: E402, F401 (its gradients need `matmul`)

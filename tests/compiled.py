@@ -25,5 +25,6 @@ def cases():
     for kernel in KERNELS.values():
         yield from (case(kernel, shape, **own(kernel)) for shape in SHAPES)
     for kernel in [kernel for kernel in KERNELS.values() if kernel.tiles]:
-        yield case(kernel, SHAPES[-1], **own(kernel), read_c=True)
+        # (for kernel 20 that follows from beta)
+        if kernel.number != 20: yield case(kernel, SHAPES[-1], **own(kernel), read_c=True)
         yield from (case(kernel, (256, 256, 256), **options) for options in kernel.tiles.compiled)

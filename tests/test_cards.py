@@ -98,11 +98,11 @@ def test_an_empty_word_on_a_command_line_is_told(monkeypatch, capsys):
     assert "an argument is empty" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="no exercise ''; there are 00a"): exercise.main(keys=[])
     for words, wrong in (([""], "''"), (["5", "x"], "'x'"), (["0"], "'0'"), (["1.0"], "'1.0'"),
-                         (["20", "-1"], "'20' or '-1'")):
-        with pytest.raises(SystemExit, match=f"STAGE=ncu: there is no kernel {wrong}; there are 1 to 19"):
+                         (["21", "-1"], "'21' or '-1'")):
+        with pytest.raises(SystemExit, match=f"STAGE=ncu: there is no kernel {wrong}; there are 1 to 20"):
             kernels_named(words, "STAGE=ncu")
     assert [kernel.number for kernel in kernels_named(["05", "1", "5"], "")] == [5, 1]
-    assert len(kernels_named([], "")) == 19
+    assert len(kernels_named([], "")) == 20
 
 
 def test_cards_are_chosen_by_what_they_hold(results):
@@ -338,7 +338,7 @@ def test_a_check_that_was_interrupted_goes_on_where_it_was(tmp_path, monkeypatch
     assert (asked, kernels_of, written) == (["random", "tricky"], [[16, 1]] * 2, [])
     for wrong in ("99", "", "harge", "1.5"):
         with pytest.raises(SystemExit,
-                           match=f"STAGE=check: there is no kernel '{wrong}'; there are 1 to 19, and the "
+                           match=f"STAGE=check: there is no kernel '{wrong}'; there are 1 to 20, and the "
                                  "parts random, "):
             check_gpu.main(["1", wrong])
 

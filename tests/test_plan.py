@@ -178,6 +178,24 @@ def test_further_arrays_of_a_call_are_operands_of_its_plan():
     assert refused == [f"x overlaps {name} in memory: pass another array" for name in "abc"]
 
 
+def allowed_shared_memory():
+    "In a child: what a kernel may have, after launches that need more and less."
+    from numba.cuda.cudadrv import driver as numba_driver
+    from numba_matmul.gemm.limits import allow_shared_memory
+    allowed = [0]
+    numba_driver.driver = SimpleNamespace(
+        cuKernelGetAttribute=lambda *_: allowed[-1],
+        cuKernelSetAttribute=lambda attribute, size, *_: allowed.append(size))
+    function = SimpleNamespace(handle=77, device=SimpleNamespace(id=0))
+    compiled = SimpleNamespace(_codelibrary=SimpleNamespace(get_cufunc=lambda: function))
+    for size in 210_064, 205_968, 214_160: allow_shared_memory(compiled, size)
+    return allowed
+
+
+def test_a_launch_does_not_take_shared_memory_from_another_one():
+    assert in_child(allowed_shared_memory, simulator=False) == [0, 210_064, 214_160]
+
+
 def maps_of_calls():
     """In a child: where the tensor maps of prepared launches are, what they contain, and the driver's calls
     for them. It refuses threads without a context, and the main thread starts without one. Then the
@@ -298,6 +316,7 @@ def test_a_constant_that_changes_changes_the_plan():
 
 
 def test_a_choice_goes_by_the_constants_of_its_module(monkeypatch):
+    watched.see_constants(KERNELS[18].plan)  # as every call does
     before = k18_past_cublas_bf16.select_config(64, 128, 4096, 132)
     monkeypatch.setattr(k18_past_cublas_bf16, "MIN_K_TILES", 32)
     assert k18_past_cublas_bf16.select_config(64, 128, 4096, 132) != before

@@ -15,7 +15,7 @@ from numba_matmul.arrays import from_bf16, to_bf16
 from numba_matmul.bench.verify import check_matmul
 from numba_matmul.gemm.tensor_maps import map_of
 from numba_matmul.gemm.tiles import BOX, WgmmaTile
-from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B
+from numba_matmul.kernels.k16_tma_wgmma import OF_A, OF_B, wgmma_multiplier
 from numba_matmul.process import ChildError, in_child
 from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, ldmatrix, mma_m16n8k16, store_pair, unpack_bf16
 from numba_matmul.ptx.core import bind, global_address, shared_address, to_array
@@ -160,8 +160,8 @@ def test_kernels_of_tma_and_wgmma_run(number):
 def nothing(*args): pass
 
 
-def waits_less(acc, a, b, step_a, step_b, steps, transpose_b, pending, scale_d):
-    return wgmma_mma_async(acc, a, b, step_a, step_b, steps, transpose_b, pending + 2, scale_d)
+def waits_less(*args, pending=1, **options):
+    return wgmma_multiplier(*args, pending=pending + 2, **options)
 
 
 def one_more_pending(acc, pending): return wgmma_wait_prior(acc, pending + 1)
@@ -191,14 +191,14 @@ MISTAKES = {  # kernel, module, what is changed in it, and the simulator's messa
                                  "is multiplied while an asynchronous copy into it"),
     "tma_wgmma, fence_mbarrier_init": (16, K16, dict(fence_mbarrier_init=nothing), "fence_mbarrier_init"),
     "tma_wgmma, mbarrier_arrive_expect_tx": (16, K16, dict(mbarrier_arrive_expect_tx=nothing), NEVER),
-    "tma_wgmma, waits less": (16, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
+    "tma_wgmma, waits less": (16, K16, dict(wgmma_multiplier=waits_less), OVERWRITTEN),
     "tma_wgmma, wgmma_wait_group": (16, K16, dict(wgmma_wait_group=lambda acc: acc),
                                     UNWAITED),
     "warp_specialized, consumer_wait": (17, K17, dict(consumer_wait=nothing), "is multiplied"),
     "warp_specialized, producer_acquire": (17, K17, dict(producer_acquire=nothing),
                                            "more than 1 arrival at an mbarrier"),
     "warp_specialized, consumer_release": (17, "gemm.pipeline", dict(mbarrier_arrive=nothing), NEVER),
-    "warp_specialized, waits less": (17, K16, dict(wgmma_mma_async=waits_less), OVERWRITTEN),
+    "warp_specialized, waits less": (17, K17, dict(wgmma_multiplier=waits_less), OVERWRITTEN),
     "warp_specialized, fence_proxy_async": (17, EPILOGUE, dict(fence_proxy_async=nothing), UNSEEN),
     "warp_specialized, bar_sync": (17, EPILOGUE, dict(bar_sync=nothing), UNSEEN),
     "warp_specialized, wait_group_read": (17, EPILOGUE, dict(cp_async_bulk_wait_group_read=nothing), READ),

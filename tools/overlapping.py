@@ -18,6 +18,7 @@ from numba_matmul.kernels.k19_float32_on_tensor_cores import split
 
 TIMES = 20  # number of times an overlap is tried
 NEW_THREADS = 8  # at the same time
+FP8 = torch.float8_e4m3fn
 LAYER = 304, 520, 1000  # m, n, k: kernel 17 takes a transposed view, and a bias
 
 
@@ -25,7 +26,7 @@ def matrices(kernel, m, n, k):
     "New random factors, and a C of NaN."
     dtype = getattr(torch, kernel.dtype)
     a, b = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((m, k), (k, n)))
-    return a, b, torch.full((m, n), torch.nan, device="cuda", dtype=dtype)
+    return a, b, torch.full((m, n), torch.nan, device="cuda", dtype=torch.bfloat16 if dtype == FP8 else dtype)
 
 
 def captured(kernel, a, b, c, stream, called_before=True):
@@ -104,7 +105,8 @@ def in_new_threads(calls):
 
 
 def numba_arrays(case):
-    return [cuda.as_cuda_array(x.view(torch.uint16) if x.dtype == torch.bfloat16 else x) for x in case]
+    bits = {torch.bfloat16: torch.uint16, FP8: torch.uint8}
+    return [cuda.as_cuda_array(x.view(bits.get(x.dtype, x.dtype))) for x in case]
 
 
 def kernel_first(kernel, shape):

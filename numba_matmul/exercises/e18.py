@@ -23,8 +23,8 @@ def cycles(m, n, k, tile, split_k, sms, row_cycles):
     "What the lesson's rules say."
     work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)
     k_tile = max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))
-    adding = 1300 + tile.bm * tile.bn if split_k > 1 else 0
-    return cdiv(work, sms) * cdiv(cdiv(k, 64), split_k) * k_tile + adding
+    adding = 1400 + tile.bm * tile.bn / 2 if split_k > 1 else 0
+    return cdiv(work, sms) * (cdiv(cdiv(k, 64), split_k) * k_tile + adding)
 
 ASKED = {  # verdict → arguments; each adds a rule to those before
     "a k tile": (
@@ -57,8 +57,8 @@ WHY = {"a k tile": (
        "parts": (
            "each part is a work tile of its own, and all of them share the waves. A part has its share of "
            "the k tiles, rounded up")}
-ADDING = ("everything but the cost of the parts is right: 1300, and a cycle for each sum of a tile; nothing "
-          "if there is only one part")
+ADDING = ("everything but the cost of the parts is right: in every wave 1400, and half a cycle for each sum "
+          "of a tile; nothing if there is only one part")
 
 def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # it may be rounded
 
@@ -111,50 +111,52 @@ SOLUTIONS = {
     waves = cdiv(work, sms)
     k_tiles = cdiv(cdiv(k, 64), split_k)
     k_tile = max(CYCLES[tile], row_cycles * (tile.bm + tile.bn))
-    adding = 1300 + tile.bm * tile.bn if split_k > 1 else 0
-    return waves * k_tiles * k_tile + adding
+    adding = 1400 + tile.bm * tile.bn / 2 if split_k > 1 else 0
+    return waves * (k_tiles * k_tile + adding)
 """, "tiles handed out one by one": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     busy = [0] * sms
     part = -(-(-(-k // 64)) // split_k)
     one = CYCLES[tile]
     if (tile.bm + tile.bn) * row_cycles > one: one = (tile.bm + tile.bn) * row_cycles
+    if split_k != 1: part_cycles = part * one + 1400 + tile.bm * tile.bn / 2
+    else: part_cycles = part * one
     work = 0
     for row in range(0, m, tile.bm):
         for col in range(0, n, tile.bn):
             for _ in range(split_k):
-                busy[work % sms] += part * one
+                busy[work % sms] += part_cycles
                 work += 1
-    total = max(busy)
-    if split_k != 1: total += 1300 + tile.bm * tile.bn
-    return total
+    return max(busy)
 """, "with math.ceil": """import math
 
 def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     tiles = math.ceil(m / tile.bm) * math.ceil(n / tile.bn) * split_k
     longest = math.ceil(math.ceil(k / tile.bk) / split_k)
-    cycles = math.ceil(tiles / sms) * longest * max(row_cycles * tile.bm + row_cycles * tile.bn, CYCLES[tile])
-    return cycles if split_k == 1 else cycles + 1300 + tile.bm * tile.bn
+    cycles = longest * max(row_cycles * tile.bm + row_cycles * tile.bn, CYCLES[tile])
+    if split_k > 1: cycles += 1400 + 0.5 * tile.bm * tile.bn
+    return math.ceil(tiles / sms) * cycles
 """, "by recursion and a table": """def up(x, y): return (x + y - 1) // y
 
 def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     down, across = up(m, tile.bm), up(n, tile.bn)
     per_tile = {True: CYCLES[tile], False: row_cycles * (tile.bm + tile.bn)}
     slower = per_tile[CYCLES[tile] >= row_cycles * (tile.bm + tile.bn)]
-    total = up(down * across * split_k, sms) * up(up(k, 64), split_k) * slower
+    wave = up(up(k, 64), split_k) * slower
     if split_k > 1:
-        total = total + 1300 + (tile.bm * tile.bn)
-    return float(total)
+        wave = wave + 1400 + (tile.bm * tile.bn) / 2
+    return float(up(down * across * split_k, sms) * wave)
 """, "short names, rounded": """def my_estimate(m, n, k, t, parts, sms, row_cycles):
     waves = cdiv(parts * cdiv(m, t.bm) * cdiv(n, t.bn), sms)
     total = waves * cdiv(cdiv(k, 64), parts) * max(CYCLES[t], row_cycles * (t.bm + t.bn))
-    if parts > 1: total += 1300 + t.bm * t.bn
+    if parts > 1: total += waves * (1400 + t.bm * t.bn // 2)
     return round(total)
 """, "a loop over the waves": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     left, total = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn), 0
     while left > 0:
         total += cdiv(cdiv(k, tile.bk), split_k) * max((tile.bm + tile.bn) * row_cycles, CYCLES[tile])
+        total += 0 if split_k <= 1 else 1400 + tile.bm * tile.bn / 2
         left -= sms
-    return total + (0 if split_k <= 1 else 1300 + tile.bm * tile.bn)
+    return total
 """, "whole waves and a rest": """def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     work = (1 + (m - 1) // tile.bm) * (1 + (n - 1) // tile.bn) * split_k
     waves, rest = divmod(work, sms)
@@ -163,12 +165,12 @@ def my_estimate(m, n, k, tile, split_k, sms, row_cycles):
     share = (k_tiles + split_k - 1) // split_k
     products = waves * share * CYCLES[tile]
     rows = waves * share * row_cycles * (tile.bm + tile.bn)
-    return max(products, rows) + (split_k > 1) * (1300 + tile.bm * tile.bn)
+    return max(products, rows) + waves * (split_k > 1) * (1400 + tile.bm * tile.bn / 2)
 """}
 
 
 MUTANTS = (
-    Mutant("a block adds up all of C", "1300 + tile.bm * tile.bn", "1300 + m * n", "parts"),
+    Mutant("a block adds up all of C", "1400 + tile.bm * tile.bn", "1400 + m * n", "parts"),
     Mutant("the judge's own estimate", "    work = split_k",
            "    from numba_matmul.exercises.e18 import cycles\n"
            "    return cycles(m, n, k, tile, split_k, sms, row_cycles)\n    work = split_k", "your own"),
@@ -178,7 +180,7 @@ MUTANTS = (
     Mutant("the library's work tiles", "    work = split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn)",
            "    from numba_matmul.kernels.k18_past_cublas_bf16 import work_tiles\n"
            "    work = work_tiles(m, n, tile, split_k)", "your own"),
-    Mutant("not written", "    return waves * k_tiles * k_tile + adding\n", "    ...\n", "written"),
+    Mutant("not written", "    return waves * (k_tiles * k_tile + adding)\n", "    ...\n", "written"),
     Mutant("tiles rounded down, across", "cdiv(n, tile.bn)", "(n // tile.bn)", "tiles"),
     Mutant("tiles rounded down, down", "cdiv(m, tile.bm)", "(m // tile.bm)", "tiles"),
     Mutant("rounded once for both", "cdiv(m, tile.bm) * cdiv(n, tile.bn)", "cdiv(m * n, tile.bm * tile.bn)",
@@ -218,22 +220,23 @@ MUTANTS = (
     Mutant("adding forgotten", "+ adding", "", "parts"),
     Mutant("adding where there is one part", " if split_k > 1 else 0", "", "parts"),
     Mutant("its start where there is one part",
-           "1300 + tile.bm * tile.bn if split_k > 1 else 0",
-           "1300 + (tile.bm * tile.bn if split_k > 1 else 0)", "parts"),
-    Mutant("adding costs nothing but its start", "1300 + tile.bm * tile.bn", "1300", "parts"),
-    Mutant("adding without its start", "1300 + tile.bm * tile.bn", "tile.bm * tile.bn", "parts"),
-    Mutant("each block adds up whole tiles", "1300 + tile.bm", "1300 + split_k * tile.bm", "parts"),
-    Mutant("adding in every wave", "waves * k_tiles * k_tile + adding", "waves * (k_tiles * k_tile + adding)",
-           "parts"),
+           "1400 + tile.bm * tile.bn / 2 if split_k > 1 else 0",
+           "1400 + (tile.bm * tile.bn / 2 if split_k > 1 else 0)", "parts"),
+    Mutant("adding costs nothing but its start", "1400 + tile.bm * tile.bn / 2", "1400", "parts"),
+    Mutant("adding without its start", "1400 + tile.bm * tile.bn", "tile.bm * tile.bn", "parts"),
+    Mutant("each block adds up whole tiles", "1400 + tile.bm", "1400 + split_k * tile.bm", "parts"),
+    Mutant("adding once, whatever the waves", "waves * (k_tiles * k_tile + adding)",
+           "waves * k_tiles * k_tile + adding", "parts"),
+    Mutant("a cycle for each sum", "tile.bm * tile.bn / 2", "tile.bm * tile.bn", "parts"),
     Mutant("k shared out before k tiles are counted, rounded down", "cdiv(cdiv(k, 64), split_k)",
            "cdiv(k // split_k, 64)", "parts"),
     Mutant("adding only from three parts on", "if split_k > 1", "if split_k > 2", "parts"),
-    Mutant("adding for all parts but the first", "1300 + tile.bm", "1300 + (split_k - 1) * tile.bm", "parts"),
-    Mutant("bytes, not sums", "1300 + tile.bm", "1300 + 4 * tile.bm", "parts"),
-    Mutant("only the sums that go to other blocks", "1300 + tile.bm * tile.bn",
-           "1300 + tile.bm * tile.bn * (split_k - 1) / split_k", "parts"),
-    Mutant("nothing is returned", "    return waves * k_tiles * k_tile + adding\n",
-           "    total = waves * k_tiles * k_tile + adding\n", "runs"),
+    Mutant("adding for all parts but the first", "1400 + tile.bm", "1400 + (split_k - 1) * tile.bm", "parts"),
+    Mutant("bytes, not sums", "1400 + tile.bm", "1400 + 4 * tile.bm", "parts"),
+    Mutant("only the sums that go to other blocks", "1400 + tile.bm * tile.bn",
+           "1400 + tile.bm * tile.bn * (split_k - 1) / split_k", "parts"),
+    Mutant("nothing is returned", "    return waves * (k_tiles * k_tile + adding)\n",
+           "    total = waves * (k_tiles * k_tile + adding)\n", "runs"),
     Mutant("a name that a tile does not have", "row_cycles * (tile.bm", "row_cycles * (tile.rows", "runs"),
     Mutant("cycles of a tile by its number", "CYCLES[tile]", "CYCLES[0]", "runs"))
 

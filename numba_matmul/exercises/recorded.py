@@ -194,12 +194,6 @@ def ended_too_often(boxes, events):
             return (f"{arrivals} arrivals at the mbarrier that says stage {stage} is empty, for {tiles} "
                     f"k tile{many}: its phase has ended {ended} times, and once for each k tile is enough")
 
-def for_the_results(events, thread):
-    "Barriers of a consumer's thread after it has waited for all products, or its fences, if those are more."
-    own = [what for what, who, _ in events if who == thread]
-    after = own[max(i for i, what in enumerate(own) if what == "products left"):]
-    return max(after.count("barrier"), after.count("fence"))
-
 
 # A kernel of a producer and consumers, in several cases
 

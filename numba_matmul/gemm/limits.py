@@ -68,11 +68,12 @@ def allow_shared_memory(
     compiled,   # a kernel compiled by Numba
     size: int,  # bytes per block
 ):
-    "Opt in to this much shared memory for the kernel."
+    "Opt in to this much shared memory for the kernel; to no less than its other launches need."
     from numba.cuda.cudadrv.driver import binding, driver
     function = compiled._codelibrary.get_cufunc()
     most = binding.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    driver.cuKernelSetAttribute(most, size, function.handle, function.device.id)
+    kernel = function.handle, function.device.id
+    if driver.cuKernelGetAttribute(most, *kernel) < size: driver.cuKernelSetAttribute(most, size, *kernel)
 
 
 def _allow_before(compiled, launch): allow_shared_memory(compiled, launch.sharedmem)

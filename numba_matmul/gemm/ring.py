@@ -49,7 +49,7 @@ def turn_of(
     tile: WarpTile,
 ) -> int:
     """By how many places each slice's columns of A are turned within groups of four rows, relative to the
-    slice before. A warp copies columns of all slices at a time, and would store them in the same banks."""
+    slice before. A warp copies columns of all slices at once, and would store them in the same banks."""
     return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0
 
 

@@ -1,10 +1,11 @@
-"""Epilogues of kernel 20: sums are multiplied by scales of A and B, then stored as bfloat16 or float32."""
+"""What kernel 20 does with scales of A and B, and its epilogues, which store bfloat16 or float32."""
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
+import numpy as np
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair, unpack_bf16
-from ..ptx.core import store2
+from ..ptx.core import add_scaled, store2
 from ..ptx.hopper import pack_scaled
 from ..static import static, unrolled
 from .epilogue import (
@@ -187,6 +188,80 @@ def by_threads_epilogue(
         for i in static(groups): write(to, row, col + 8 * i, acc[4 * i:4 * i + 4], above, below)
         return pending
     return Epilogue(0, finish, drain_nothing)
+
+
+# One per block, as the main loop needs them
+
+class ScaleSource(NamedTuple):
+    "Where a lane's scales are."
+    scale_a: object  # (m·k tiles,) float32
+    scale_b: object  # (k tiles·columns of blocks,) float32
+    rows: tuple      # where those of its two rows begin in scale_a
+    cols: tuple      # columns of blocks that the tile has
+    across: int      # columns of blocks that B has
+    last: int        # number of the last k tile
+    middle: int      # to which of its columns of blocks the tile's middle belongs
+
+class BlockScales(NamedTuple):
+    """A lane's scales. Four lanes have the same rows, so of four k tiles each of them loads one's scales, and
+    gets the others' by a shuffle."""
+    factors: tuple  # of these four: for each column of blocks, A's scales of two rows times B's
+    coming: tuple   # of the next four: A's scales of two rows, and B's of each column of blocks
+    k_tile: int     # the lane's, of the next four
+    turn: int       # which of these four is next
+
+@cache
+def block_scales(
+    columns,  # of blocks in a tile: 1, or 2 for tiles of 192 columns
+):
+    "Device functions: the first `BlockScales`; a k tile's factors, and the next `BlockScales`."
+    nothing = (np.float32(0),) * (2 * columns)
+
+    @cuda.jit(device=True)
+    @unrolled
+    def load(of, k_tile):
+        k_tile = uint32(min(k_tile, of.last))  # after the last one, the same again
+        found = of.scale_a[uint32(of.rows[0] + k_tile)], of.scale_a[uint32(of.rows[1] + k_tile)]
+        for j in static(columns): found = found + (of.scale_b[uint32(of.cols[j] + k_tile * of.across)],)
+        return found
+
+    @cuda.jit(device=True)
+    def first(of, k_begin, lane):
+        k_tile = uint32(k_begin + lane % 4)
+        return BlockScales(nothing, load(of, k_tile), k_tile, uint32(0))
+
+    @cuda.jit(device=True)
+    @unrolled
+    def renewed(of, at):
+        factors, k_tile = (), uint32(at.k_tile + uint32(4))
+        for j in static(columns):
+            factors = factors + (at.coming[0] * at.coming[2 + j], at.coming[1] * at.coming[2 + j])
+        return BlockScales(factors, load(of, k_tile), k_tile, uint32(0))
+
+    @cuda.jit(device=True)
+    @unrolled
+    def following(of, at, lane):
+        if at.turn % 4 == 0: at = renewed(of, at)
+        owner, factors = int32(lane // 4 * 4 + at.turn), ()
+        for i in static(2 * columns):
+            factors = factors + (cuda.shfl_sync(0xFFFFFFFF, at.factors[i], owner),)
+        return factors, BlockScales(at.factors, at.coming, at.k_tile, uint32(at.turn + uint32(1)))
+    return first, following
+
+@cuda.jit(device=True)
+def add_block(sums, products, of, factors):
+    "One column of blocks."
+    above, below = factors
+    return add_scaled(sums, products, (above, above, below, below))
+
+@cuda.jit(device=True)
+def add_two_blocks(sums, products, of, factors):
+    "Two: the tile's 192 columns are three times 64."
+    left, right = factors[:2], factors[2:]
+    middle = left if of.middle == 0 else right
+    return (add_block(sums[:32], products[:32], of, left)
+            + add_block(sums[32:64], products[32:64], of, middle)
+            + add_block(sums[64:], products[64:], of, right))
 
 
 # A call: its scales, and a product of nothing

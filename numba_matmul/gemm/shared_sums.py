@@ -19,6 +19,13 @@ from numba import cuda, float32, int64, uint32, uint64
 AT_ONCE = 4  # parts that a thread reads before it adds them
 
 
+def adds_together(
+    tiles: int, blocks: int, k_tiles: int,  # of C; of the grid, each with an equal share; of each tile
+) -> bool:
+    "Are there three parts of a tile, or more, one per block? Then all of its blocks add them up, not one."
+    return blocks % tiles == 0 and 2 < blocks // tiles <= k_tiles
+
+
 @cuda.jit(device=True)
 def part_of(
     count,         # less than 2³²

@@ -6,9 +6,8 @@
 __all__ = ['PART', 'STEP', 'SLICED_RULES', 'SQUARE', 'FLAT', 'SMALLEST', 'WHOLE', 'SLICED', 'TILES', 'FEW_ROWS', 'START',
            'INSTRUCTION', 'LATENCY', 'PIECE', 'STORED', 'NOT_ALIGNED', 'MERGE', 'TOGETHER', 'L2', 'MEMORY', 'L2_SIZE',
            'VARIANTS', 'TURNS', 'FEW', 'FEW_TURNS', 'SPLIT', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k',
-           'loop_parts', 'sgemm_stream_k_kernel', 'sgemm_sliced_kernel', 'k_tile_instructions', 'adds_together',
-           'estimated_cycles', 'launch_configs', 'select_config', 'sgemm_rows_kernel', 'factory_of', 'launch_plan',
-           'plan_stream_k', 'sgemm_stream_k']
+           'loop_parts', 'sgemm_stream_k_kernel', 'sgemm_sliced_kernel', 'estimated_cycles', 'launch_configs',
+           'select_config', 'sgemm_rows_kernel', 'factory_of', 'launch_plan', 'plan_stream_k', 'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
 from functools import cache
@@ -23,7 +22,7 @@ from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.ring import MOST_K, group_writer, thread_work, turn_of, turned
 from ..gemm.rows import ROW_RULES, RowTile, rows_kernel
-from ..gemm.shared_sums import part_of, parts_writer, sums_writer
+from ..gemm.shared_sums import adds_together, part_of, parts_writer, sums_writer
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import ONE_SLICE, WarpTile, check_tile
 from ..ptx.core import add_fours, store4, store_fours, store_relaxed
@@ -103,6 +102,7 @@ def sgemm_stream_k_kernel(
     width=1,           # floats per access: 4; 2 or 1 where rows of B and C start at multiples of 8 or 4 bytes
     read_c=True,       # may beta be other than 0?
     stream_k=True,     # may blocks share a tile?
+    together=False,    # does each block have a part of a tile, and do all of a tile's blocks add them up?
     shift=1,           # places by which results are shifted in the workspace
     guarded=False,     # does it return at once where `wanted` is 0?
 ):
@@ -132,10 +132,8 @@ def sgemm_stream_k_kernel(
         tiles = across * ((m + bm - 1) // bm)
         shared_tiles = int64(0)
         if stream_k and k_tiles > 0: shared_tiles = tiles % blocks
+        parts = uint32(uint32(blocks) // uint32(tiles)) if together else uint32(0)  # of each tile
         if shared_tiles > 0 and thread == 0: store_relaxed(flags, uint64(block), uint64(0))
-        parts = uint32(0)  # of each tile, if all are shared equally
-        if shared_tiles == tiles and uint32(blocks) % uint32(tiles) == 0:
-            parts = uint32(uint32(blocks) // uint32(tiles))
         start = first_k_tile(block, blocks, shared_tiles * k_tiles)
         end = first_k_tile(block + 1, blocks, shared_tiles * k_tiles)
         whole = shared_tiles + block
@@ -156,7 +154,7 @@ def sgemm_stream_k_kernel(
             row0, col0 = number // across * bm, number % across * bn
             acc = main_loop(ring, work, a, b, m, n, k, row0, col0, begin * bk, todo)
 
-            if parts > 2 and parts <= k_tiles:  # all blocks that share the tile add up its parts
+            if together and parts > 2:  # all blocks that share the tile add up its parts
                 write_part(c, acc, workspace, flags, launch, uint32(block), parts, row0, col0, alpha, beta, thread)
             elif begin > 0:  # the tile belongs to the block that has its beginning
                 own_part = uint64(block * part + 4 * int64(thread))
@@ -239,25 +237,11 @@ INSTRUCTION = 1.07    # of a multiprocessor, for an instruction of four warps
 LATENCY = 1560        # from a load to its data if they come from memory, and all blocks load
 PIECE = 1750          # from a block's first copy to its first products, and after the last ones
 STORED = 0.033        # for each result; blocks on the same multiprocessor do that at the same time
-NOT_ALIGNED = 0.56    # more for each result that's stored by itself
+NOT_ALIGNED = 0.56    # more for each result that's stored by itself; half, if it's in shared memory anyway
 MERGE = 2000          # to wait for the next part of a tile; its owner reads 64 bytes a cycle
 TOGETHER = 4900       # to wait for all parts of a tile
 L2, MEMORY = 5250, 1330  # bytes a cycle, of all multiprocessors
 L2_SIZE = 40e6        # bytes that are in the L2 when a product begins, if it has just been there
-
-def k_tile_instructions(
-    tile,   # a `WarpTile`
-    width,  # floats that a copy of B moves
-) -> float:
-    "Instructions of a warp for a k tile: multiply-adds, loads, five for each copy, and others."
-    copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
-    return tile.steps * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
-
-def adds_together(
-    tiles, blocks, k_tiles,  # of C; of the grid; of each tile
-) -> bool:
-    "Does each block have one of three or more equal parts of a tile? Then all of its blocks add them up."
-    return blocks % tiles == 0 and 2 < blocks // tiles <= k_tiles
 
 # %% ../../nbs/14_stream_k.ipynb #14b00004
 def estimated_cycles(
@@ -291,10 +275,13 @@ def estimated_cycles(
         todo = neighbors * (count // blocks * k_tiles + cdiv(shared * k_tiles, blocks))
         if adds_together(count, blocks, k_tiles): merge = TOGETHER + 2 * blocks * part / L2
         elif shared: merge = (cdiv(blocks, shared) - 1) * (MERGE + part / 64)
-    one = k_tile_instructions(tile, width) * INSTRUCTION * max(warps, 1 / neighbors)
+    # a warp's instructions for a k tile: multiply-adds, loads, five for each copy, and others
+    copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
+    instructions = tile.steps * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
+    one = instructions * INSTRUCTION * max(warps, 1.1 / neighbors)  # a scheduler's only warp has to wait at times
     if moved > L2_SIZE: one = max(one, LATENCY / neighbors)
-    results = tile.bm * tile.bn
-    ends = (PIECE + STORED * results) / neighbors + NOT_ALIGNED * results * (4 / width - 1) / 3
+    results, alone = tile.bm * tile.bn, NOT_ALIGNED / (1 + (tile.slices > 1))
+    ends = (PIECE + STORED * results) / neighbors + alone * results * (4 / width - 1) / 3
     loads = 4 * count * (tile.bm + tile.bn) * k / L2
     return START + max(todo * one + pieces * ends, memory, loads) + merge
 
@@ -357,9 +344,14 @@ def launch_plan(
         given = f"blocks is {blocks}" if persistent else f"split_k is {split_k}, so there are {blocks} blocks"
         raise ValueError(f"{given}; expected at most {most}: blocks wait for each other, so all of them must run "
                          "at once")
+    if persistent:
+        fits = shares and adds_together(tiles, blocks, cdiv(g.k, tile.bk))
+        options = dict(together=fits) | options
+        if options["together"] and not fits:
+            raise ValueError(f"together is True; expected three or more equal parts of each of {tiles} tiles")
     kernel = factory(tile, **options | dict(guarded=wanted is not None))
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
-    flags = g.workspace(blocks + tiles if shares else 1, kind="int64")
+    flags = g.workspace(blocks + tiles * (not persistent or options["together"]) if shares else 1, kind="int64")
     if wanted is None: wanted = flags  # not read then
     args = g.a.ravel(), g.b.ravel(), g.c, k, g.alpha, g.beta, sums, flags, launch_number, wanted
     if not persistent: args += np.uint32(split_k),

@@ -42,7 +42,7 @@ def turned_tile(
     return WgmmaTile(cols, rows, stages, group_m, k_major_b=1, m_major_a=1, m_major_c=1, wm=wm, k_tiles=k_tiles,
                      cluster=cluster)
 
-TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(128, 128, 6),
+TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(64, 192, 6),
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
 TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
@@ -163,6 +163,7 @@ def grid_blocks(m, n, tile, split_k, sms):
     if split_k > 1: return work
     return tile.cluster * cdiv(work, cdiv(work, max(1, sms // tile.cluster)))
 
+# %% ../../nbs/18_past_cublas_bf16.ipynb #18estim1
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
     tile,
@@ -194,13 +195,13 @@ def estimate(
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
     adding = x.start / 2 + results / x.part if split_k > 1 else 0
-    products = x.start + storing + waves * (0.15 * x.start + max(k_tiles * k_tile, storing * filled) + adding)
+    wave = 0.05 * x.start + max(0.1 * x.start + k_tiles * k_tile, storing * filled) + adding
+    products = x.start + storing + waves * wave
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
     copying = launches * x.start + sum(4 * numbers[name] / x.copy for name in padded)
     return products + copying
-
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18select
 def parts_of(

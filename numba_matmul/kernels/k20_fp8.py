@@ -4,14 +4,13 @@
 
 # %% auto #0
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW', 'STEP', 'PROMOTING',
-           'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL', 'nothing_in_flight',
-           'promoted_mainloop', 'BlockScales', 'with_factors', 'next_scales', 'block_mainloop', 'fp8_tile', 'rules_of',
-           'fp8_gemm_kernel', 'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8',
-           'fp8_gemm', 'scaled_mm']
+           'SCALING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
+           'nothing_in_flight', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of', 'fp8_gemm_kernel',
+           'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8', 'fp8_gemm',
+           'scaled_mm']
 
 # %% ../../nbs/20_fp8.ipynb #20import
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 from ..arrays import cdiv, is_row_major, is_torch
@@ -25,15 +24,17 @@ from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.pipeline import TensorMaps, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.scaled import (
-    ScaledTarget, Stores, by_threads_epilogue, by_tma_epilogue, only_c_kernel, scaling_of)
+    ScaledTarget, ScaleSource, Stores, add_block, add_two_blocks, block_scales, by_threads_epilogue,
+    by_tma_epilogue, only_c_kernel, scaling_of)
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import LONGEST, TensorMapWords
 from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
-from ..ptx.core import add_scaled, add_tuples
+from ..ptx.core import add_tuples
 from numba_matmul.ptx.hopper import (
     cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_mma_async_e4m3,
     wgmma_wait_group)
+from ..static import static, unrolled
 from .k16_tma_wgmma import k_tile_loader, wgmma_multiplier
 from .k17_warp_specialized import (
     CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, overlaps, producer_loop,
@@ -48,10 +49,11 @@ def nothing_in_flight(acc): return acc
 @cache
 def promoted_mainloop(
     tile,  # a `WgmmaTile`
+    in_cluster=False,  # see `wgmma_multiplier`
 ):
     "The tensor cores add up a k tile; ordinary float32 additions add up k tiles."
     zeros = (np.float32(0),) * tile.results
-    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
+    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3, in_cluster=in_cluster)
 
     @cuda.jit(device=True)
     def first_mma(acc, storage, stage, warpgroup):
@@ -63,61 +65,50 @@ def promoted_mainloop(
     return Mainloop(zeros, first_mma, mma, nothing_in_flight)
 
 # %% ../../nbs/20_fp8.ipynb #20export2
-class BlockScales(NamedTuple):
-    "A thread's scales of the next k tile, and where the following ones are."
-    factors: tuple   # A's scales times B's: of two numbers of its upper row, and of two of its lower one
-    scale_a: object  # (m·k tiles,) float32
-    scale_b: object  # (k tiles·columns of blocks,) float32
-    above: int       # index of the upper row's scale
-    below: int       # of the lower one's
-    column: int      # of its column's
-    across: int      # columns of blocks
-    left: int        # k tiles that follow
-
-@cuda.jit(device=True)
-def with_factors(scale_a, scale_b, above, below, column, across, left):
-    "Load the scales of a k tile."
-    by = scale_b[column]
-    up, down = scale_a[above] * by, scale_a[below] * by
-    return BlockScales((up, up, down, down), scale_a, scale_b, above, below, column, across, left)
-
-@cuda.jit(device=True)
-def next_scales(at):
-    "Those of the next k tile; after the last one, the same again."
-    step = uint32(1) if at.left > 0 else uint32(0)
-    return with_factors(at.scale_a, at.scale_b, uint32(at.above + step), uint32(at.below + step),
-                        uint32(at.column + step * at.across), at.across, uint32(at.left - step))
-
 @cache
 def block_mainloop(
     tile,  # a `WgmmaTile`
+    in_cluster=False,  # see `wgmma_multiplier`
 ):
     "Like `promoted_mainloop`, but each k tile's sums are multiplied by their scales as they are added."
-    zeros = (np.float32(0),) * tile.results
-    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
+    zeros, columns = (np.float32(0),) * tile.results, cdiv(tile.bn, 128)
+    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3, in_cluster=in_cluster)
     tile_origin = persistent_scheduler(tile, False).tile_origin
+    first, following = block_scales(columns)
+    add, nothing = add_block if columns == 1 else add_two_blocks, (np.float32(0),) * (2 * columns)
 
     @cuda.jit(device=True)
+    @unrolled
     def start_block(zeros, to, grid, number, k_begin, thread):
         row, col = tile_origin(number, grid)
-        mine, last = uint32(row + (thread - 128) // 32 * 16 + thread % 32 // 4), uint32(to.rows - 1)
-        above = uint32(min(mine, last) * grid.k_tiles + k_begin)
-        below = uint32(min(uint32(mine + 8), last) * grid.k_tiles + k_begin)
-        across = uint32(uint32(to.cols + 127) // uint32(128))
-        column = uint32(min(uint32(col // 128), uint32(across - 1)) + k_begin * across)
-        return zeros, with_factors(to.scale_a, to.scale_b, above, below, column, across,
-                                   uint32(grid.k_tiles - k_begin - uint32(1)))
+        above, last_row = uint32(row + (thread - 128) // 32 * 16 + thread % 32 // 4), uint32(to.rows - 1)
+        rows = (uint32(min(above, last_row) * grid.k_tiles),
+                uint32(min(uint32(above + uint32(8)), last_row) * grid.k_tiles))
+        across, cols = uint32(uint32(to.cols + 127) // uint32(128)), ()
+        for j in static(columns): cols = cols + (uint32(min(uint32(col // 128 + j), uint32(across - 1))),)
+        of = ScaleSource(to.scale_a, to.scale_b, rows, cols, across, uint32(grid.k_tiles - uint32(1)),
+                         uint32(col % 128))
+        return zeros, of, first(of, k_begin, thread % 32), nothing
+
+    @cuda.jit(device=True)
+    def first_block_mma(acc, storage, stage, warpgroup):
+        _, of, at, _ = acc
+        lane = uint32(cuda.threadIdx.x) % 32
+        products = multiply(zeros, storage, stage, warpgroup)
+        factors, at = following(of, at, lane)
+        coming, at = following(of, at, lane)
+        return add(zeros, wgmma_wait_group(products), of, factors), of, at, coming
 
     @cuda.jit(device=True)
     def block_mma(acc, storage, stage, warpgroup):
-        sums, at = acc
+        sums, of, at, factors = acc
         products = multiply(zeros, storage, stage, warpgroup)
-        ahead = next_scales(at)  # loads that the products hide
-        return add_scaled(sums, wgmma_wait_group(products), at.factors), ahead
+        coming, at = following(of, at, uint32(cuda.threadIdx.x) % 32)  # which the products hide
+        return add(sums, wgmma_wait_group(products), of, factors), of, at, coming
 
     @cuda.jit(device=True)
     def block_wait(acc): return acc[0]
-    return Mainloop(zeros, block_mma, block_mma, block_wait, start_block)
+    return Mainloop(zeros, first_block_mma, block_mma, block_wait, start_block)
 
 # %% ../../nbs/20_fp8.ipynb #20export3
 RULES = {
@@ -134,9 +125,10 @@ RULES = {
     "a cluster has one block or two": lambda t: t.cluster <= 2,
     "the ring, and two boxes for each 64 rows, must fit into 227 KB": lambda t: shared_bytes(t) <= 227 * 1024}
 PROMOTED_RULES = {
-    "promoted sums need twice the registers: wm·bn must be at most 64·192, and 64·128 with three consumers":
-        lambda t: t.wm * t.bn <= (64 * 128 if t.warpgroups > 2 else 64 * 192)}
-BLOCK_RULES = {"a tile has one column of 128×128 scales, so bn must be 64 or 128": lambda t: t.bn in (64, 128)}
+    "promoted sums need twice the registers: wm must be 64, and bn at most 192, or 128 with three consumers":
+        lambda t: t.wm == 64 and t.bn <= (128 if t.warpgroups > 2 else 192)}
+BLOCK_RULES = {"a tile has one column of 128×128 scales or two, so bn must be 64, 128 or 192":
+                   lambda t: t.bn in (64, 128, 192)}
 
 def fp8_tile(bm, bn, stages, group_m=16, wm=64, cluster=1) -> WgmmaTile:
     "A tile with both operands K-major."
@@ -156,7 +148,7 @@ def fp8_gemm_kernel(
     scaling="none",     # a key of `SCALINGS`
     epilogue="direct",  # overlapped, staged, direct or split_k
     stores=ANY_C,       # for direct and split_k
-    stagger_consumers=True,  # see kernel 17's
+    stagger_consumers=True,  # see kernel 17's; not if sums are promoted
 ):
     "Kernel 20 for a tile: C ← alpha·A·B + beta·C with scales, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, rules_of(promoted, scaling))
@@ -164,10 +156,12 @@ def fp8_gemm_kernel(
     if by_threads: finish = by_threads_epilogue(tile, scaling, stores, is_split)
     else: finish = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
     if tile.wm > 64: finish = two_epilogues(finish)
-    if scaling == "blocks": mainloop = block_mainloop(tile)
-    else: mainloop = promoted_mainloop(tile) if promoted else wgmma_mainloop(tile, wgmma_mma_async_e4m3)
+    if scaling == "blocks": mainloop = block_mainloop(tile, is_split)
+    elif promoted: mainloop = promoted_mainloop(tile, is_split)
+    else: mainloop = wgmma_mainloop(tile, wgmma_mma_async_e4m3, is_split)
     consumers, cluster = tile.warpgroups, tile.cluster
-    distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
+    staggers = stagger_consumers and consumers == 2 and mainloop.wait is wgmma_wait_group
+    distance = stagger_distance(tile.stages) if staggers else 0
     shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init, expect_parts = barrier_init(tile.stages, consumers * cluster), parts_expecter(tile)
     work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
@@ -211,16 +205,18 @@ def fp8_gemm_kernel(
 
 # %% ../../nbs/20_fp8.ipynb #20export5
 FAST = (fp8_tile(128, 256, 4), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
-PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(192, 128, 4, cluster=2), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(128, 192, 4), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
-ROW, STEP = 2.6, 180       # to fetch a row of 128 bytes; of a k tile at least
-PROMOTING = 1.35           # how much longer a k tile takes if it's promoted
+ROW, STEP = 2.35, 180      # to fetch a row of 128 bytes; of a k tile at least
+PROMOTING = 90             # of a k tile, if it's promoted
+SCALING = 180              # of a k tile with scales of blocks, where there's no other consumer
 PART = 1.08                # sums per cycle that a block sends to others, and adds up
 
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
     tile, split_k=1, promoted=True,
+    blocks=False,  # are there scales of blocks?
 ) -> float:
     "The cycles that a product should take."
     work, results = work_tiles(m, n, tile, split_k), tile.bm * tile.bn
@@ -228,7 +224,8 @@ def estimate(
     waves = cdiv(cdiv(work, split_k), max(1, sms * CLUSTERS[together] // CLUSTERS[1]))
     filled = min(1, work * tile.cluster / (waves * sms))
     rows = tile.bm / tile.cluster + tile.bn
-    k_tile = max(results / 32 * (PROMOTING if promoted else 1), STEP, rows * (1 + (ROW - 1) * filled))
+    k_tile = max(results / 32 + (PROMOTING if promoted else 0), STEP, rows * (1 + (ROW - 1) * filled))
+    if blocks and tile.warpgroups == 1: k_tile += SCALING
     adding = START / 2 + results / PART if split_k > 1 else 0
     return START + results / split_k * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
 
@@ -238,12 +235,12 @@ def select_config(
     sms,           # multiprocessors of the GPU
     tiles,         # to choose from
     split_k=None,  # parts of each sum; a good number if None
-    promoted=True,
+    promoted=True, blocks=False,  # see `estimate`
 ) -> LaunchConfig:
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     # to the TMA, two numbers of 8 bits are one of 16
     choices = [(tile, parts) for tile in tiles for parts in parts_of(tile, cdiv(k, 2), split_k)]
-    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted))
+    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted, blocks))
     return LaunchConfig(tile, grid_blocks(m, n, tile, parts, sms), parts)
 
 # %% ../../nbs/20_fp8.ipynb #20export6
@@ -287,7 +284,7 @@ def product_launch(g: Gemm, a, b, c, scales, kernel, tile, blocks, split_k, by_t
 def plan_fp8(
     g: Gemm,
     k_major_b=False,  # is B given transposed?
-    fast=False, tile=None, blocks=None, split_k=None, epilogue=None,  # see `fp8_gemm`
+    fast=False, tile=None, blocks=None, split_k=None,  # see `fp8_gemm`
     **options,        # of the factory
 ) -> Plan:
     "Copies of operands that the TMA can't copy as they are, and kernel 20."
@@ -297,7 +294,8 @@ def plan_fp8(
     scaling = scaling_of(*scales, g.m, g.n, g.k)
     promoted = not fast or scaling == "blocks"
     if tile is not None: check_tile(tile, rules_of(promoted, scaling), WgmmaTile)
-    check_options(fp8_gemm_kernel, PROMOTED[0], options)
+    check_options(fp8_gemm_kernel, PROMOTED[0], options, epilogue=("overlapped", "staged", "direct"))
+    epilogue = options.pop("epilogue", None)
     if options.keys() - {"stagger_consumers"}: raise TypeError("the other options follow from the matrices")
     if blocks is not None: blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
     if split_k is not None: split_k = need_whole("split_k", split_k, 1, MOST_PARTS)
@@ -315,7 +313,8 @@ def plan_fp8(
 
     # which tile, on how many blocks, and who stores its results?
     tiles = (tile,) if tile else PROMOTED if promoted else FAST
-    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted)
+    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted,
+                                             scaling == "blocks")
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
     if split_k > 1: tile = with_room(tile, split_k)
     epilogue = epilogue_of(g, tile, split_k, epilogue)
@@ -370,6 +369,8 @@ def scaled_mm(
     one = torch.ones((), device=a.device)
     if b.is_contiguous(): b = b.t().contiguous().t()
     return torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, out=out)
+
+scaled_mm.multiple = 16  # n and k must be multiples of it
 
 # %% ../../nbs/20_fp8.ipynb #20exporta
 # For tests and checks: small tiles, and calls that run all of the kernel's code.

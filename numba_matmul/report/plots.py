@@ -13,7 +13,7 @@ from ..cards import STALE, card_row
 from ..ncu import counted
 from ..registry import KERNELS, OTHERS, number_of
 from .tables import (by_size, intensities, kernels_of, profiled, short_speeds, size_text, stale_kernels,
-                     sustained)
+                     sustained, type_name)
 
 
 LIGHT = "#C5E4F7"  # of the bars behind others
@@ -85,7 +85,7 @@ def panels(
 ) -> list:      # (title, rows), a pair for each type of the matrices
     "What a picture of the card shows."
     short = short_speeds(card, size)
-    return [(f"{card['gpu']}, {size}×{size}×{size}, {dtype}",
+    return [(f"{card['gpu']}, {size}×{size}×{size}, {type_name(dtype)}",
              [row | dict(short=short.get(number_of(row["name"]))) for row in rows])
             for dtype, rows in by_dtype(rows_at(card, size)).items()]
 
@@ -121,7 +121,7 @@ def draw_climb(
     for color, (dtype, found) in zip((COLORS[5], COLORS[4]), by_dtype(rows).items()):
         cublas = statistics.median(row["cublas_gflops"] for row in found)
         ax.axhline(cublas, color=color, linestyle="--", linewidth=1.5)
-        ax.text(0.2, cublas * 1.2, f"cuBLAS, {dtype}: {cublas:,.0f}", fontsize=9)
+        ax.text(0.2, cublas * 1.2, f"cuBLAS, {type_name(dtype)}: {cublas:,.0f}", fontsize=9)
         ax.plot([number_of(row["name"]) for row in found], [row["gflops"] for row in found], "o",
                 color=color, markersize=5)
         runs = [[row for row in found if KERNELS[number_of(row["name"])].units == units]

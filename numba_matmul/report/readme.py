@@ -18,7 +18,7 @@ from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_climb, draw_panels, panels, rows_at
-from .tables import kernels_of, random_shapes, stale_kernels, sustained, wall_clock
+from .tables import in_runs, kernels_of, random_shapes, stale_kernels, sustained, type_name, wall_clock
 
 
 PICTURE, FRONT = "nbs/results/ladder.svg", "nbs/results/climb.svg"
@@ -55,13 +55,8 @@ def _badge(notebook):
 
 def _lessons(kernels):
     "Their numbers as text: lessons 1 to 12 and 19. A run ends where a kernel of another type comes between."
-    order, runs = list(KERNELS), []
-    for place in (order.index(kernel.number) for kernel in kernels):
-        if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
-        else: runs.append([place])
-    texts = [f"{order[run[0]]} to {order[run[-1]]}" if len(run) > 1 else str(order[run[0]]) for run in runs]
-    return (f"lesson{'s' * (len(kernels) > 1)} "
-            f"{', '.join(texts[:-1]) + ' and ' * (len(texts) > 1) + texts[-1]}")
+    numbers = in_runs([kernel.number for kernel in kernels], list(KERNELS))
+    return f"lesson{'s' * (len(kernels) > 1)} {numbers}"
 
 def _number(row, field):
     "A speed as the README shows it, marked if it is stale."
@@ -82,7 +77,8 @@ def readme_ladder() -> str:
         # The line that says which card, and what cuBLAS did there.
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
                   for dtype, rows in by_dtype(rows_at(card)).items()}
-        cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {dtype}" for dtype, speed in speeds.items())
+        cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {type_name(dtype)}"
+                              for dtype, speed in speeds.items())
         first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
         days = first if first == last else f"{first} to {last}"
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); cuBLAS: {cublas}")
@@ -106,7 +102,7 @@ def readme_ladder() -> str:
             lines.append(around(" | ".join([number, f"[{title}]({notebook}){_badge(notebook)}", idea,
                                             *2 * len(cards) * [""]])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
-    what = ", ".join(f"{dtype} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
+    what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
     bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
             "their kernels for any size. (Pages with a letter have no kernel.)")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
@@ -140,7 +136,8 @@ def readme_speed() -> str:
             shapes = [None if units else at_random.get((dtype, fits)) for fits in (True, False)]
             call = calls.get(last["name"], {}).get(1024)
             us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
-            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {dtype}" + f" on {units}" * bool(units))
+            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {type_name(dtype)}"
+                        + f" on {units}" * bool(units))
             larger, row = card_row(card, last["name"], 8192), None if units else steady.get((dtype, 4096))
             shown += [first, last, larger]
             columns.append([_number(last, "percent"), _number(larger, "percent"),
@@ -178,7 +175,7 @@ def readme_front() -> str:
     for (dtype, units), rows in _by_units(rows_at(card)).items():
         last = rows[-1]
         number, ratio = number_of(last["name"]), last["error"] / last["cublas_error"]
-        lines.append(f"| {dtype}{f' on {units}' * bool(units)}, by lesson {number} | "
+        lines.append(f"| {type_name(dtype)}{f' on {units}' * bool(units)}, by lesson {number} | "
                      f"**{_number(last, 'gflops')}** | **{_number(last, 'percent')}** | "
                      f"{last['error']:.1e} ({ratio:.2f}) |")
         shown.append(last)

@@ -201,7 +201,9 @@ class SharedArray(Noted):
         "The copy of a whole tile starts."
         elements = self.elements
         for at, number in zip(places, self.ids[places].tolist()):
-            self.free_for_copy(at, elements[number]).copying = who
+            element = elements[number]
+            if element.copying is not None: self.free_for_copy(at, element)  # a call for each takes long
+            element.settled, element.copying = None, who
 
     def land(self, places, values):
         "The copy of a whole tile is complete."

@@ -2,9 +2,8 @@
 import statistics
 from functools import partial
 
-
-from ..fp8 import E4M3
-from ..gemm.fp8_cast import SCALES, fp8_cast
+from .fp8 import E4M3
+from .gemm.fp8_cast import SCALES, fp8_cast
 
 
 def alternating(
@@ -46,7 +45,7 @@ def operands(m, n, k, dtype_c="bfloat16"):
 
 def ours(x, scaling, fast=False, **options):
     "Kernel 20."
-    from ..kernels.k20_fp8 import fp8_gemm
+    from .kernels.k20_fp8 import fp8_gemm
     scale_a, scale_b = x[scaling]
     return fp8_gemm(x["a"], x["b"], x["c"], scale_a=scale_a, scale_b=scale_b, fast=fast, **options)
 
@@ -60,7 +59,9 @@ def cublas(x, scaling, fast=False):
 CLASSES = {"fast": ("one", True), "fast, rows": ("rows", True), "promoted": ("one", False),
            "promoted, rows": ("rows", False), "blocks": ("blocks", False)}
 
-def speeds(shapes=((4096,) * 3, (8192,) * 3, (64, 8192, 8192), (128, 8192, 8192))) -> dict:
+SHAPES = (4096,) * 3, (8192,) * 3, (64, 8192, 8192), (128, 8192, 8192), (256, 8192, 8192)
+
+def speeds(shapes=SHAPES) -> dict:
     "TFLOP/s: ours and torch._scaled_mm, for each class and shape."
     found = {}
     for m, n, k in shapes:
