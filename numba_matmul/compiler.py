@@ -158,7 +158,7 @@ def compare(
 ) -> Markdown:
     "A table with one column per kernel."
     names = names or [f"`{code.name}` {code.target}" for code in codes]
-    kinds = sorted({kind for code in codes for kind in code.mix},
+    kinds = sorted(dict.fromkeys(kind for code in codes for kind in code.mix),
                    key=lambda kind: -max(code.mix.get(kind, 0) for code in codes))
     rows = [("registers per thread", *(code.registers for code in codes)),
             ("shared memory, bytes per block", *(code.shared_bytes for code in codes)),

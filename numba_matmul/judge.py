@@ -223,6 +223,7 @@ _SINGULAR = {"copies": "copy",
              "k tiles are": "k tile is",
              "k tiles": "k tile",
              "loads and stores": "load or store",
+             "global loads or stores": "global load or store",
              "loads, stores and bytes": "load, store or byte"}
 
 def _amount(value, unit):

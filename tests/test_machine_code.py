@@ -4,7 +4,7 @@ import inspect
 import pickle
 import re
 from functools import partial
-from types import CodeType
+from types import CodeType, SimpleNamespace
 
 import cloudpickle
 import numpy as np
@@ -222,6 +222,11 @@ def test_spills_and_stack_are_seen():
 def test_comparing_puts_kernels_side_by_side():
     text = compare(machine_code(KERNELS[1].fn), machine_code(KERNELS[2].fn), names=["one", "two"])
     assert "one | two" in text and "FFMA share" in text
+    # rows with the same count stand in the order of the code, in every process
+    kinds = [f"kind {number}" for number in range(20)]
+    code = SimpleNamespace(mix=dict.fromkeys(kinds, 1), registers=1, shared_bytes=0, stack_bytes=0, spills=0,
+                           main_loop=[])
+    assert re.findall(r"kind \d+", compare(code, names=["one"])) == kinds
 
 
 @pytest.mark.parametrize("call,text", [

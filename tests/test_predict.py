@@ -15,6 +15,7 @@ from numba_matmul.cards import load_cards, marked
 from numba_matmul.cycles import ALONG, ALU, BARRIER, COLUMNS, FMA, LDG, LDS, OTHER, OTHERS, UNIFORM, kind_of
 from numba_matmul.exercise import READERS_ERROR, grade
 from numba_matmul.gpus import MEASURED, _of_card, machine_called
+from numba_matmul.kernels.k01_naive import short_naive
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
 from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
@@ -181,6 +182,22 @@ def test_grade_is_as_sure_as_predictions_of_kernels_that_readers_wrote():
     assert np.mean(order) > .98
 
 
+C = np.zeros((1024, 1024), np.float32)
+
+@cuda.jit
+def counted_with_range(a, b, c):
+    i, j = cuda.grid(2)
+    if i < c.shape[0] and j < c.shape[1]:
+        total = float32(0)
+        for q in range(a.shape[1]): total += a[i, q] * b[q, j]
+        c[i, j] = total
+
+def test_a_loop_with_range_whose_loads_have_addresses_of_their_own_still_loads_both_matrices():
+    found, like = (predict(kernel[(32, 32), (32, 32)], C, C, C, gpu="H100")
+                   for kernel in (counted_with_range, short_naive))
+    assert found.limit == like.limit == "the L1 cache" and found.ms == pytest.approx(like.ms, rel=0.02)
+
+
 def test_another_gpu_that_measures_more_than_an_h100_waits_longer():
     card = next(card for card in load_cards() if "machine" in card.get("model", {}))
     measured = card["model"]["machine"]
@@ -219,8 +236,6 @@ def no_product(a, b, c):
     c[i, j] = a[i, j] + b[i, j]
 
 
-C = np.zeros((1024, 1024), np.float32)
-
 @pytest.mark.parametrize("what,args,said", [
     (bf16_gemm_tensor_cores, (1024, 1024, 1024), "less than half of the GPU"),
     (bf16_gemm_tensor_cores, (4096, 4000, 4000), "128 bytes"),
@@ -243,10 +258,22 @@ def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
 
 # What a reader sees without a GPU
 
+@cuda.jit
+def coalesced_with_range(a, b, c):
+    thread = cuda.threadIdx.x + cuda.blockDim.x * cuda.threadIdx.y
+    row, col = 8 * cuda.blockIdx.y + thread // 32, 32 * cuda.blockIdx.x + thread % 32
+    if row < c.shape[0] and col < c.shape[1]:
+        total = float32(0)
+        for q in range(a.shape[1]): total += a[row, q] * b[q, col]
+        c[row, col] = total
+
 def test_grade_and_measure_runtime_say_what_is_predicted(capsys):
     last = grade("03", short_smem).verdicts[-1]
     assert last.name == "speed" and last.ok and "predicted" in last.found
     assert "limited by shared memory; the lesson's short kernel" in last.found
+    last = grade("02", coalesced_with_range).verdicts[-1]
+    assert last.ok is None and "limited by issue slots" in last.found
+    assert "What Numba's habits cost" in last.found
     measure_runtime(sgemm_smem_blocking, 4096, 4096, 4096)
     said = capsys.readouterr().out
     assert "nothing to time" in said and "Predicted for 4096×4096×4096" in said and "not measured" in said

@@ -1,6 +1,7 @@
 "The first import, and the command line's answers."
 import ctypes
 import fcntl
+import json
 import os
 import pty
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import termios
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pytest
 from conftest import ROOT, environment
@@ -146,6 +148,36 @@ shell.run_cell("print('also', 'ran')")
 """)
     assert "needs a GPU" in done.stdout and "\nran" not in done.stdout, done.stderr
     assert "also ran" in done.stdout
+
+
+def test_pytorch_is_installed_before_a_cell_that_imports_it_and_not_for_one_that_only_defines_what_would():
+    done = python("""
+import importlib.util, subprocess, sys
+from IPython.core.interactiveshell import InteractiveShell
+sys.path.insert(0, "tools/jupyter")
+importlib.util.find_spec = lambda name: None
+subprocess.run = lambda command, **options: print("set up", command[-1])
+import matmul_lab
+shell = InteractiveShell.instance()
+matmul_lab.load_ipython_extension(shell)
+shell.run_cell("def on_a_gpu():\\n    from torch.cuda import Event")
+print("defined")
+shell.run_cell("if False: pass\\nimport torch.nothing")
+""")
+    assert done.stdout.startswith("defined\nset up --torch"), done.stdout + done.stderr
+
+
+def test_what_jupyterlab_adds_to_a_notebook_on_opening_it_is_not_saved():
+    config = SimpleNamespace(FileContentsManager=SimpleNamespace())
+    runpy.run_path(str(ROOT/"tools/jupyter/jupyter_server_config.py"), dict(get_config=lambda: config))
+    page = json.loads((ROOT/"nbs/04_1d_blocktiling.ipynb").read_text(encoding="utf-8"))
+    opened = json.loads(json.dumps(page))
+    opened["metadata"] |= dict(language_info=dict(name="python"),
+                               kernelspec=page["metadata"]["kernelspec"] | dict(display_name="Python 3"))
+    folded = [cell for cell in opened["cells"] if cell["metadata"].get("jupyter", {}).get("outputs_hidden")]
+    for cell in folded: cell["metadata"]["collapsed"] = True
+    config.FileContentsManager.pre_save_hook(model=dict(type="notebook", content=opened), path="")
+    assert folded and opened == page
 
 
 READ_ONLY = """

@@ -23,7 +23,7 @@ from ..fp8 import E4M3, from_fp8
 from ..gemm.args import product_shape
 from ..cards import gpu_name
 from ..gemm.kernel import cublas
-from ..predict import predict, predict_again
+from ..predict import READERS_ERROR, predict, predict_again
 from numba import config
 
 # %% ../../nbs/00_prep2_measuring.ipynb #p2ver002
@@ -323,10 +323,13 @@ def _predicted(matmul, shape, bs):
     if hasattr(matmul, "py_func"):
         a, b, c = (np.broadcast_to(np.float32(0), size) for size in ((m, k), (k, n), (m, n)))
         found = predict(matmul[cdiv((m, n), (bs, bs)), (bs, bs)], a, b, c, gpu=gpu)
-    else: found = predict_again(matmul, shape, gpu) or predict(matmul, m, n, k, gpu=gpu)
+        error = max(found.sure or 0, READERS_ERROR)  # the model has never been compared with this kernel
+    else:
+        found = predict_again(matmul, shape, gpu) or predict(matmul, m, n, k, gpu=gpu)
+        error = found.sure
     if not found.sure: return ""
     return (f"\nPredicted for {m}×{n}×{k} on one {gpu}, not measured: about {found.ms:.3g} ms, "
-            f"{found.gflops:,.0f} GFLOP/s (±{100 * found.sure:.0f} %), limited by {found.limit}.")
+            f"{found.gflops:,.0f} GFLOP/s (±{100 * error:.0f} %), limited by {found.limit}.")
 
 # %% ../../nbs/00_prep2_measuring.ipynb #c0a11702
 def call_time(

@@ -18,7 +18,8 @@ def saxpy_case(length, threads, blocks):
         alpha = np.float32(random.uniform(1.5, 3))
         out = np.full(length, np.nan, np.float32)
         return (alpha, x, y, out), {3: float(alpha) * x.astype(np.float64) + y}
-    return Case(f"{length} elements, {blocks} blocks of {threads}", (threads,), (blocks,), make)
+    many = f"{length} element{'s' * (length > 1)}"
+    return Case(f"{many}, {blocks} blocks of {threads}", (threads,), (blocks,), make)
 
 def rows_case(shape, block, grid):
     def make(random):

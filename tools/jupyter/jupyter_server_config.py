@@ -8,6 +8,7 @@ def as_committed(model, path, **kwargs):
         metadata = model["content"]["metadata"]
         metadata.pop("language_info", None)
         if "kernelspec" in metadata: metadata["kernelspec"]["display_name"] = "python3"
+        for cell in model["content"]["cells"]: cell["metadata"].pop("collapsed", None)
 
 
 c.FileContentsManager.pre_save_hook = as_committed

@@ -21,7 +21,8 @@ def load_ipython_extension(shell):
         told.append(error)
 
     def before(info):
-        needs = re.search(r"^\s*(import|from) torch\b", info.raw_cell or "", re.M)
+        # not an import inside a function: what measures on a GPU isn't called without one
+        needs = re.search(r"^(import|from) torch\b", info.raw_cell or "", re.M)
         if needs and not find_spec("torch"):
             subprocess.run([sys.executable, str(ROOT/"tools"/"set_up.py"), "--torch"], check=False)
 
