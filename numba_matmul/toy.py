@@ -19,7 +19,7 @@ class Op(NamedTuple):
     sets: int = None   # the scoreboard that it holds until its result is there
     service: int = 0   # cycles of the memory unit, which serves one request after the other
 
-class Kernel(NamedTuple):
+class ToyKernel(NamedTuple):
     "A loop, and the warps that go through it."
     name: str
     loop: tuple  # of `Op`s
@@ -74,7 +74,7 @@ class Cycle(NamedTuple):
     served: int    # number of the warp that the memory unit served, or `None`
 
 def run(
-    kernel: Kernel,
+    kernel: ToyKernel,
     cycles: int = None,      # how many; `None`: until each warp has done its passes
     passes: int = None,      # of all warps together, on average
     rule: Callable = issue,  # which warp issues
@@ -105,7 +105,7 @@ WARM, PASSES = 4, 20  # passes that don't count yet, and all of them
 
 @lru_cache
 def cycles_per_pass(
-    kernel: Kernel,
+    kernel: ToyKernel,
 ) -> float:
     "Cycles that all warps need for a pass of the loop."
     warm, all_of_them = (sum(1 for _ in run(kernel, passes=passes)) for passes in (WARM, PASSES))
@@ -113,7 +113,7 @@ def cycles_per_pass(
 
 
 def watch(
-    *kernels: Kernel,
+    *kernels: ToyKernel,
     cycles: int = 64,  # that are shown
     rule: Callable = issue,  # which warp issues
 ) -> Widget:

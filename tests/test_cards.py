@@ -98,11 +98,11 @@ def test_an_empty_word_on_a_command_line_is_told(monkeypatch, capsys):
     assert "an argument is empty" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="no exercise ''; there are 00a"): exercise.main(keys=[])
     for words, wrong in (([""], "''"), (["5", "x"], "'x'"), (["0"], "'0'"), (["1.0"], "'1.0'"),
-                         (["20", "-1"], "'20' or '-1'")):
+                         (["21", "-1"], "'21' or '-1'")):
         with pytest.raises(SystemExit, match=f"STAGE=ncu: there is no kernel {wrong}; there are 1 to 20"):
             kernels_named(words, "STAGE=ncu")
     assert [kernel.number for kernel in kernels_named(["05", "1", "5"], "")] == [5, 1]
-    assert len(kernels_named([], "")) == 19
+    assert len(kernels_named([], "")) == 20
 
 
 def test_cards_are_chosen_by_what_they_hold(results):

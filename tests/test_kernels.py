@@ -112,6 +112,9 @@ def test_blocks_of_stream_k_that_share_tiles_give_the_same_result_each_time_and_
     simulate_plan(plan)
     flags = to_h(plan.workspace[-1])
     assert len(flags) == 5 and set(flags) == {0}  # a CUDA graph launches again with the same number
+    plan = plan_stream_k(gemm_args(a, b), tile, blocks=12)  # three parts of each tile
+    simulate_plan(plan)
+    assert set(to_h(plan.workspace[-1])[:12]) == {0}
     assert 0 < launch_number() != launch_number()
 
 

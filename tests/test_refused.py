@@ -248,6 +248,7 @@ SLICED = k14_stream_k.SPLIT["tile"]
     ("sgemm_stream_k", dict(shift=128), "from 0 to 63"),
     ("sgemm_stream_k", dict(blocks=10**6), "blocks is 1000000; expected at most"),
     ("sgemm_stream_k", dict(split_k=10**6), "split_k is 1000000, so there are 1000000 blocks"),
+    ("sgemm_stream_k", dict(tile=k14_stream_k.LARGE, blocks=2, together=True), "together is True; expected"),
     ("sgemm_stream_k", dict(tile=k14_stream_k.LARGE, split_k=2), "split_k is 2; expected None for a tile"),
     ("sgemm_stream_k", dict(tile=k14_stream_k.FEW, blocks=2), "blocks is 2; expected None: it follows"),
     ("sgemm_stream_k", dict(tile=SLICED._replace(slices=3)), "bk must be a multiple of slices"),

@@ -146,6 +146,7 @@ def test_blocks_of_a_cluster_store_to_each_others_shared_memory():
         other = uint32(2) if mode == 2 else uint32(uint32(1) - block % uint32(2))
         x = float32(1000 * block + thread)
         st_async_v4(at, other, (x, x, x, x), barrier)
+        if mode == 7: st_async_v4(at, other, (x, x, x, x), barrier)
         if mode != 6: mbarrier_wait(barrier, uint32(0))
         out[block, thread] = ld_shared_v4(at)[3]
 
@@ -158,5 +159,6 @@ def test_blocks_of_a_cluster_store_to_each_others_shared_memory():
                       2: "there is no block 2 in a cluster of 2",
                       3: "block 0 of the cluster has ended, and its shared memory with it",
                       4: "must be aligned to its size", 5: "2064 bytes are expected, and 2048 are in flight",
-                      6: "while an asynchronous copy into it.*is in flight|before it was written"}.items():
+                      6: "while an asynchronous copy into it.*is in flight|before it was written",
+                      7: "is the target of two asynchronous copies at once"}.items():
         with pytest.raises(SimulatorError, match=why): launched(mode)

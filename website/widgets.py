@@ -216,7 +216,7 @@ def of_notebook(page, name):
 def cycles(tab):
     "The toy machine's cycles, as they are computed."
     load, use = toy.Op("LDS", sets=0, service=4), toy.Op("FFMA", 4, (0,))
-    kernels = [toy.Kernel(f"{warps} warps", (load, load, use), warps) for warps in (1, 5)]
+    kernels = [toy.ToyKernel(f"{warps} warps", (load, load, use), warps) for warps in (1, 5)]
     open_widget(tab, toy.watch(*kernels, cycles=30))
     for number, kernel in enumerate(kernels):
         for now, cycle in enumerate(toy.run(kernel, 30)):

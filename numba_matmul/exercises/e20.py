@@ -278,6 +278,11 @@ MUTANTS = (
            "ends"),
     mutant("all threads release", "stage, releases", "stage, True", "arrivals"),
     mutant("one thread of a consumer releases", "stage, releases", "stage, thread % 128 == 0", "ends"),
+    mutant("B's scales in a local array", OF_B, """
+            of_b = cuda.local.array(8, float32)
+            for i in range(8): of_b[i] = scale_b[min(i, grid.k_tiles - 1), col // 128]
+            by = of_b[k_tile]
+""", "spills"),
     # barriers, fences, C
     mutant("a barrier per k tile", WAIT, WAIT + "            bar_sync(uint32(1 + warpgroup), uint32(128))\n",
            "barriers"),

@@ -14,7 +14,7 @@ import numpy as np
 from .. import toy
 from ..exercise import Exercise, Mutant
 from ..judge import Verdict
-from ..toy import LATENCY, Kernel, Op, cycles_per_pass, issue, run
+from ..toy import LATENCY, Op, ToyKernel, cycles_per_pass, issue, run
 
 LDS, LDG, FFMA, IADD = Op("LDS", sets=0, service=4), Op("LDG", sets=1, service=4), Op("FFMA"), Op("IADD3", 2)
 FIRST = FFMA._replace(waits=(0,))
@@ -23,10 +23,10 @@ FIRST = FFMA._replace(waits=(0,))
 def tile(n, warps, name=None):
     "n×n results of a thread: its loop loads n elements of each tile."
     loop = (*[LDS] * (2 * n), FIRST, *[FFMA] * (n * n - 1))
-    return Kernel(name or f"{n}×{n}", (*loop[:-1], loop[-1]._replace(stall=4)), warps)
+    return ToyKernel(name or f"{n}×{n}", (*loop[:-1], loop[-1]._replace(stall=4)), warps)
 
-AHEAD = Kernel("loads ahead", (LDG, FIRST, *[FFMA] * 3, Op("STS", 1, (1,), 0, 4), LDS), 3)
-BOTH = Kernel("two loads", (LDS, LDG, FFMA._replace(waits=(0, 1)), FFMA), 2)
+AHEAD = ToyKernel("loads ahead", (LDG, FIRST, *[FFMA] * 3, Op("STS", 1, (1,), 0, 4), LDS), 3)
+BOTH = ToyKernel("two loads", (LDS, LDG, FFMA._replace(waits=(0, 1)), FFMA), 2)
 
 def random_kernel(random):
     "A loop at random, for a few warps."
@@ -36,7 +36,7 @@ def random_kernel(random):
         waits = tuple(np.flatnonzero(random.random(3) < 0.3).tolist())
         board = int(random.integers(3)) if service else None
         loop.append(Op("LDS" if service else "FFMA", int(stall), waits, board, int(service)))
-    return Kernel("a random loop", tuple(loop), int(random.integers(2, 6)))
+    return ToyKernel("a random loop", tuple(loop), int(random.integers(2, 6)))
 
 
 # The rule
@@ -191,8 +191,8 @@ RULE = (Exercise(
 def _pair(one, other, *limits): return (one, other), limits
 
 SLOTS, UNIT, WAITS = "issue slots", "memory unit", "latency"
-HEAVY = Kernel("ten additions", (LDS, *[IADD._replace(stall=1)] * 10, FIRST._replace(stall=4)), 16)
-FAR = Kernel("far loads", (LDS, Op("STS", 9, (), None, 1), *[Op("IADD3", 9)] * 3, FIRST), 2)
+HEAVY = ToyKernel("ten additions", (LDS, *[IADD._replace(stall=1)] * 10, FIRST._replace(stall=4)), 16)
+FAR = ToyKernel("far loads", (LDS, Op("STS", 9, (), None, 1), *[Op("IADD3", 9)] * 3, FIRST), 2)
 PAIRS = (
     _pair(tile(1, 8), tile(1, 1), UNIT, WAITS),
     _pair(tile(2, 1), tile(2, 8), WAITS, UNIT),

@@ -351,7 +351,7 @@ def launch_plan(
             raise ValueError(f"together is True; expected three or more equal parts of each of {tiles} tiles")
     kernel = factory(tile, **options | dict(guarded=wanted is not None))
     sums = g.workspace(blocks * tile.bm * tile.bn if shares else 1)
-    flags = g.workspace(blocks + tiles if shares else 1, kind="int64")
+    flags = g.workspace(blocks + tiles * (not persistent or options["together"]) if shares else 1, kind="int64")
     if wanted is None: wanted = flags  # not read then
     args = g.a.ravel(), g.b.ravel(), g.c, k, g.alpha, g.beta, sums, flags, launch_number, wanted
     if not persistent: args += np.uint32(split_k),
