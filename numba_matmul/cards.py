@@ -147,7 +147,8 @@ def stale_note(
     for gpu, those in names.items(): gpus.setdefault(tuple(those), []).append(f"the {gpu}")
     def told(those, where):
         what = "have changed since they were" if len(those) > 1 else "has changed since it was"
-        return f"{' and '.join(those)} {what} timed on {' and '.join(where)}: make gpu STAGE=ladder"
+        listed = " and ".join(filter(None, [", ".join(those[:-1]), those[-1]]))
+        return f"{listed} {what} timed on {' and '.join(where)}: make gpu STAGE=ladder"
     return "; ".join(map(told, gpus, gpus.values()))
 
 def cycles_per_step(
