@@ -221,8 +221,8 @@ def readme_calls() -> str:
     host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
                       "This is wall-clock time per call, over 1,000 calls in a row on square matrices. It's "
-                      "what a program sees, including the host's work. Lower is better. In a row this long, the "
-                      f"power limit may already lower the clock.{host}"])
+                      "what a program sees, including the host's work. Lower is better. In a row this long, "
+                      f"the power limit may already lower the clock.{host}"])
 
 
 def readme_colab() -> str:
