@@ -42,7 +42,10 @@ PY := .venv/bin/python
 SYSTEM_PATH := $(PATH)
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 setup: .venv/ready
-test lesson mutants site site-check profile same-code pages gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check: .venv/all
+WITH_ALL := test lesson mutants site site-check profile same-code pages gpu-tune gpu-ladder gpu-calls gpu-notebooks gpu-ncu gpu-check
+PART :=
+$(WITH_ALL): .venv/all
+$(WITH_ALL): PART := --all
 endif
 
 # What these need besides the requirements in settings.ini.
@@ -56,7 +59,7 @@ gpu-notebooks pages: NEEDS := torch nbdev execnb
 # The first interpreter that fits creates the environment.
 .venv/ready: settings.ini setup.py constraints.txt
 	@PATH="$(SYSTEM_PATH)"; for python in python3 python3.14 python3.13 python3.12 python3.11; do \
-	   command -v $$python > /dev/null && $$python -c '$(FITS)' 2> /dev/null && exec $$python tools/set_up.py; done; \
+	   command -v $$python > /dev/null && $$python -c '$(FITS)' 2> /dev/null && exec $$python tools/set_up.py $(PART); done; \
 	 if command -v python3 > /dev/null; then python3 -c '$(FITS)'; else echo "Python 3.11 to 3.14 is needed, and there is no python3 here" >&2; fi; exit 1
 
 .venv/all: .venv/ready

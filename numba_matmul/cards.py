@@ -136,20 +136,24 @@ def card_row(
 
 STALE = " †"  # the mark after a stale speed
 
+def in_words(texts):
+    "Texts as a list in a sentence: a, b and c."
+    return ", ".join(texts[:-1]) + " and " * (len(texts) > 1) + texts[-1]
+
 def stale_note(
-    rows,                    # see `marked`
-    called="`{}`".format,    # function: name of a host function → display name
+    rows,  # see `marked`
+    called=lambda names: in_words([f"`{name}`" for name in names]),  # names of host functions → text
 ) -> str:
     "One line about the kernels that changed since they were timed, and where; empty if none did."
-    names, gpus = {}, {}  # GPU → kernels; kernels → GPUs
+    gpus, names = {}, {}  # kernel → GPUs; GPUs → kernels
     for row in filter(None, rows):
-        if "stale" in row: names.setdefault(row["stale"], {})[called(row["name"])] = None
-    for gpu, those in names.items(): gpus.setdefault(tuple(those), []).append(f"the {gpu}")
-    def told(those, where):
+        if "stale" in row: gpus.setdefault(row["name"], set()).add(f"the {row['stale']}")
+    for name, where in gpus.items(): names.setdefault(tuple(sorted(where)), []).append(name)
+    def told(where, those):
         what = "have changed since they were" if len(those) > 1 else "has changed since it was"
-        listed = " and ".join(filter(None, [", ".join(those[:-1]), those[-1]]))
-        return f"{listed} {what} timed on {' and '.join(where)}: make gpu STAGE=ladder"
-    return "; ".join(map(told, gpus, gpus.values()))
+        return f"{called(those)} {what} timed on {in_words(where)}"
+    found = "; ".join(map(told, names, names.values()))
+    return found and f"{found}: make gpu STAGE=ladder"
 
 def cycles_per_step(
     card,       # a result card

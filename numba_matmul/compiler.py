@@ -212,7 +212,8 @@ def cache_file(
         except PackageNotFoundError: return ""
     settings = tuple(sorted(x for x in os.environ.items()
                             if x[0].startswith("NUMBA_CUDA_") or x[0] == "NUMBA_OPT"))
-    versions = MAGIC_NUMBER, [installed(package) for package in packages]
+    of_cuda_12 = filter(None, map(installed, ("nvidia-cuda-nvcc-cu12", "nvidia-nvjitlink-cu12")))
+    versions = MAGIC_NUMBER, [*map(installed, packages), *of_cuda_12]
     text = repr((_content(kernel), key, settings, _bindings(), versions)).encode()
     return cache_folder()/f"{hashlib.sha256(text).hexdigest()[:32]}.json"
 

@@ -239,7 +239,8 @@ def reached(
     "The verdict on a goal."
     where = ""
     if isinstance(value, Site): value, where = value.cost, f"; line {value.line}: {value.text}"
-    elif isinstance(value, tuple): value, where = value[0], f"; line {value[1]}"
+    elif isinstance(value, tuple):  # the compiler may not know the line
+        value, where = value[0], f"; line {value[1]}" * bool(value[1])
     ok = not (goal.most is not None and value > goal.most + 1e-9
               or goal.least is not None and value < goal.least - 1e-9)
     text = _amount(value, goal.unit)

@@ -122,13 +122,16 @@ def _place(row):
     return len(set(shape)) > 1, m * n * k, shape, number_of(row["name"]) or float("inf")
 
 def _fits(kernel, shape):
-    "Can the kernel itself multiply these matrices? If not, print a line saying so."
+    "Can the kernel itself multiply these matrices, and its rival, too? If not, print a line saying so."
+    size, multiple = "×".join(map(str, shape)), getattr(kernel.rival, "multiple", 1)
+    if any(length % multiple for length in shape[1:]):
+        print(f"{kernel.name} isn't timed at {size}: {kernel.rival.__name__} needs multiples of {multiple}")
+        return False
     if kernel.takes: fits, why = kernel.takes(*shape), ""
     else:
         fits = kernel.pads or kernel.fitted(*shape) == tuple(shape)
         why = f"n and k must be multiples of {kernel.multiple}, else "
     if not fits:
-        size = "×".join(map(str, shape))
         print(f"{kernel.name} is skipped at {size}: {why}{kernel.fallback.name} does the work")
     return fits
 

@@ -40,7 +40,9 @@ def test_a_variant_comes_out_as_it_should(one, variant):
 @pytest.mark.parametrize("one", ALL.values(), ids=exercise_id)
 def test_an_exercise_is_whole(one):
     "Enough variants, all different. Each mutant changes a text that exists, and names an existing verdict."
-    assert len(one.mutants) >= 15 and len(one.solutions) >= 3 and "reference" in one.solutions
+    right, wrong = len(one.solutions), len(one.mutants)
+    assert wrong >= 15 and right >= 3, f"{wrong} wrong and {right} correct solutions: 15 and 3 are needed"
+    assert "reference" in one.solutions
     sources = [one.source(variant) for variant in exercise.variants(one)]
     assert len(set(sources)) == len(sources) and len({m.name for m in one.mutants}) == len(one.mutants)
     for goal in one.goals: assert goal.hint and any(m.verdict == goal.name for m in one.mutants), goal.name
@@ -55,7 +57,8 @@ def test_an_exercise_is_in_its_lesson(one):
         cells = json.loads(path.read_text())["cells"]
         code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
         if any(f'grade("{one.key}"' in text for text in code): break
-    else: pytest.fail("no page grades it")
+    else: pytest.fail(f'no page of lesson {one.key[:2]} has a cell with grade("{one.key}", {one.name})',
+                      pytrace=False)
     assert any(f"def {one.name}(" in text and "..." in text for text in code)
 
 

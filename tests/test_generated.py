@@ -18,7 +18,7 @@ from numba_matmul import cards
 from numba_matmul.ncu import LOOK_AT
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import readme
-from numba_matmul.report.tables import losing, random_shapes, size_text, stale_kernels, sustained
+from numba_matmul.report.tables import losing, out_of_date, random_shapes, size_text, sustained
 from tools import fold
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
@@ -111,8 +111,7 @@ def test_every_kernel_has_a_lesson_and_a_script():
 def test_readme_and_picture_come_from_the_cards():
     text, picture = ((ROOT/name).read_text(encoding="utf-8") for name in ("README.md", readme.PICTURE))
     if text != readme.readme_text(text) or picture != readme.picture_svg():
-        why = stale_kernels() or "the cards or the lessons have changed"
-        pytest.fail(f"{why}; then make readme", pytrace=False)
+        pytest.fail(out_of_date("README.md and its picture", "make readme"), pytrace=False)
 
 
 @pytest.fixture
@@ -172,7 +171,7 @@ def test_lessons_of_a_type_are_told_in_runs(monkeypatch):
     def told(*numbers): return readme._lessons([kernels[number] for number in numbers])
     assert told(1, 2, 3) == "lessons 1 to 3" and told(6) == "lesson 6"
     assert told(2, 3, 5) == "lessons 2 to 5"  # there is no lesson 4
-    assert told(1, 2, 8) == "lessons 1 to 2 and 8" and told(1, 3, 6) == "lessons 1, 3 and 6"
+    assert told(1, 2, 8) == "lessons 1, 2 and 8" and told(1, 3, 6) == "lessons 1, 3 and 6"
 
 
 def test_badges_come_with_an_address(two_cards, monkeypatch):

@@ -108,6 +108,14 @@ def test_everything_that_is_needed_is_pinned(python, system):
     assert len(seen) > 100 and not wrong, "\n".join(wrong)
 
 
+def test_the_packages_of_cuda_12_exist():
+    "On PyPI, NVIDIA's packages for CUDA 12 end in -cu12. The others begin with CUDA 13."
+    for need in requirements(INI["DEFAULT"]["cu12_requirements"]):
+        name = canonicalize_name(need.name)
+        if name.startswith("nvidia-") and not name.endswith("-cu12"):
+            assert need.specifier.contains(*(pin.version for pin in PINS[name].specifier)), need
+
+
 @pytest.fixture
 def project(tmp_path):
     """A copy of the files `make` reads, and a function to call it: no environment yet, no package index, no
@@ -223,6 +231,12 @@ def test_the_size_comes_first_and_a_failure_shows_pips_reason(project):
         assert (last[-2].startswith("pip couldn't install the packages; see its reason above. ")
                 and last[-2].endswith("make again: it continues from here."))
         assert not (project.root/".venv"/"ready").exists()
+
+
+def test_what_the_tests_need_is_installed_at_once(project):
+    first, *_, last = told(project("test"))
+    assert first.startswith("Setting up .venv") and "0.7 GB to download, 2.2 GB on disk" in first
+    assert last.endswith("make again: it continues from here.")
 
 
 PIP = """

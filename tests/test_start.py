@@ -305,10 +305,11 @@ def test_a_gpu_that_cannot_run_a_kernel_leaves_it_out_with_a_line(capsys):
 def test_a_size_that_a_kernel_leaves_to_another_gets_no_row(capsys):
     kernels = ladder_module.KERNELS.values()
     assert [kernel.name for kernel in kernels if not ladder_module._fits(kernel, (7, 4097, 64))] == [
-        "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized", "sgemm_tensor_cores"]
+        "bf16_gemm_tma_wgmma", "bf16_gemm_warp_specialized", "sgemm_tensor_cores", "fp8_gemm"]
     said = capsys.readouterr().out
     assert "bf16_gemm_tma_wgmma is skipped at 7×4097×64: n and k must be multiples of 8" in said
     assert "sgemm_tensor_cores is skipped at 7×4097×64: sgemm_stream_k does the work" in said
+    assert "fp8_gemm isn't timed at 7×4097×64: scaled_mm needs multiples of 16" in said
     assert all(ladder_module._fits(kernel, (4096, 4096, 4096)) for kernel in kernels)
 
 

@@ -20,7 +20,7 @@ import nbdev.test  # noqa: E402
 from execnb.nbio import read_nb  # noqa: E402
 
 from numba_matmul.exercise import KEPT, UNSEEN  # noqa: E402
-from numba_matmul.report.tables import stale_kernels  # noqa: E402
+from numba_matmul.report.tables import out_of_date  # noqa: E402
 
 from figures import add_svg  # noqa: E402
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
@@ -107,9 +107,8 @@ def check(path):
         if not asks_cards(cell): continue
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
-            why = stale_kernels() or "the cards have changed"
-            sys.exit(f"{path.name}, cell {cell.id}: {why}; then run make pages. It shows\n{kept}\nand the "
-                     f"cards say\n{new}")
+            what = out_of_date(f"{path.name}, cell {cell.id}", "make pages")
+            sys.exit(f"{what}. It shows\n{kept}\nand the cards say\n{new}")
 
 
 def check_all_from_stdin():

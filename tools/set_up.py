@@ -19,11 +19,8 @@ VENV = ROOT/".venv"
 README = "README.md, \"Ways to run it\""
 # in a lesson without a GPU, nothing imports these
 NOT_WITHOUT_GPU = "torch", "nvidia-cuda-cccl", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime"
-# measured with constraints.txt on Linux, x86_64
-SIZES = {"": "0.3 GB to download, 0.9 GB on disk",
-         "--torch": "0.3 GB to download, 1.0 GB on disk",
-         "--all": "0.4 GB to download, 1.3 GB on disk",
-         "GPU": "3.0 GB to download, 5.7 GB on disk, with PyTorch's CUDA build"}
+# GB to download and on disk, measured with constraints.txt on Linux, x86_64
+SIZES = {"": (0.3, 0.9), "--torch": (0.3, 1.0), "--all": (0.4, 1.3), "GPU": (3.0, 5.7)}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"  # PyTorch's build without CUDA
 # compiling all packages would take a minute; bytecode is created on the first import instead
 QUIETLY = "--disable-pip-version-check", "--no-input", "--no-compile"
@@ -76,10 +73,14 @@ def announce(part, cuda):
     "Print what will be downloaded."
     if installed("torch" if part else "numba"):
         return print("Updating .venv to match settings.ini and constraints.txt", flush=True)
-    what = {"": "what the lessons need", "--torch": "PyTorch", "--all": "PyTorch and what the tests need"}
-    print(f"Setting up .venv with Python {platform.python_version()}, once: {what[part]}, "
-          f"{SIZES['GPU' if driver() else part]}. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free.",
-          flush=True)
+    what = {"": "what the lessons need", "--torch": "PyTorch", "--all": "PyTorch and what the tests need",
+            "GPU": "with PyTorch's CUDA build"}
+    parts = [part] if not part or installed("numba") else ["", part]
+    of = ["GPU"] if driver() else parts
+    download, disk = (sum(sizes) for sizes in zip(*map(SIZES.get, of)))
+    print(f"Setting up .venv with Python {platform.python_version()}, once: "
+          f"{', '.join(what[one] for one in dict.fromkeys([*parts, *of]))}, {download:.1f} GB to download, "
+          f"{disk:.1f} GB on disk. {shutil.disk_usage(str(ROOT)).free / 1e9:.0f} GB are free.", flush=True)
     if cuda == 12:
         print(f"The driver supports CUDA 12 but not 13, so you need PyTorch's build for CUDA 12: {README}",
               flush=True)
@@ -151,8 +152,9 @@ def check(names):
     if missing:
         cuda, python = cuda_major(), os.environ.get("PYTHON") or sys.executable
         pins = " -c constraints.txt" if cuda == 13 else ""
+        first = f" (PyTorch's build for CUDA 12 first: {README})" if cuda == 12 and "torch" in missing else ""
         sys.exit(f"{python} lacks {', '.join(missing)}. Install with: {python} -m pip install -e "
-                 f"\".[dev,cu{cuda}]\"{pins}")
+                 f"\".[dev,cu{cuda}]\"{pins}{first}")
 
 
 if __name__ == "__main__":

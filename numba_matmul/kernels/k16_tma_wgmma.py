@@ -208,11 +208,12 @@ def wgmma_multiplier(
     accumulate=True,  # do the accumulators go on, or start at zero?
     pending=1,        # calls whose products may be incomplete on return
     instruction=wgmma_mma_async,  # for the elements' type
+    in_cluster=False,  # is the block one of a cluster, whatever the tile?
 ):
     """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
     products of the call before are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
-    steps, cluster = BK // 16, tile.cluster
+    steps, in_cluster = BK // 16, in_cluster or tile.cluster > 1
     scale_d = int(accumulate)
     along_k, along_c = (OF_A, NEXT_A), (OF_B, NEXT_B)  # neighbors in a row of a tile
     of_a, next_a = along_c if tile.m_major_a else along_k
@@ -230,7 +231,8 @@ def wgmma_multiplier(
         warpgroup,  # its number: which 64 rows of A's tile
     ):
         here = uint32(storage.ab_tiles + stage * uint32(stage_bytes))
-        if cluster > 1: here = uint32(here & uint32(0x3FFFF))
+        # in a cluster, the block's rank is above an address's 24 bits: a descriptor has other fields there
+        if in_cluster: here = uint32(here & uint32(0x3FFFF))
         a = of_a | uint64(uint32(here + warpgroup * uint32(BOX)) >> uint32(4))
         b = of_b | uint64(uint32(here + uint32(bytes_a)) >> uint32(4))
         acc = instruction(acc, a, b, next_a, next_b, steps, transpose, pending, scale_d)

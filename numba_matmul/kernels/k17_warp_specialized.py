@@ -104,10 +104,11 @@ def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
 def wgmma_mainloop(
     tile,
     instruction=wgmma_mma_async,  # for the elements' type
+    in_cluster=False,  # see `wgmma_multiplier`
 ):
     "One product for each k tile, or two, 64 rows each."
     zeros = (np.float32(0),) * tile.results
-    multiplier = partial(wgmma_multiplier, tile, instruction=instruction)
+    multiplier = partial(wgmma_multiplier, tile, instruction=instruction, in_cluster=in_cluster)
     if tile.wm == 64: return Mainloop(zeros, multiplier(False), multiplier(True), wgmma_wait_group)
 
     def two(accumulate):
@@ -389,7 +390,8 @@ def bf16_gemm_warp_specialized_kernel(
     produce = producer_loop(tile, is_split, loader(tile), is_split)
     finish = epilogue(tile, predicated, read_c, scaled)
     if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile), is_split)
+    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile, in_cluster=is_split),
+                            is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))

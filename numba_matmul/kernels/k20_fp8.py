@@ -49,10 +49,11 @@ def nothing_in_flight(acc): return acc
 @cache
 def promoted_mainloop(
     tile,  # a `WgmmaTile`
+    in_cluster=False,  # see `wgmma_multiplier`
 ):
     "The tensor cores add up a k tile; ordinary float32 additions add up k tiles."
     zeros = (np.float32(0),) * tile.results
-    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
+    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3, in_cluster=in_cluster)
 
     @cuda.jit(device=True)
     def first_mma(acc, storage, stage, warpgroup):
@@ -67,10 +68,11 @@ def promoted_mainloop(
 @cache
 def block_mainloop(
     tile,  # a `WgmmaTile`
+    in_cluster=False,  # see `wgmma_multiplier`
 ):
     "Like `promoted_mainloop`, but each k tile's sums are multiplied by their scales as they are added."
     zeros, columns = (np.float32(0),) * tile.results, cdiv(tile.bn, 128)
-    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3)
+    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3, in_cluster=in_cluster)
     tile_origin = persistent_scheduler(tile, False).tile_origin
     first, following = block_scales(columns)
     add, nothing = add_block if columns == 1 else add_two_blocks, (np.float32(0),) * (2 * columns)
@@ -154,8 +156,9 @@ def fp8_gemm_kernel(
     if by_threads: finish = by_threads_epilogue(tile, scaling, stores, is_split)
     else: finish = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
     if tile.wm > 64: finish = two_epilogues(finish)
-    if scaling == "blocks": mainloop = block_mainloop(tile)
-    else: mainloop = promoted_mainloop(tile) if promoted else wgmma_mainloop(tile, wgmma_mma_async_e4m3)
+    if scaling == "blocks": mainloop = block_mainloop(tile, is_split)
+    elif promoted: mainloop = promoted_mainloop(tile, is_split)
+    else: mainloop = wgmma_mainloop(tile, wgmma_mma_async_e4m3, is_split)
     consumers, cluster = tile.warpgroups, tile.cluster
     staggers = stagger_consumers and consumers == 2 and mainloop.wait is wgmma_wait_group
     distance = stagger_distance(tile.stages) if staggers else 0
@@ -366,6 +369,8 @@ def scaled_mm(
     one = torch.ones((), device=a.device)
     if b.is_contiguous(): b = b.t().contiguous().t()
     return torch._scaled_mm(a, b, one, one, out_dtype=out.dtype, out=out)
+
+scaled_mm.multiple = 16  # n and k must be multiples of it
 
 # %% ../../nbs/20_fp8.ipynb #20exporta
 # For tests and checks: small tiles, and calls that run all of the kernel's code.

@@ -184,7 +184,7 @@ def shared_address(
     index,  # of an element: an unsigned integer
 ) -> int:   # uint32
     "An element's byte address in shared memory."
-    return np.uint32(array.dtype.itemsize * int(index))
+    return np.uint32((scheduler.getcurrent().rank << scheduler.RANK_BIT) + array.dtype.itemsize * int(index))
 
 @bind(partial(_address, memory=GLOBAL, bits=64), "--", types.uint64)
 def global_address(
@@ -196,7 +196,7 @@ def global_address(
 
 def _element(array, address):
     "The index for an address in the simulator."
-    size = array.dtype.itemsize
+    size, address = array.dtype.itemsize, scheduler.in_block(address)
     if address % size:
         raise scheduler.SimulatorError(f"{address} isn't the address of a {array.dtype}")
     return int(address) // size

@@ -18,7 +18,7 @@ from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_climb, draw_panels, panels, rows_at
-from .tables import kernels_of, random_shapes, stale_kernels, sustained, type_name, wall_clock
+from .tables import in_runs, kernels_of, random_shapes, stale_kernels, sustained, type_name, wall_clock
 
 
 PICTURE, FRONT = "nbs/results/ladder.svg", "nbs/results/climb.svg"
@@ -55,13 +55,8 @@ def _badge(notebook):
 
 def _lessons(kernels):
     "Their numbers as text: lessons 1 to 12 and 19. A run ends where a kernel of another type comes between."
-    order, runs = list(KERNELS), []
-    for place in (order.index(kernel.number) for kernel in kernels):
-        if runs and place == runs[-1][-1] + 1: runs[-1].append(place)
-        else: runs.append([place])
-    texts = [f"{order[run[0]]} to {order[run[-1]]}" if len(run) > 1 else str(order[run[0]]) for run in runs]
-    return (f"lesson{'s' * (len(kernels) > 1)} "
-            f"{', '.join(texts[:-1]) + ' and ' * (len(texts) > 1) + texts[-1]}")
+    numbers = in_runs([kernel.number for kernel in kernels], list(KERNELS))
+    return f"lesson{'s' * (len(kernels) > 1)} {numbers}"
 
 def _number(row, field):
     "A speed as the README shows it, marked if it is stale."

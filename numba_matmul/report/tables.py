@@ -13,7 +13,7 @@ import statistics
 from operator import truediv
 
 from ..arrays import cdiv, dtype_of
-from ..cards import STALE, card_row, load_cards, marked, stale_note
+from ..cards import STALE, card_row, in_words, load_cards, marked, stale_note
 from ..draw import Markdown, number_text
 from ..fp8 import E4M3
 from ..ncu import counted
@@ -25,7 +25,35 @@ def stale_kernels(
 ) -> str:
     "One line about the kernels that have changed since they were timed; empty if none have."
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
-    return stale_note(rows, lambda name: f"kernel {number_of(name)}" if number_of(name) else name)
+    return stale_note(rows, _called)
+
+def _called(names):
+    "Kernels by their numbers, those of other tools by name."
+    numbers = sorted(filter(None, map(number_of, names)))
+    ours = [f"kernel{'s' * (len(numbers) > 1)} {in_runs(numbers, list(KERNELS))}"] if numbers else []
+    return in_words([*ours, *(name for name in names if not number_of(name))])
+
+def in_runs(
+    numbers,  # some of …
+    order,    # … all numbers, in their order
+) -> str:
+    "Numbers as text: 1 to 12, 15 and 16."
+    runs = []
+    for number in numbers:
+        if runs and order.index(number) == order.index(runs[-1][-1]) + 1: runs[-1].append(number)
+        else: runs.append([number])
+    texts = [[f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run) for run in runs]
+    return in_words(sum(map(list, texts), []))
+
+def out_of_date(
+    what,     # what no longer shows what the cards say
+    command,  # that renews it
+) -> str:
+    "What to do about it, in one line."
+    if not (note := stale_kernels()):
+        return f"{what}: run {command}, since the cards, the lessons or the exercises have changed"
+    return (f"{what}: run {command}. It marks speeds with{STALE}: {note}. "
+            "(Where the machine code is the same, make same-code BASE=… STAMP=1 keeps the speeds.)")
 
 def table(
     rows,  # rows of a result card

@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from greenlet import getcurrent
 from .races import Access
-from .scheduler import SimulatorError, joined
+from .scheduler import SimulatorError, in_block, joined
 
 
 class Landed:
@@ -65,7 +65,7 @@ class MBarrier:
 
 def mbarrier_init(address, count):
     "The running thread initializes an mbarrier."
-    memory, at = getcurrent().memory, int(address)
+    memory, at = getcurrent().memory, in_block(address)
     if at % 8 or not 0 <= at <= 2 * memory.numbers.size - 8 or count < 1 or at in memory.mbarriers:
         raise SimulatorError(f"can't initialize an mbarrier with {count} arrivals at {at}: it needs 8 "
                              "bytes of shared memory aligned to 8, 1 arrival or more, and is made only once",
@@ -80,9 +80,9 @@ def fence_mbarrier_init():
 def mbarrier(address, memory=None) -> MBarrier:
     "The mbarrier at an address, in this block's memory or another's, if it is visible to the running thread."
     thread = getcurrent()
-    found = (memory or thread.memory).mbarriers.get(int(address))
+    found = (memory or thread.memory).mbarriers.get(in_block(address))
     if found is None:
-        raise SimulatorError(f"there is no mbarrier at {int(address)}", "barrier", at="mbarrier")
+        raise SimulatorError(f"there is no mbarrier at {in_block(address)}", "barrier", at="mbarrier")
     if found.maker is not thread and thread.barriers == found.made:
         raise SimulatorError(f"the mbarrier initialized by {found.maker} is used "
                              "without a block barrier in between", "barrier", at="mbarrier")
@@ -183,7 +183,7 @@ def load_box(target, map_address, barrier_address, column, row, memories=None):
     part, inside = _covered(matrix, *_signed(row, column), rows, row_bytes // 2)
     values = np.zeros((rows, row_bytes // 2), np.uint16)
     values[inside] = part
-    places = _box(int(target), rows, row_bytes).ravel()
+    places = _box(in_block(target), rows, row_bytes).ravel()
     for memory in memories or [thread.memory]:
         barrier = mbarrier(barrier_address, memory)
         if not barrier.fenced:
@@ -346,7 +346,7 @@ def store_number(address, number, frame):
     _store(address, (np.uint16(number),), frame)
 
 def _store(address, numbers, frame):
-    thread, index = getcurrent(), int(address) // 2
+    thread, index = getcurrent(), in_block(address) // 2
     memory = thread.memory
     if index in memory.leaving:
         raise SimulatorError(f"{memory.numbers.label(index)} is written while a store may still "
@@ -359,8 +359,8 @@ def store_async(address, rank, values, barrier_address):
     """Start storing float32 numbers to the same address in a block of the cluster. They arrive when a thread
     there waits for the mbarrier and nobody else can continue."""
     _refuse_unaligned(address, 4 * len(values))
-    memory = _memory_of(rank)
-    places = np.arange(address // 2, address // 2 + 2 * len(values))
+    memory, first = _memory_of(rank), in_block(address) // 2
+    places = np.arange(first, first + 2 * len(values))
     memory.numbers.fly(places, getcurrent())
     numbers = np.array(values, np.float32).view(np.uint16)
     mbarrier(barrier_address, memory).copies.append((memory.numbers, places, numbers))
@@ -368,7 +368,7 @@ def store_async(address, rank, values, barrier_address):
 def load_floats(address, count, frame):
     "Read float32 numbers, aligned to all of them."
     _refuse_unaligned(address, 4 * count)
-    numbers = getcurrent().memory.numbers.load(address // 2, 2 * count, frame)
+    numbers = getcurrent().memory.numbers.load(in_block(address) // 2, 2 * count, frame)
     return tuple(np.array(numbers, np.uint16).view(np.float32))
 
 def _refuse_unaligned(address, size):
@@ -391,7 +391,7 @@ def store_box(map_address, source, column, row):
     if row < 0 or column < 0:
         raise SimulatorError(f"a box is stored at row {row}, column {column}: an illegal instruction on a "
                              "GPU, where only loads may start below 0", "bounds", negative=True)
-    places = _box(int(source), rows, row_bytes)
+    places = _box(in_block(source), rows, row_bytes)
     for other in thread.block.threads:
         if other.memory is not thread.memory: continue
         # a thread's own stores need a fence; other threads' also need a barrier after it

@@ -104,6 +104,13 @@ def share(threads):
     for thread in threads: thread.knowledge = together
 
 
+RANK_BIT = 24  # of an address in shared memory: in a cluster, the block's rank is above it
+
+def in_block(address):
+    "The address in its block's shared memory."
+    return int(address) & (1 << RANK_BIT) - 1
+
+
 class Thread(greenlet):
     "One simulated CUDA thread. It runs until it waits at a barrier, or returns."
     def __init__(self, target, block, index, linear, rank):
