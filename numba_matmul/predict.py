@@ -352,5 +352,5 @@ def _draw_loop(strip, prediction):
     strip.bar(starts, -0.12 * top, lengths, -0.03 * top, align="edge", color=colors)
     strip.set(xlim=(0, len(kinds)), ylim=(-0.16 * top, 1.65 * top), ylabel="% of all waiting",
               xlabel="instructions of a pass of the loop over k\n"
-                     "(dark: FFMA, yellow: shared memory, purple: global memory, red: barriers)")
+                     "(dark gray: FFMA, yellow: shared memory, pink: global memory, red: barriers)")
     strip.legend(fontsize=8, ncols=3, title="a warp waits for", title_fontsize=8, loc="upper center")

@@ -29,7 +29,8 @@ ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "re
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several"}
 # these carry their scripts along
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
-HELD = {"CARDS", "PROFILED", "tuning"}  # cards, or a search on one, that an earlier cell of a page has read
+# cards, their rows, or a search on one, that an earlier cell of a page has read
+HELD = {"CARDS", "PROFILED", "by_shape", "tuning"}
 ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
 
 

@@ -43,7 +43,9 @@ class Experiment:
             labels = [textwrap.fill(label, 84 // len(labels), break_on_hyphens=False)
                       for label in labels]
         bars = ax.bar(labels, list(self.values.values()), color=COLORS[8])
-        ax.bar_label(bars, [*map(number_text, self.values.values())], fontsize=8)
+        # three digits above many bars, so that the numbers don't touch
+        shown = [float(f"{value:.3g}") if len(labels) > 12 else value for value in self.values.values()]
+        ax.bar_label(bars, [*map(number_text, shown)], fontsize=8)
         ax.tick_params(axis="x", rotation=60 * turned, labelsize=8)
         ax.set(title=self.name, ylabel=self.unit)
         ax.margins(y=0.12)

@@ -82,8 +82,8 @@ def readme_ladder() -> str:
         first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
         days = first if first == last else f"{first} to {last}"
         lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); cuBLAS: {cublas}")
-    lines += ["", "(cuBLAS: the median of its runs, which alternate with each kernel's. Each % compares a "
-              "kernel with the cuBLAS runs interleaved with its own.)"]
+    lines += ["", "cuBLAS's speed is the median of its runs, which alternate with each kernel's. Each % "
+              "compares a kernel with the cuBLAS runs interleaved with its own."]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     shown = []  # rows, for the note on stale ones
@@ -104,7 +104,7 @@ def readme_ladder() -> str:
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
     bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
-            "their kernels for any size. (Pages with a letter have no kernel.)")
+            "their kernels for any size. Pages with a letter have no kernel.")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
     return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
 
@@ -191,7 +191,7 @@ def readme_copy() -> str:
     "The generated part of the README on how to get the course: a link once it has an address."
     url = _git_url()
     link = (f"Clone [the repository]({url}), and open the course:" if url else
-            "Put the address of the repository in place of `<address>`, or skip that line in a copy of it:")
+            "Replace `<address>` with the repository's address, or skip that line if you have a copy:")
     return "\n".join([link, "", "```", f"git clone {url or '<address>'} matmul && cd matmul",
                       "make lab      # the course in JupyterLab, at its first page",
                       "make ladder   # checks every kernel, and shows its speed next to cuBLAS's", "```"])
@@ -215,9 +215,9 @@ def readme_calls() -> str:
     where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
     host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
-                      "(Wall-clock time per call, of 1,000 calls in a row on square matrices: what a program "
-                      "sees, including the host's work. Lower is better. In a row this long, the power limit "
-                      f"may already lower the clock.{host})"])
+                      "This is wall-clock time per call, over 1,000 calls in a row on square matrices. It's "
+                      "what a program sees, including the host's work. Lower is better. In a row this long, "
+                      f"the power limit may already lower the clock.{host}"])
 
 
 def readme_colab() -> str:
@@ -232,8 +232,8 @@ def readme_exercises() -> str:
     known = exercises().values()
     correct, wrong = (sum(len(getattr(one, kind)) for one in known) for kind in ("solutions", "mutants"))
     return (f"The grader is tested, too: in {len(known)} exercises, it accepts all {correct} correct "
-            f"solutions and rejects all {wrong} wrong or slow ones, each for its own mistake. (`make grade` "
-            "repeats that; your own work is graded in its notebook.)")
+            f"solutions and rejects all {wrong:,} wrong or slow ones, each for its own mistake. `make grade` "
+            "repeats that test. Your own work is graded in its notebook.")
 
 def readme_gpus() -> str:
     "The generated part of the README that says which GPU runs which kernels."
