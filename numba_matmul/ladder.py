@@ -92,9 +92,7 @@ def _on_gpu(kernels, others, shapes, runs, card_path):
     for _, at_size in groupby(progress(jobs, "kernels"), itemgetter(1)):
         for kernel, shape in at_size:
             if kernel not in wrong: rows.append(measure(kernel, shape, runs))
-            else:
-                rows.append(dict(name=kernel.name, **dict(zip("mnk", shape)), passed=False,
-                                 message=wrong[kernel]))
+            else: rows.append(dict(zip("mnk", shape), name=kernel.name, passed=False, message=wrong[kernel]))
         # size by size: finished sizes are kept if the rest is interrupted
         if card_path and all(row["passed"] for row in rows):
             kept = _rows_beside(rows, card) if card_path == "card" else []
@@ -124,16 +122,16 @@ def _place(row):
 def _fits(kernel, shape):
     "Can the kernel itself multiply these matrices, and its rival, too? If not, print a line saying so."
     size, multiple = "×".join(map(str, shape)), getattr(kernel.rival, "multiple", 1)
-    if any(length % multiple for length in shape[1:]):
+    timed = not any(length % multiple for length in shape[1:])
+    if not timed:
         print(f"{kernel.name} isn't timed at {size}: {kernel.rival.__name__} needs multiples of {multiple}")
-        return False
     if kernel.takes: fits, why = kernel.takes(*shape), ""
     else:
         fits = kernel.pads or kernel.fitted(*shape) == tuple(shape)
         why = f"n and k must be multiples of {kernel.multiple}, else "
     if not fits:
         print(f"{kernel.name} is skipped at {size}: {why}{kernel.fallback.name} does the work")
-    return fits
+    return fits and timed
 
 def _able(kernels, capability):
     "The kernels that a GPU of this compute capability can run, and one printed line for each of the others."
