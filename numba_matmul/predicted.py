@@ -171,7 +171,7 @@ PREDICTED = {
             (256, 256, 65536): (6.0195, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.81015, "issue slots"),
         }),
-        "sgemm_planned_loop": ("d4b7723e0467", {
+        "sgemm_planned_loop": ("2e439c71fa6c", {
             (256, 256, 256): (0.010881, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019062, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050216, "issue slots"),
@@ -185,17 +185,18 @@ PREDICTED = {
             (256, 256, 65536): (4.4624, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.79567, "issue slots"),
         }),
-        "sgemm_stream_k": ("52b6c0017006", {
-            (256, 256, 256): (0.0051546, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.009737, "latency: too few warps (4), waiting for the queue to memory"),
-            (1024, 1024, 1024): (0.049278, "issue slots"),
+        "sgemm_stream_k": ("7e2c634f76b1", {
+            (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
+            (512, 512, 512): (0.0090566, "latency: too few warps (4), waiting for shared memory"),
+            (1024, 1024, 1024): (0.043589, "issue slots"),
             (2048, 2048, 2048): (0.29895, "issue slots"),
             (4092, 4092, 4092): (2.4205, "issue slots"),
             (4096, 4096, 4096): (2.3668, "issue slots"),
             (6144, 6144, 6144): (7.9725, "issue slots"),
             (8192, 8192, 8192): (18.883, "issue slots"),
-            (128, 8192, 4096): (0.15049, "issue slots"),
+            (128, 8192, 4096): (0.15061, "issue slots"),
             (8192, 128, 4096): (0.15587, "issue slots"),
+            (256, 256, 65536): (0.15002, "issue slots"),
         }),
         "bf16_gemm_tensor_cores": ("cc28c02707f6", {
             (2048, 2048, 2048): (0.037283, "the tensor cores"),
@@ -203,28 +204,28 @@ PREDICTED = {
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("499810bd177a", {
+        "bf16_gemm_tma_wgmma": ("c3b07ba2f44e", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("e5bd184691d8", {
+        "bf16_gemm_warp_specialized": ("d1cbd80b2807", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("b72a06d542ec", {
+        "bf16_gemm_past_cublas": ("0f52e78b9107", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("e72a395b2b32", {
-            (256, 256, 256): (0.0051546, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.009737, "latency: too few warps (4), waiting for the queue to memory"),
+        "sgemm_tensor_cores": ("6f6cade091f9", {
+            (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
+            (512, 512, 512): (0.0090566, "latency: too few warps (4), waiting for shared memory"),
         }),
     },
     "NVIDIA H200": {
@@ -396,7 +397,7 @@ PREDICTED = {
             (256, 256, 65536): (5.8482, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80163, "issue slots"),
         }),
-        "sgemm_planned_loop": ("d4b7723e0467", {
+        "sgemm_planned_loop": ("2e439c71fa6c", {
             (256, 256, 256): (0.010951, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019194, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050585, "issue slots"),
@@ -410,17 +411,18 @@ PREDICTED = {
             (256, 256, 65536): (4.4898, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80173, "issue slots"),
         }),
-        "sgemm_stream_k": ("52b6c0017006", {
-            (256, 256, 256): (0.0051802, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.0097976, "latency: too few warps (4), waiting for the queue to memory"),
-            (1024, 1024, 1024): (0.049641, "issue slots"),
+        "sgemm_stream_k": ("7e2c634f76b1", {
+            (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
+            (512, 512, 512): (0.009112, "latency: too few warps (4), waiting for shared memory"),
+            (1024, 1024, 1024): (0.043908, "issue slots"),
             (2048, 2048, 2048): (0.30122, "issue slots"),
             (4092, 4092, 4092): (2.4389, "issue slots"),
             (4096, 4096, 4096): (2.3849, "issue slots"),
             (6144, 6144, 6144): (8.0333, "issue slots"),
             (8192, 8192, 8192): (19.027, "issue slots"),
-            (128, 8192, 4096): (0.15162, "issue slots"),
+            (128, 8192, 4096): (0.15175, "issue slots"),
             (8192, 128, 4096): (0.15737, "issue slots"),
+            (256, 256, 65536): (0.15115, "issue slots"),
         }),
         "bf16_gemm_tensor_cores": ("cc28c02707f6", {
             (2048, 2048, 2048): (0.037283, "the tensor cores"),
@@ -428,28 +430,28 @@ PREDICTED = {
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("499810bd177a", {
+        "bf16_gemm_tma_wgmma": ("c3b07ba2f44e", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("e5bd184691d8", {
+        "bf16_gemm_warp_specialized": ("d1cbd80b2807", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("b72a06d542ec", {
+        "bf16_gemm_past_cublas": ("0f52e78b9107", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("e72a395b2b32", {
-            (256, 256, 256): (0.0051802, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.0097976, "latency: too few warps (4), waiting for the queue to memory"),
+        "sgemm_tensor_cores": ("6f6cade091f9", {
+            (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
+            (512, 512, 512): (0.009112, "latency: too few warps (4), waiting for shared memory"),
         }),
     },
 }
