@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from numba import types
 from products import each_kernel, good, random
 
-from numba_matmul.arrays import cdiv, rounded, to_d, to_h
+from numba_matmul.arrays import cdiv, result_dtype, rounded, to_d, to_h
 from numba_matmul.bench.search import configurations
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import gemm_args
@@ -36,8 +36,10 @@ from numba_matmul.sim.types import INTEGERS
 factor = st.one_of(st.sampled_from([0.0, 1.0, -1.0]), st.floats(-2, 2, width=32))
 
 
+DTYPES = {4: "float32", 2: "bfloat16", 1: "float8_e4m3fn"}  # by the bytes of an element
+
 def nan_like(x):
-    return rounded(np.full(x.shape, np.nan), "float32" if x.dtype == np.float32 else "bfloat16")
+    return rounded(np.full(x.shape, np.nan), DTYPES[x.dtype.itemsize])
 
 
 @each_kernel()
@@ -93,10 +95,11 @@ def test_every_tile_that_the_rules_let_through_works(kernel, part, data, alpha, 
         (m, n, k), skips = kernel.fitted(m, n, k), [0, 0, 0]
     elif not kernel.pads: k = min(k, 50_000 // max(1, m * n))
     dtype = kernel.dtype
-    a, b, before = (random(*shape, dtype=dtype) for shape in ((m, k), (k, n), (m, n)))
+    a, b = (random(*shape, dtype=dtype) for shape in ((m, k), (k, n)))
+    before = random(m, n, dtype=result_dtype(dtype))
     if alpha == 0: a, b = nan_like(a), nan_like(b)
     def view(x, skip):
-        return to_d(np.concatenate([random(skip, dtype=dtype), x.ravel()]))[skip:].reshape(x.shape)
+        return to_d(np.concatenate([random(skip, dtype=DTYPES[x.dtype.itemsize]), x.ravel()]))[skip:].reshape(x.shape)
     c = view(before if beta else nan_like(before), skips[2])
     kernel(view(a, skips[0]), view(b, skips[1]), c, alpha, beta, tile=tile, **options)
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)

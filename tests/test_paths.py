@@ -33,6 +33,7 @@ ONE_WAY = {
     ("gemm.schedule", "in_cluster"): "parts of kernel 19's sums are work tiles of their own",
     ("gemm.schedule", "not in_cluster"): "the same",
     ("gemm.schedule", "is_split and (not in_cluster)"): "the same",
+    ("kernels.k17_warp_specialized", "is_arriving"): "lesson 32 launches it so, on several GPUs",
     ("kernels.k16_tma_wgmma", "k_major_b"): "a product with a transposed B, of test_torch_ops_layers.py",
     ("kernels.k16_tma_wgmma", "not m_major_a"): "clusters whose A isn't transposed are kernel 20's",
     ("kernels.k16_tma_wgmma", "cluster > 1 and (not m_major_a)"): "the same",
