@@ -99,7 +99,8 @@ def test_every_tile_that_the_rules_let_through_works(kernel, part, data, alpha, 
     before = random(m, n, dtype=result_dtype(dtype))
     if alpha == 0: a, b = nan_like(a), nan_like(b)
     def view(x, skip):
-        return to_d(np.concatenate([random(skip, dtype=DTYPES[x.dtype.itemsize]), x.ravel()]))[skip:].reshape(x.shape)
+        before = random(skip, dtype=DTYPES[x.dtype.itemsize])
+        return to_d(np.concatenate([before, x.ravel()]))[skip:].reshape(x.shape)
     c = view(before if beta else nan_like(before), skips[2])
     kernel(view(a, skips[0]), view(b, skips[1]), c, alpha, beta, tile=tile, **options)
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
