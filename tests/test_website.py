@@ -223,7 +223,8 @@ def test_a_page_asks_before_it_answers(pages):
 
 
 def test_the_reference_tells_parameters_and_what_comes_back(pages):
-    def room(first): return plain(article(pages[next(x for x in pages if x.startswith(f"reference/{first}"))]))
+    def room(first):
+        return plain(article(pages[next(name for name in pages if name.startswith(f"reference/{first}"))]))
     page = room("fp8-")
     assert ("array_like(x, shape=None, dtype=None)" in page
             and "shape – shape of the new array; that of x if not given" in page)
