@@ -14,12 +14,13 @@ from numba import config, cuda, float32, int32, int64, uint8, uint32, uint64
 from ..arrays import array_like, current_gpu, is_torch
 from ..fp8 import E4M3, LARGEST
 from ..ptx.ampere import unpack_bf16
-from ..ptx.core import float_as_uint, load4, uint_as_float
+from ..ptx.core import load4, uint_as_float
 from ..ptx.hopper import cvt_rn_satfinite_e4m3x4_f32
 from ..static import static, unrolled
 from .args import device_matrix, numba_array, span
 from .limits import need_capability
 from .plan import Launch, Plan, kept_plan, simulate_plan, stream_of
+from .split import larger_magnitude
 
 OVER_MOST = np.float32(1 / LARGEST[E4M3])
 TINIEST = np.float32(2.0**-126)  # so that 1 over a scale is finite
@@ -58,13 +59,6 @@ def reader_of_fours(
         fourth = number(x, at + uint64(3)) if inside > 3 else zero
         return first, second, third, fourth
     return read
-
-
-@cuda.jit(device=True)
-def larger(largest, four):
-    "Bits of the largest magnitude: they sort like the numbers, with NaN above infinity."
-    for i in range(4): largest = max(largest, int32(float_as_uint(four[i]) & uint32(0x7FFFFFFF)))
-    return largest
 
 
 @cuda.jit(device=True)
@@ -132,10 +126,10 @@ def cast_rows_kernel(
             col = int64(4 * (thread + THREADS * i))
             four = read(x, uint64(start + col), cols - col)
             fours = fours + (four,)
-            largest = larger(largest, four)
+            largest = larger_magnitude(largest, four)
         col = int64(4 * (thread + THREADS * kept))
         while col < cols:
-            largest = larger(largest, read(x, uint64(start + col), cols - col))
+            largest = larger_magnitude(largest, read(x, uint64(start + col), cols - col))
             col += 4 * THREADS
         largest = largest_of_warp(largest)
         if thread % 32 == 0: cuda.atomic.max(shared, 0, largest)
@@ -190,7 +184,7 @@ def cast_blocks_kernel(
         if squares:
             if thread == 0: shared[0] = 0
             cuda.syncthreads()
-            for i in static(rows_each): largest = larger(largest, fours[i])
+            for i in static(rows_each): largest = larger_magnitude(largest, fours[i])
             largest = largest_of_warp(largest)
             if lane == 0: cuda.atomic.max(shared, 0, largest)
             cuda.syncthreads()
@@ -203,7 +197,7 @@ def cast_blocks_kernel(
         else:
             # the rows' searches don't depend on each other, so their shuffles overlap
             tops = ()
-            for i in static(rows_each): tops = tops + (largest_of_warp(larger(int32(0), fours[i])),)
+            for i in static(rows_each): tops = tops + (largest_of_warp(larger_magnitude(int32(0), fours[i])),)
             for i in static(rows_each):
                 at = row + THREADS // 32 * i
                 by = scale_of(tops[i])
