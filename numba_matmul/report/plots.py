@@ -118,10 +118,15 @@ def draw_climb(
     rows = [row for row in rows_at(card, size) if number_of(row["name"])]
     _need(rows, f"{card['gpu']} has no rows at {size}")
     fig, ax = plt.subplots(figsize=(4.8, 2.7), layout="constrained")  # a phone shows it whole
-    for color, (dtype, found) in zip((COLORS[5], COLORS[4]), by_dtype(rows).items()):
+    colors = dict(zip(DTYPES, (COLORS[5], COLORS[4], COLORS[3]), strict=True))
+    for dtype, found in by_dtype(rows).items():
+        color = colors[dtype]
         cublas = statistics.median(row["cublas_gflops"] for row in found)
         ax.axhline(cublas, color=color, linestyle="--", linewidth=1.5)
-        ax.text(0.2, cublas * 1.2, f"cuBLAS, {type_name(dtype)}: {cublas:,.0f}", fontsize=9)
+        # the lines of bfloat16 and FP8 are close: one has its words below
+        above = dtype != "bfloat16"
+        ax.text(0.2, cublas * 1.2 if above else cublas / 1.2, f"cuBLAS, {type_name(dtype)}: {cublas:,.0f}",
+                fontsize=9, va="bottom" if above else "top")
         ax.plot([number_of(row["name"]) for row in found], [row["gflops"] for row in found], "o",
                 color=color, markersize=5)
         runs = [[row for row in found if KERNELS[number_of(row["name"])].units == units]
@@ -131,8 +136,9 @@ def draw_climb(
                     color=color, linewidth=1)
         for row in (*found[:dtype == DTYPES[0]], *(run[-1] for run in runs)):
             text = f"{row['gflops']:,.0f}" + STALE * ("stale" in row)
-            ax.annotate(text, (number_of(row["name"]), row["gflops"]), (0, 7), textcoords="offset points",
-                        ha="center", fontsize=9)
+            over = above and not KERNELS[number_of(row["name"])].units
+            ax.annotate(text, (number_of(row["name"]), row["gflops"]), (0, 7 if over else -7), fontsize=9,
+                        textcoords="offset points", ha="center", va="bottom" if over else "top")
     numbers = [number_of(row["name"]) for row in rows]
     ax.set(yscale="log", xlim=(-0.1, max(numbers) + 1.5), ylim=(200, 6e6), xticks=numbers, ylabel="GFLOP/s",
            xlabel=_noted(f"lesson ({size}×{size}×{size}, {card['gpu']})", rows))
