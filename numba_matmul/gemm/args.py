@@ -115,11 +115,11 @@ def launch_stream(
     handle = torch.cuda.current_stream().cuda_stream
     return _external(handle) if handle else 0
 
-def _workspace(like, shape, kind, has_tensor):
+def _workspace(shape, kind, has_tensor):
     """Scratch memory for one call's launches, and its owner. It always comes from torch, whose allocator
     reuses freed memory in stream (or graph) order."""
     kept_as = KEPT_AS.get(kind, kind)
-    if config.ENABLE_CUDASIM: return (array_like(like, shape, kept_as),) * 2
+    if config.ENABLE_CUDASIM: return (cuda.device_array(shape, kept_as),) * 2
     import torch
     on_stream = nullcontext() if has_tensor else torch.cuda.stream(torch.cuda.default_stream())
     with on_stream: memory = torch.empty(shape, dtype=getattr(torch, kind), device="cuda")
@@ -193,7 +193,7 @@ def gemm_args(
     has_tensor = any(map(is_torch, (a, b, c, *others.values())))
     kept = []
     def workspace(*shape, kind=dtype):
-        memory, array = _workspace(a, shape, kind, has_tensor)
+        memory, array = _workspace(shape, kind, has_tensor)
         kept.append(memory)
         return array
     kind = None if dtype_c == dtype else dtype_c if is_torch(a) else KEPT_AS.get(dtype_c, dtype_c)

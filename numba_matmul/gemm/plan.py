@@ -400,14 +400,14 @@ def run(
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
 
     # there was: only the addresses are new
-    if c is None:
-        c = array_like(a, packed.shapes[2], packed.dtype_c)
-        at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
-    else:
+    if c is not None:
         size_a, size_b, size_c, *_ = packed.sizes
         end_a, end_b, end_c = at_a + size_a, at_b + size_b, at_c + size_c
         if at_c < end_a and at_a < end_c or at_c < end_b and at_b < end_c:
             refuse_overlap((at_a, end_a), (at_b, end_b), (at_c, end_c))
+    else:
+        c = array_like(a, packed.shapes[2], packed.dtype_c)
+        at_c = c.data_ptr() if is_tensor else c.device_ctypes_pointer.value
     operands = at_a, at_b, at_c, *at_others
     if others:
         spans = [(first, first + size) for first, size in zip(operands, packed.sizes)]
