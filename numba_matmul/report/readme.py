@@ -102,8 +102,8 @@ def readme_ladder() -> str:
                                             *2 * len(cards) * [""]])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
-    bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars and the table show their "
-            "kernels for any size. Pages with a letter add no matrix product.")
+    bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars and the table show "
+            "their kernels for any size. Pages with a letter add no matrix product.")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
     return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
 
