@@ -240,10 +240,10 @@ def readme_gpus() -> str:
     for kernel in KERNELS.values(): needs.setdefault(kernel.capability, []).append(kernel)
     def text(major, minor, *alone):
         if not major: return "a GPU that Numba CUDA supports"
-        return (f"compute capability exactly {major}.{minor}" if alone
+        return (f"exactly compute capability {major}.{minor}" if alone
                 else f"compute capability {major}.{minor} or later")
-    return ("What the kernels need: "
-            f"{', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}.")
+    *parts, last = (f"{text(*needed)} ({_lessons(kernels)})" for needed, kernels in needs.items())
+    return f"The kernels need {', '.join(parts)}, and {last}."
 
 PARTS = {"front": readme_front, "copy": readme_copy, "speed": readme_speed, "calls": readme_calls,
          "exercises": readme_exercises, "gpus": readme_gpus,
