@@ -34,7 +34,7 @@ EXERCISES = (Exercise(
     goals=(one_each(warps=8),
            Goal("sectors of A", load_of("a"), most=1, unit="sectors per request",
                 hint="your warp reads A from several rows. A warp is 32 threads with consecutive numbers, "
-                     "and these have more than one threadIdx.y here"),
+                     "and in this block they don't all have the same threadIdx.y"),
            Goal("sectors of B", load_of("b"), most=4, unit="sectors per request",
                 hint="neighboring lanes should read neighboring elements in a row of B"),
            Goal("sectors of C", lambda view: view.site("c", "store"), most=4, unit="sectors per request",
@@ -124,7 +124,7 @@ def my_coalesced(a, b, c):
                "cuda.threadIdx.y + cuda.blockDim.y * cuda.threadIdx.x", "sectors of A"),
         Mutant("half a warp per row", PLACE, PLACE.replace("32", "16").replace("8 *", "16 *"),
                "sectors of A"),
-        Mutant("one warp for two half rows", ROW + ", " + COL,
+        Mutant("a warp for half of two rows", ROW + ", " + COL,
                "8 * cuda.blockIdx.y + warp // 2 * 2 + lane // 16, "
                "32 * cuda.blockIdx.x + warp % 2 * 16 + lane % 16", "sectors of A"),
         Mutant("lanes in turn over two rows", ROW + ", " + COL,

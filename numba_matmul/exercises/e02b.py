@@ -96,7 +96,7 @@ def my_reverse(x, out):
     if t < count: numbers[t] = x[start + t]
     cuda.syncthreads()
     if t < count: out[start + t] = numbers[count - 1 - t]
-""", "at the far end of the room": """@cuda.jit
+""", "at the far end of the shared array": """@cuda.jit
 def my_reverse(x, out):
     numbers = cuda.shared.array(THREADS, float32)
     t, start = cuda.threadIdx.x, cuda.blockIdx.x * THREADS

@@ -117,7 +117,7 @@ MUTANTS = (
 """, "shared reads"),
     Mutant("one barrier too many", "        k0 += BK\n", "        k0 += BK\n        cuda.syncthreads()\n",
            "barriers per tile"),
-    Mutant("the hole left in", "acc[i] += a_tile[row + i, dot] * b_value", "...", "written"),
+    Mutant("the dots left in", "acc[i] += a_tile[row + i, dot] * b_value", "...", "written"),
     Mutant("results not set to zero", ZERO, "", "all written"),
     Mutant("set to zero in each tile", BARRIER + "        dot", BARRIER + "    " + ZERO + "        dot",
            "correct"),

@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant("set to zero in each tile", "        cuda.syncthreads()\n        dot = 0\n",
            "        cuda.syncthreads()\n        for i in range(TM):\n"
            "            for j in range(TN): acc[i, j] = float32(0)\n        dot = 0\n", "correct"),
-    Mutant("the hole left in", "acc[i, j] += reg_m[i] * reg_n[j]", "...", "written"),
+    Mutant("the dots left in", "acc[i, j] += reg_m[i] * reg_n[j]", "...", "written"),
     Mutant("a shape computed in the kernel", "acc = cuda.local.array((TM, TN)",
            "acc = cuda.local.array(TM * TN", "compiles"),
     Mutant("results not set to zero", "for j in range(TN): acc[i, j] = float32(0)", "pass", "all written"),

@@ -136,7 +136,7 @@ MUTANTS = (
            "    for i in range(TM):\n"
            "        for j in range(TN): c[row0 + row + i, col0 + col + j] += acc[i, j]\n", "correct"),
     Mutant("one thread copies for all", COPY_A + COPY_B, ALONE, "copies"),
-    Mutant("the hole left in", COPY_B, "        ...\n", "written"),
+    Mutant("the dots left in", COPY_B, "        ...\n", "written"),
     Mutant("columns of A not times four", A_COL, "thread % (BK // 4)", "aligned"),
     Mutant("columns of B not times four", B_COL, "thread % (BN // 4)", "aligned"),
     Mutant("the first of four for all", "= x[q]", "= x[0]", "correct"),

@@ -250,8 +250,8 @@ CASES = (matmul_case(64, 64, 16, 64, 1),
          matmul_case(64, 128, 16, 128, (2, 1), dict(BM=64, BN=64, BK=8, TM=4, TN=8, THREADS=128, ACROSS=8)),
          matmul_case(256, 128, 4, 128, (1, 2),
                      dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
-SIZES = ("the launch before was right. This one has other sizes, or more blocks: is there a number where "
-         "a name belongs, or a name that had the same value there? And does each place count from the "
+SIZES = ("the previous launch was right, but this one has other sizes or more blocks: is there a number "
+         "where a name belongs, or a name that had the same value there? And does each place count from the "
          "block's corner, row0 and col0?")
 TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one "
                 "once all threads have read them")

@@ -77,11 +77,10 @@ def readme_ladder() -> str:
         # The line that says which card, and what cuBLAS did there.
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
                   for dtype, rows in by_dtype(rows_at(card)).items()}
-        cublas = " and ".join(f"{speed:,.0f} GFLOP/s in {type_name(dtype)}"
-                              for dtype, speed in speeds.items())
+        cublas = ", ".join(f"{speed:,.0f} in {type_name(dtype)}" for dtype, speed in speeds.items())
         first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
         days = first if first == last else f"{first} to {last}"
-        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}); cuBLAS: {cublas}")
+        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}). cuBLAS, in GFLOP/s: {cublas}")
     lines += ["", "cuBLAS's speed is the median of its runs, which alternate with each kernel's. Each % "
               "compares a kernel with the cuBLAS runs interleaved with its own."]
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
@@ -103,8 +102,8 @@ def readme_ladder() -> str:
                                             *2 * len(cards) * [""]])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
-    bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars, and the table, are "
-            "their kernels for any size. Pages with a letter have no kernel.")
+    bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars and the table show "
+            "their kernels for any size. Pages with a letter add no matrix product.")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
     return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
 
@@ -212,11 +211,11 @@ def readme_calls() -> str:
             cells = [" / ".join(number_text(statistics.median(row[us])) for us in ("us", "torch_us"))
                      for row in rows.values()]
             lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
-    where = "; ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
+    where = ", and ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
     host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
                       "This is wall-clock time per call, over 1,000 calls in a row on square matrices. It's "
-                      "what a program sees, including the host's work. Lower is better. In a row this long, "
+                      "what a program sees, including the host's work. Lower is better. In a run this long, "
                       f"the power limit may already lower the clock.{host}"])
 
 
@@ -241,10 +240,10 @@ def readme_gpus() -> str:
     for kernel in KERNELS.values(): needs.setdefault(kernel.capability, []).append(kernel)
     def text(major, minor, *alone):
         if not major: return "a GPU that Numba CUDA supports"
-        return (f"compute capability exactly {major}.{minor}" if alone
+        return (f"exactly compute capability {major}.{minor}" if alone
                 else f"compute capability {major}.{minor} or later")
-    return ("What the kernels need: "
-            f"{', '.join(f'{text(*needed)} ({_lessons(kernels)})' for needed, kernels in needs.items())}.")
+    *parts, last = (f"{text(*needed)} ({_lessons(kernels)})" for needed, kernels in needs.items())
+    return f"The kernels need {', '.join(parts)}, and {last}."
 
 PARTS = {"front": readme_front, "copy": readme_copy, "speed": readme_speed, "calls": readme_calls,
          "exercises": readme_exercises, "gpus": readme_gpus,
