@@ -141,7 +141,7 @@ def time_line(
     for kind, start, _ in next(iter(clocks.values())).spans:
         if kind == "line": ax.axvline(start, color=TIME_COLORS["barrier"], lw=0.8)
     ax.set(yticks=range(len(clocks)), yticklabels=[f"warp {warp}" for warp in clocks], xlim=(0, until),
-           xlabel="time, in accesses of shared memory", title=title)
+           xlabel="time (an access to shared memory takes 1)", title=title)
     ax.invert_yaxis()
     ax.spines[["top", "right"]].set_visible(False)
     names = {"issue": "load (thin line: in flight)", "wait for loads": "wait for loads", "store": "store",

@@ -64,9 +64,12 @@ def on_paint(fig):
     width, height = fig.canvas.get_width_height()
     drawn = np.frombuffer(pixels.getvalue(), np.uint8).reshape(height, width, 4)[::-1]
     paint = (drawn[..., 3] > 128) & (drawn[..., :3].min(2) < NEARLY_WHITE)
+    gray = np.ptp(drawn[..., :3], 2) == 0
+    grid = gray & (drawn[..., 0] >= 0xBB)  # a matrix's: a line often runs along one
     def below(artist):
         (left, bottom), (right, top) = artist.get_window_extent().get_points().clip(0).astype(int)
-        return paint[bottom:top + 1, left:right + 1]
+        painted = paint & ~grid if isinstance(artist, Line2D) else paint
+        return painted[bottom:top + 1, left:right + 1]
     return [(artist, name) for artist, name in found if below(artist).size and below(artist).mean() > 0.5]
 
 

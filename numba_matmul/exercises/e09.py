@@ -281,7 +281,7 @@ EXERCISES = (Exercise(
         "my_tile": (
             "try GroupTile(128, 128, 16, 8, 8)._replace(…): which value moves B's columns apart, which one "
             "A's rows?"),
-        "my_tile works: expected a": "give it a GroupTile(…)",
+        "my_tile works: expected a": "my_tile has to be a GroupTile(…)",
         "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
         "wavefronts": (
             "lesson 8: groups of four neighbors for the loads of B, padding for the stores of A (how many "

@@ -74,7 +74,7 @@ EXERCISES = (Exercise(
     cases=(case(64, 128, 16, SMALL), case(32, 192, 32, OTHER)),
     goals=(Goal("barriers per tile", lambda counts: counts.barriers / 4, most=2, counted="launches",
                 hint="one barrier before the k tile is read and one before the next is stored: a third "
-                     "orders nothing more"),
+                     "adds nothing"),
            Goal("loads per step", loads_per_step, most=12,
                 unit="wavefronts of a warp, in 128-bit loads",
                 hint="eight lanes in a row are served together. Lanes in neighboring columns are eight words "

@@ -287,7 +287,7 @@ EXERCISES = (Exercise(
     hints={
         "all written: asynchronous copy": (
             "when is the next k tile read for the first time? Before that, each thread has to wait for its "
-            "own groups, counted from the youngest, and then to meet the others at a barrier. A group is "
+            "own groups, counted from the newest, and then to meet the others at a barrier. A group is "
             "closed in each k tile, after its three pieces, even if it's empty"),
         "all written": (
             "no thread has started this copy yet: do all threads meet at a barrier before they read? If so, "

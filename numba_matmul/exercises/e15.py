@@ -319,16 +319,16 @@ EXERCISES = (Exercise(
             "each operand has the right values, but they don't meet: both loads need the same k, and each "
             "address goes through place(row, column)"),
         "correct: right if A is": (
-            "so B is read correctly, and A isn't: a lane points at row lane % 16 of 16, and at the left or "
-            "right 8 of 16 columns by lane // 16, in the warp's rows, from column k on; the upper 16 rows "
+            "so B is read correctly, and A isn't: of 16 rows, a lane points at row lane % 16, and lane // 16 "
+            "says in which half of the 16 columns, in the warp's rows, from column k on; the upper 16 rows "
             "come first, and x is passed on as it was loaded"),
         "correct: right if B is": (
             "so A is read correctly, and B isn't: its rows run along n, so ldmatrix_x4_trans "
-            "transposes the matrices. A lane points at row k + lane % 16, and at the left or right 8 of 16 "
-            "columns by lane // 16, from the warp's column on"),
+            "transposes the matrices. A lane points at row k + lane % 16, and lane // 16 says in which half "
+            "of the 16 columns, from the warp's column on"),
         "correct": (
-            "either both operands are read wrongly: does a lane point at row lane % 16 of 16, and at the "
-            "left or right 8 columns by lane // 16? Or they are added up wrongly: A comes first, acc is "
+            "either both operands are read wrongly: does a lane point at row lane % 16 of 16, in the half "
+            "of the 16 columns that lane // 16 says? Or they are added up wrongly: A comes first, acc is "
             "kept through all k tiles, and k goes through all of BK in steps of 16"),
         "all written: asynchronous copy": (
             "if the wait and the barrier are as they were given, look at the address: it's in the stage "

@@ -191,10 +191,10 @@ EXERCISES = (Exercise(
             "swizzle xor with which? And column block * (ROW_BYTES // 2) of C is where a block's box begins"),
         "all written": (
             "some chunk of the tile was never written: of a warp's 16 rows, a lane points at row lane % 16, "
-            "and at the left or right chunk of the group by lane // 16"),
+            "and lane // 16 says whether at the group's left or right chunk"),
         "in bounds": (
-            "a chunk stays in its own 128-byte line: a row has ROW_BYTES // 16 chunks, so xor their "
-            "number with one below that"),
+            "a chunk stays in its own row, which has ROW_BYTES // 16 chunks: so xor a chunk's number only "
+            "with numbers below that"),
         "no races": (
             "two lanes write the same bytes: each points at its own row and chunk, rows are ROW_BYTES "
             "apart, chunks 16 bytes, and each warp has its own 16 rows"),

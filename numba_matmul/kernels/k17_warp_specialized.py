@@ -360,7 +360,7 @@ def bf16_gemm_warp_specialized_kernel(
     tile=LARGE,              # a `WgmmaTile` that keeps `RULES`
     epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct or split_k
     predicated=True,         # may m or n not be multiples of the tile? Only for direct and split_k
-    read_c=True,             # is beta not 0? Only direct reads C
+    read_c=True,             # is beta not 0? Only direct and split_k read C
     scaled=True,             # is alpha not 1? Only for overlapped and staged
     stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
     arrivals=None,           # `Arrivals`, in lesson 32
