@@ -1,13 +1,13 @@
 """How a thread's results get to C where its rows don't start at multiples of 16 bytes.
 
-Results are then stored one by one, or two by two. A thread has four neighbors of a row, so lanes next to each
-other would store results that are four apart, and every store would touch as many sectors as all of them do.
-Here lanes exchange results first.
+Results are then stored one by one. A thread has four neighbors of a row, so lanes next to each other would
+store results that are four apart, and every store would touch as many sectors as all of them do. Here lanes
+exchange results first.
 """
 from collections.abc import Callable
 from functools import cache
 
-from ..ptx.core import load2, store2, store4
+from ..ptx.core import store4
 from ..static import static, unrolled
 from .tiles import WarpTile
 from numba import cuda, int32, int64, uint32, uint64
@@ -67,38 +67,6 @@ def staged_writer(
                         if read_c: y += beta * c[at]
                         c[at] = y
     return write_all
-
-
-@cache
-def pair_writer(
-    tile: WarpTile,  # with two lanes or more side by side
-    predicated: bool, read_c: bool,  # see `staged_writer`
-) -> Callable:
-    """A device function for whole warps: C ← alpha·x + beta·C for four results of a row, two by two. First,
-    two lanes transpose their 2×2 pairs."""
-    near = 1 << tile.zigzag
-
-    @cuda.jit(device=True)
-    def write2(c, row, col, x, y, alpha, beta):
-        if not predicated or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
-            at = uint64(row), uint64(col)
-            x, y = alpha * x, alpha * y
-            if read_c:
-                old = load2(c, at)
-                x += beta * old[0]
-                y += beta * old[1]
-            store2(c, at, x, y)
-
-    @cuda.jit(device=True)
-    def write4(c, row, col, x, alpha, beta):
-        odd = uint32(uint32(col) // uint32(4) % uint32(2)) == 1
-        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if odd else x[2], near)
-        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if odd else x[3], near)
-        x = (p, q, x[2], x[3]) if odd else (x[0], x[1], p, q)
-        first = col - int64(2) if odd else col
-        write2(c, row, first, x[0], x[1], alpha, beta)
-        write2(c, row, first + 4, x[2], x[3], alpha, beta)
-    return write4
 
 
 @cache
