@@ -174,9 +174,9 @@ def rows_kernel(
         copy_a(ring, to, a, m, k, row0, k0, k_end, thread)
         other = uint32(chunk_bytes)
         while k0 < k_end:
+            cp_async_wait_group(0)
+            cuda.syncthreads()  # this chunk is there, and no thread needs the other one anymore
             copy_a(ring, uint32(to + other), a, m, k, row0, k0 + bk, k_end, thread)
-            cp_async_wait_group(1)
-            cuda.syncthreads()
             turn, here = uint32(0), at
             while turn < uint32(chunk) and row + ahead <= k_end:
                 now = found
@@ -185,7 +185,6 @@ def rows_kernel(
                 row += unit
                 here = uint32(here + uint32(4 * unit * pitch))
                 turn = uint32(turn + uint32(1))
-            cuda.syncthreads()
             k0 += bk
             to, at, other = uint32(to + other), uint32(at + other), uint32(uint32(0) - other)
         if predicated and row < k_end:

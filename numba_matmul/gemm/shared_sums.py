@@ -104,8 +104,8 @@ def slice_adder(
         alpha, beta,
         thread,
     ):
-        four = int64(number) * fours // int64(parts) + int64(thread)
-        end = (int64(number) + 1) * fours // int64(parts)
+        four = int64(uint32(uint32(number) * uint32(fours)) // uint32(parts)) + int64(thread)
+        end = int64(uint32(uint32(number + uint32(1)) * uint32(fours)) // uint32(parts))
         while four < end:
             x, y, z, w = float32(0), float32(0), float32(0), float32(0)
             part = int64(0)

@@ -1,16 +1,16 @@
 """How a thread's results get to C where its rows don't start at multiples of 16 bytes.
 
-Results are then stored one by one, or two by two. A thread has four neighbors of a row, so lanes next to each
-other would store results that are four apart, and every store would touch as many sectors as all of them do.
-Here lanes exchange results first.
+Results are then stored one by one. A thread has four neighbors of a row, so lanes next to each other would
+store results that are four apart, and every store would touch as many sectors as all of them do. Here lanes
+exchange results first.
 """
 from collections.abc import Callable
 from functools import cache
 
-from ..ptx.core import load2, store2, store4
+from ..ptx.core import store4
 from ..static import static, unrolled
 from .tiles import WarpTile
-from numba import cuda, int64, uint32, uint64
+from numba import cuda, int32, int64, uint32, uint64
 
 
 def can_stage(
@@ -41,7 +41,10 @@ def staged_writer(
         warp_col = uint32(warp % uint32(warps_across) * uint32(wn))
         base = uint32(warp * uint32(region))
         own = uint32(base + (work.row - warp_row) * uint32(pitch) + work.col - warp_col)
-        col = col0 + warp_col + lane
+        # what is left to the edge of C, at most a warp's tile
+        rows_left = int32(min(int64(c.shape[0]) - row0 - warp_row, int64(wm)))
+        cols_left = int32(min(int64(c.shape[1]) - col0 - warp_col, int64(wn))) - int32(lane)
+        row, col = uint64(row0 + warp_row), uint64(col0 + warp_col + lane)
         cuda.syncthreads()  # no thread needs the ring anymore
         for group in static(rows // tm):
             for i in static(tm):
@@ -50,47 +53,20 @@ def staged_writer(
                     store4(ring, uint64(own + uint32(i * pitch + j * step_n)),
                            alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
             cuda.syncwarp()
+            # read all before the first is stored, or each store would wait for its own read
+            found = ()
             for i in static(step_m):
-                row = row0 + warp_row + (group * step_m + i)
                 for j in static(0, wn, 32):
-                    if not predicated or (row < int64(c.shape[0]) and col + j < int64(c.shape[1])):
-                        y = ring[uint64(base + uint32(i * pitch + j) + lane)]
-                        if read_c: y += beta * c[row, col + j]
-                        c[row, col + j] = y
+                    found = found + (ring[uint64(base + uint32(i * pitch + j) + lane)],)
             cuda.syncwarp()
+            for i in static(step_m):
+                for j in static(0, wn, 32):
+                    if not predicated or (group * step_m + i < rows_left and j < cols_left):
+                        at = row + uint64(group * step_m + i), col + uint64(j)
+                        y = found[i * wn // 32 + j // 32]
+                        if read_c: y += beta * c[at]
+                        c[at] = y
     return write_all
-
-
-@cache
-def pair_writer(
-    tile: WarpTile,  # with two lanes or more side by side
-    predicated: bool, read_c: bool,  # see `staged_writer`
-) -> Callable:
-    """A device function for whole warps: C ← alpha·x + beta·C for four results of a row, two by two. First,
-    two lanes transpose their 2×2 pairs."""
-    near = 1 << tile.zigzag
-
-    @cuda.jit(device=True)
-    def write2(c, row, col, x, y, alpha, beta):
-        if not predicated or (row < int64(c.shape[0]) and col < int64(c.shape[1])):
-            at = uint64(row), uint64(col)
-            x, y = alpha * x, alpha * y
-            if read_c:
-                old = load2(c, at)
-                x += beta * old[0]
-                y += beta * old[1]
-            store2(c, at, x, y)
-
-    @cuda.jit(device=True)
-    def write4(c, row, col, x, alpha, beta):
-        odd = uint32(uint32(col) // uint32(4) % uint32(2)) == 1
-        p = cuda.shfl_xor_sync(0xFFFFFFFF, x[0] if odd else x[2], near)
-        q = cuda.shfl_xor_sync(0xFFFFFFFF, x[1] if odd else x[3], near)
-        x = (p, q, x[2], x[3]) if odd else (x[0], x[1], p, q)
-        first = col - int64(2) if odd else col
-        write2(c, row, first, x[0], x[1], alpha, beta)
-        write2(c, row, first + 4, x[2], x[3], alpha, beta)
-    return write4
 
 
 @cache
@@ -111,7 +87,8 @@ def single_writer(
         for i in static(4):
             here = col + i * step
             if not predicated or (row < int64(c.shape[0]) and here < int64(c.shape[1])):
+                at = uint64(row), uint64(here)  # unsigned: no index counts from the end
                 y = alpha * x[i]
-                if read_c: y += beta * c[row, here]
-                c[row, here] = y
+                if read_c: y += beta * c[at]
+                c[at] = y
     return write4

@@ -23,7 +23,7 @@ from ..gemm.ring import (
     MOST_K, SourceAddress, TileAddresses, group_writer, thread_sources, thread_work)
 from ..gemm.tiled import tiled
 from ..gemm.tiles import SMALL_WARP_TILES, WarpTile, check_tile
-from ..gemm.unaligned import can_stage, pair_writer, staged_writer
+from ..gemm.unaligned import can_stage, staged_writer
 from ..ptx.ampere import cp_async, cp_async_at, cp_async_commit_group, cp_async_wait_group
 from ..ptx.core import add_outer, add_part, load4, load_fours_at, store4, to_array
 from ..static import static, unrolled
@@ -363,10 +363,8 @@ def result_writer(
     predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
 ):
     "A device function: write a thread's results. Lanes help each other if rows aren't aligned."
-    if width == 1 and can_stage(tile): return staged_writer(tile, predicated, read_c)
-    if width == 2 and tile.lanes[1] % 2 == 0: write4 = pair_writer(tile, predicated, read_c)
-    else: write4 = four_writer(predicated, width, read_c)
-    write_tile = group_writer(tile, write4)
+    if width < 4 and can_stage(tile): return staged_writer(tile, predicated, read_c)
+    write_tile = group_writer(tile, four_writer(predicated, width, read_c))
 
     @cuda.jit(device=True, inline="always")
     def write_all(c, acc, ring, thread, work, row0, col0, alpha, beta):

@@ -30,7 +30,7 @@ from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
 from numba_matmul.kernels.k13_planned_loop import (
-    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL, SMALL_TILES, MainloopSchedule, check_schedule,
+    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES, MainloopSchedule, check_schedule,
     planned_main_loop, result_writer)
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -227,7 +227,7 @@ SQUARE = WarpTile(bm=64, bn=64, bk=16, wm=64, wn=32, wniter=2, tm=4, tn=4, pad_a
                   stages=3, slices=2)
 FLAT = SQUARE._replace(bm=32, bk=32, wm=32, wn=64, unroll=32, slices=4)
 SMALLEST = FLAT._replace(bn=32, wn=32, wniter=1)
-WHOLE, SLICED = (LARGE, LARGE._replace(bm=64), SMALL), (SQUARE, FLAT, SMALLEST)
+WHOLE, SLICED = (LARGE, LARGE._replace(bm=64), LARGE._replace(bn=128)), (SQUARE, FLAT, SMALLEST)
 TILES = WHOLE + SLICED
 FEW_ROWS = RowTile(4, 8, 512, chunk=1), RowTile(4, 8, 256, chunk=1), RowTile(16, ahead=4, chunk=8)
 
@@ -236,10 +236,10 @@ START = 5480          # of a launch with almost nothing to do
 INSTRUCTION = 1.07    # of a multiprocessor, for an instruction of four warps
 LATENCY = 1560        # from a load to its data if they come from memory, and all blocks load
 PIECE = 1750          # from a block's first copy to its first products, and after the last ones
-STORED = 0.033        # for each result; blocks on the same multiprocessor do that at the same time
-NOT_ALIGNED = 0.56    # more for each result that's stored by itself; half, if it's in shared memory anyway
+STORED = 0.05         # for each result; blocks on the same multiprocessor do that at the same time
+NOT_ALIGNED = 0.25    # more for each result that's stored by itself, and again if four slices are added up
 MERGE = 2000          # to wait for the next part of a tile; its owner reads 64 bytes a cycle
-TOGETHER = 4900       # to wait for all parts of a tile
+TOGETHER = 4200       # to wait for all parts of a tile
 L2, MEMORY = 5250, 1330  # bytes a cycle, of all multiprocessors
 L2_SIZE = 40e6        # bytes that are in the L2 when a product begins, if it has just been there
 
@@ -256,7 +256,10 @@ def estimated_cycles(
     moved = 4 * (m * k + k * n + m * n)
     memory = moved / (MEMORY if moved > L2_SIZE else L2)
     part = 4 * tile.bm * tile.bn  # bytes
-    merge = TOGETHER + 2 * blocks * part / L2 if split_k > 1 else 0
+    # all parts are stored and read again, 64 bytes of a thread at a time; each block looks at each part's flag
+    reads = cdiv(part, 64 * tile.threads) * LATENCY / 4  # from the L2
+    def all_add(parts): return TOGETHER + reads + parts**2 + 2 * blocks * part / L2
+    merge = all_add(split_k) if split_k > 1 else 0
     if isinstance(tile, RowTile):
         neighbors = cdiv(blocks, sms)
         loads = cdiv(cdiv(k, tile.teams * tile.ahead), split_k)  # of a thread, one after another
@@ -268,22 +271,25 @@ def estimated_cycles(
     # what the busiest multiprocessor does: `neighbors` blocks at a time, each with so many tiles or parts
     k_tiles, most = cdiv(k, tile.bk), tile.launch_bounds[1]
     neighbors = min(cdiv(blocks, sms), most)
-    if blocks == count * split_k: pieces, todo = cdiv(blocks, sms), cdiv(blocks, sms) * cdiv(k_tiles, split_k)
+    if blocks == count * split_k:
+        pieces = cdiv(blocks, sms)
+        if pieces > most and pieces % most == 1: pieces += 1  # the last one isn't alone: two blocks end together
+        todo = pieces * cdiv(k_tiles, split_k)
     else:
         shared = count % blocks
         pieces = neighbors * (count // blocks + (shared > 0))
         todo = neighbors * (count // blocks * k_tiles + cdiv(shared * k_tiles, blocks))
-        if adds_together(count, blocks, k_tiles): merge = TOGETHER + 2 * blocks * part / L2
+        if adds_together(count, blocks, k_tiles): merge = all_add(blocks // count)
         elif shared: merge = (cdiv(blocks, shared) - 1) * (MERGE + part / 64)
     # a warp's instructions for a k tile: multiply-adds, loads, five for each copy, and others
     copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
     instructions = tile.steps * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
     one = instructions * INSTRUCTION * max(warps, 1.1 / neighbors)  # a scheduler's only warp has to wait at times
-    if moved > L2_SIZE: one = max(one, LATENCY / neighbors)
-    results, alone = tile.bm * tile.bn, NOT_ALIGNED / (1 + (tile.slices > 1))
-    ends = (PIECE + STORED * results) / neighbors + alone * results * (4 / width - 1) / 3
+    if moved > L2_SIZE: one = max(one, LATENCY / (neighbors * (tile.stages - 1)))  # so many k tiles are on their way
+    stored = STORED / neighbors + (NOT_ALIGNED * cdiv(tile.slices, 2) if width < 4 else 0)
+    ends = cdiv(pieces, neighbors) * PIECE + pieces * stored * tile.bm * tile.bn
     loads = 4 * count * (tile.bm + tile.bn) * k / L2
-    return START + max(todo * one + pieces * ends, memory, loads) + merge
+    return START + max(todo * one + ends, memory, loads) + merge
 
 # %% ../../nbs/14_stream_k.ipynb #14b00005
 def launch_configs(
