@@ -340,7 +340,7 @@ COMPILED = (*(dict(tile=tile) for tile in TILES), dict(tile=LARGE, epilogue="sta
             *(dict(tile=tile, epilogue="split_k") for tile in TILES if may_split(tile)))
 LITTLE = [dict(tile=turned_tile(64, 16, 3)), dict(tile=turned_tile(64, 48, 2, k_tiles=2)),
           dict(tile=turned_tile(128, 24, 2, wm=128)), dict(tile=turned_tile(192, 48, 2)),
-          dict(tile=turned_tile(128, 16, 2, cluster=2))]
+          dict(tile=turned_tile(192, 16, 2, cluster=2))]
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18paths1
 PATHS = (edge_paths(TURNS[0], width=8, strips=False)
@@ -351,6 +351,8 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False)
             Path("parts of several", (136, 72, 296), 0.5, -1.5, TURNS[0] | dict(split_k=3)),
             *(Path(f"turned, {number}", (50, 264, 200), 0.5, 0.0, options | dict(blocks=2))
               for number, options in enumerate(LITTLE)),
+            Path("two blocks share a tile of A", (130, 264, 136), 0.5, 0.0,
+                 dict(tile=WgmmaTile(64, 128, 2, cluster=2), blocks=2)),
             Path("turned, C read", (37, 136, 72), 0.5, -1.5, LITTLE[0]),
             Path("turned, C read by a cluster", (20, 136, 72), 0.5, -1.5, LITTLE[-1]),
             Path("turned, parts", (20, 72, 520), -0.75, 0.0, LITTLE[1] | dict(split_k=3)),
