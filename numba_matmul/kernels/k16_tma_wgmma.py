@@ -156,7 +156,7 @@ def k_tile_loader(
     boxes_a, boxes_b = tile.bm // 64, tile.bn // 64
     bk = tile.bk
     m_major_a, k_major_b, cluster = tile.m_major_a, tile.k_major_b, tile.cluster
-    half_rows, half_a = tile.bm // 2, tile.bm // 128
+    half_rows = tile.bm // 2
 
     k_tiles, tile_bytes = tile.k_tiles, tile.stage_bytes // tile.k_tiles
 
@@ -176,17 +176,17 @@ def k_tile_loader(
             k = uint32(k_tile * uint32(bk))  # column of A, row of B
             if i > 0: to, k = uint32(to + uint32(tile_bytes * i)), uint32(k + uint32(BK * i))
             # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile. Each block of a
-            # cluster loads half of them, for both
+            # cluster loads half of each, for both
             if cluster > 1 and not m_major_a:
                 first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(half_rows))
                 cp_async_bulk_tensor_2d_multicast(uint32(to + first * uint32(ROW)), maps.a, full, k,
                                                   uint32(row + first), 3)
             elif cluster > 1:
-                first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(64 * half_a))
-                for box in range(half_a):
-                    col_a = uint32(first + uint32(64 * box))
-                    cp_async_bulk_tensor_2d_multicast(uint32(to + col_a * uint32(ROW)), maps.a, full,
-                                                      uint32(row + col_a), k, 3)
+                first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(BK // 2))
+                half, k_half = uint32(to + first * uint32(ROW)), uint32(k + first)
+                for box in range(boxes_a):
+                    cp_async_bulk_tensor_2d_multicast(uint32(half + uint32(BOX * box)), maps.a, full,
+                                                      uint32(row + uint32(64 * box)), k_half, 3)
             elif m_major_a:
                 for box in range(boxes_a):
                     cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,

@@ -282,7 +282,9 @@ def producer_loop(
             row, col = tile_origin(number, grid)
             while k_tile < k_end:
                 producer_acquire(storage, state)
-                load_k_tile(storage, state.stage, maps, row, col, k_tile)
+                # blocks of a cluster take turns: together they read memory in order
+                at = uint32(k_tile * grid.split_k + uint32(part)) if in_cluster else k_tile
+                load_k_tile(storage, state.stage, maps, row, col, at)
                 state = advance(state)
                 k_tile = uint32(k_tile + uint32(1))
             work = uint32(work + step)
@@ -453,7 +455,7 @@ def gemm_launch(
     # the TMA needs no predicate, and C no tensor map if the TMA doesn't store it
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)
     kernel = KERNEL.factory(tile, **options)
-    box_a = g.a, BK if tile.m_major_a else tile.bm
+    box_a = g.a, (BK if tile.m_major_a else tile.bm) // tile.cluster
     maps = TensorMapWords(box_a, (g.b, tile.bn if tile.k_major_b else BK),
                           box_a if by_threads else (g.c, tile.c_box))
     args = (maps, g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha,

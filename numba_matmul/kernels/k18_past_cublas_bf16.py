@@ -27,7 +27,7 @@ from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, with_room)
+    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, overlaps, with_room)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -125,8 +125,8 @@ class MachineModel(NamedTuple):
     start: float = 2898    # cycles of a launch with almost nothing to do
     result: float = 0.117  # to store a result
     step: float = 196      # per stage at least: a barrier, copies, products
-    own_row: float = 1.50  # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.68   # the same if all multiprocessors ask: rows of whole cache lines,
+    own_row: float = 2.10  # per 128-byte row that a multiprocessor gets
+    row_64: float = 2.68   # per row it requests if all multiprocessors do: rows of whole cache lines,
     row_16: float = 3.63   # of whole sectors,
     row_8: float = 4.74    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
@@ -190,13 +190,17 @@ def estimate(
     # large clusters crowd together, and ask as if all multiprocessors did
     asking = 1 if split_k > 4 else filled**0.8
     # whatever takes longest
-    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row, from_l2 * asking)
+    # (a row that two blocks share is requested once, but both get it)
+    own_rows = (tile.bm + tile.bn) * x.own_row
+    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, own_rows, from_l2 * asking)
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
     adding = x.start / 2 + results / x.part if split_k > 1 else 0
     wave = 0.05 * x.start + max(0.1 * x.start + k_tiles * k_tile, storing * filled) + adding
     products = x.start + storing + waves * wave
+    # without registers for two tiles, nothing hides the stores
+    if not overlaps(tile): products += (waves - 1) * storing * filled
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
@@ -340,7 +344,7 @@ COMPILED = (*(dict(tile=tile) for tile in TILES), dict(tile=LARGE, epilogue="sta
             *(dict(tile=tile, epilogue="split_k") for tile in TILES if may_split(tile)))
 LITTLE = [dict(tile=turned_tile(64, 16, 3)), dict(tile=turned_tile(64, 48, 2, k_tiles=2)),
           dict(tile=turned_tile(128, 24, 2, wm=128)), dict(tile=turned_tile(192, 48, 2)),
-          dict(tile=turned_tile(128, 16, 2, cluster=2))]
+          dict(tile=turned_tile(192, 16, 2, cluster=2))]
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18paths1
 PATHS = (edge_paths(TURNS[0], width=8, strips=False)
@@ -351,6 +355,8 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False)
             Path("parts of several", (136, 72, 296), 0.5, -1.5, TURNS[0] | dict(split_k=3)),
             *(Path(f"turned, {number}", (50, 264, 200), 0.5, 0.0, options | dict(blocks=2))
               for number, options in enumerate(LITTLE)),
+            Path("two blocks share a tile of A", (130, 264, 136), 0.5, 0.0,
+                 dict(tile=WgmmaTile(64, 128, 2, cluster=2), blocks=2)),
             Path("turned, C read", (37, 136, 72), 0.5, -1.5, LITTLE[0]),
             Path("turned, C read by a cluster", (20, 136, 72), 0.5, -1.5, LITTLE[-1]),
             Path("turned, parts", (20, 72, 520), -0.75, 0.0, LITTLE[1] | dict(split_k=3)),
