@@ -188,6 +188,39 @@ def test_a_cast_hides_no_nan_or_infinity_and_zeros_stay_zeros():
     with pytest.raises(TypeError, match="expected float32"): fp8_cast(to_d(np.ones((2, 2), int)))
 
 
+@pytest.mark.filterwarnings("ignore:(overflow|invalid)")
+@pytest.mark.parametrize("scales", (("row", "row"), ("1x128", "128x128")), ids=("rows", "blocks"))
+@pytest.mark.parametrize("epilogue", ("staged", "direct"))
+@pytest.mark.parametrize("size_x, size_w", ((1e37, 1e-5), (1e-5, 1e37), (1e37, 1e-37), (1e-15, 1e-15), (1e30, 1e5)))
+def test_huge_and_tiny_numbers_are_multiplied_right(scales, epilogue, size_x, size_w):
+    "A result is right, or it's infinite or NaN because the product of two scales is too large for float32."
+    random = np.random.default_rng(3)
+    x, w = (random.standard_normal((rows, 144)) * size for rows, size in ((20, size_x), (16, size_w)))
+    x[3, 5], w[7] = 3e38, 0
+    (a, scale_a), (b, scale_b) = (fp8_cast(to_d(y.astype(np.float32)), kind) for y, kind in zip((x, w), scales))
+    if scales[1] != "row": scale_b = to_d(np.ascontiguousarray(to_h(scale_b).T))
+    c = from_bf16(to_h(fp8_gemm(a, b, scale_a=scale_a, scale_b=scale_b, k_major_b=True, tile=SMALL,
+                                epilogue=epilogue)))
+    right, most = x @ w.T, float(np.finfo(np.float32).max)
+    rounding = 0.2 * np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(w, axis=1)
+    fits = abs(right) + rounding < most
+    if scales[1] == "row": fits &= to_h(scale_a)[:, None] * to_h(scale_b).astype(float) < most
+    else: fits &= to_h(scale_a).max(1)[:, None] * float(to_h(scale_b).max()) < most
+    assert fits.mean() > 0.8
+    assert (abs(c - right) <= rounding)[fits].all()
+    assert not np.isfinite(c[abs(right) - rounding > most]).any()
+
+@pytest.mark.parametrize("wrong", (np.inf, -np.inf, np.nan))
+def test_a_layer_shows_an_infinity_as_nan_where_its_scale_is_used(wrong):
+    x, w = torch.randn(3, 160, device=DEVICE), torch.randn(130, 160, device=DEVICE)
+    x[1, 7] = wrong
+    assert torch.equal(fp8_linear(x, w).isnan().any(1), torch.tensor([False, True, False], device=DEVICE))
+    assert fp8_linear(x, w)[1].isnan().all()
+    x[1, 7], w[129, 7] = 0, wrong
+    y = fp8_linear(x, w)
+    assert y[:, 128:].isnan().all() and not y[:, :128].isnan().any()
+
+
 @settings(deadline=None, max_examples=10)
 @given(rows=st.integers(1, 270), cols=st.integers(1, 140), wide=st.booleans())
 def test_operands_are_transposed_and_padded(rows, cols, wide):

@@ -33,7 +33,8 @@ SCALINGS = "none", "one", "rows", "blocks"  # one: of each matrix; rows: of A, a
 def factors_of(
     scaling: str,  # of `SCALINGS`; with blocks, the main loop has applied the scales
 ) -> tuple:
-    "Device functions: the factor of a row of results, alpha included, and that of a column."
+    """Device functions: the factor of a row of results, alpha included, and that of a column. Multiply them with
+    each other first: a sum times a large scale of A may overflow where B's is small."""
     @cuda.jit(device=True)
     def row_factor(to, row):
         if scaling == "one": return to.alpha * (to.scale_a[0] * to.scale_b[0])
@@ -73,8 +74,8 @@ def scaled_packer(tile: WgmmaTile, scaling: str) -> Callable:
             left = cuda.shfl_sync(0xFFFFFFFF, factors[i // 4], owner)
             right = cuda.shfl_sync(0xFFFFFFFF, factors[i // 4], owner + 1)
             packed = packed + (
-                cvt_rn_bf16x2_f32(acc[4 * i] * above * left, acc[4 * i + 1] * above * right),
-                cvt_rn_bf16x2_f32(acc[4 * i + 2] * below * left, acc[4 * i + 3] * below * right))
+                cvt_rn_bf16x2_f32(acc[4 * i] * (above * left), acc[4 * i + 1] * (above * right)),
+                cvt_rn_bf16x2_f32(acc[4 * i + 2] * (below * left), acc[4 * i + 3] * (below * right)))
         return packed
     return pack if scaling == "rows" else pack_alike
 
@@ -162,8 +163,8 @@ def scaled_writer(scaling: str, stores: Stores) -> Callable:
     @cuda.jit(device=True)
     def write_scaled(to, row, col, sums, above, below):
         left, right = col_factor(to, col), col_factor(to, col + 1)
-        write(to, row, col, sums[0] * above * left, sums[1] * above * right)
-        write(to, row + 8, col, sums[2] * below * left, sums[3] * below * right)
+        write(to, row, col, sums[0] * (above * left), sums[1] * (above * right))
+        write(to, row + 8, col, sums[2] * (below * left), sums[3] * (below * right))
     return write_scaled
 
 @cache
