@@ -133,6 +133,8 @@ REFUSED = {
     "C of e4m3": (dict(c=np.zeros((4, 5), np.uint8)), TypeError, "c is uint8"),
     "a row-major tile": (dict(tile=fp8_tile(64, 64, 2)._replace(k_major_b=0)), ValueError, "K-major"),
     "a tile too large to promote": (dict(tile=fp8_tile(128, 256, 3)), ValueError, "promoted sums"),
+    "parts of sums with 128 rows per consumer": (dict(tile=fp8_tile(128, 64, 2, wm=128), split_k=2), ValueError,
+                                                "there are none"),
     "rows of C that the TMA can't store": (dict(epilogue="staged"), ValueError, "there are direct"),
 }
 
@@ -140,7 +142,7 @@ REFUSED = {
 def test_what_cannot_be_is_refused(case):
     options, error, text = REFUSED[case]
     options = {name: to_d(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
-    a, b = to_d(to_fp8(np.ones((4, 32)))), to_d(to_fp8(np.ones((32, 5))))
+    a, b = to_d(to_fp8(np.ones((4, 288)))), to_d(to_fp8(np.ones((288, 5))))
     with pytest.raises(error, match=text): fp8_gemm(a, b, **options)
 
 

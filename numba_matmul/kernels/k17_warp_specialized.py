@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles',
-           'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room',
-           'barrier_init', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'release_nothing', 'wgmma_mainloop',
+           'first_k_tiles', 'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes',
+           'split_bytes', 'with_room', 'barrier_init', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
            'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW', 'STEP', 'PROMOTING',
            'SCALING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
-           'nothing_in_flight', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of', 'fp8_gemm_kernel',
-           'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8', 'fp8_gemm',
-           'scaled_mm']
+           'nothing_in_flight', 'products_of', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of',
+           'fp8_gemm_kernel', 'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8',
+           'fp8_gemm', 'scaled_mm']
 
 # %% ../../nbs/20_fp8.ipynb #20import
 from functools import cache
@@ -302,7 +302,7 @@ def operands(
 def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
     "The name of the epilogue: as the caller has chosen, or the fastest that can store this C."
     by_tma = g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k == 1
-    able = ["split_k"] if split_k > 1 else ["direct"] if tile.wm == 64 else []
+    able = [] if tile.wm > 64 else ["split_k"] if split_k > 1 else ["direct"]
     if by_tma: able.append("staged")
     if by_tma and overlaps(tile) and tile.bn % 128 == 0 and tile.stages >= tile.bn // 64: able.append("overlapped")
     if not able or epilogue not in (None, *able):
