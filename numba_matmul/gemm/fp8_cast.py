@@ -38,7 +38,7 @@ def pack_reader(
     wide: bool,  # are rows whole packs, and aligned to them?
 ) -> Callable:
     "A device function: a pack of a row, as four uint32, with zeros for what is outside."
-    is_float32, numbers = kind == "float32", numbers_of(kind)
+    is_float32 = kind == "float32"
 
     @cuda.jit(device=True)
     @unrolled
@@ -58,8 +58,10 @@ def pack_reader(
             if is_float32:
                 if i < inside: word = float_as_uint(x[at + uint64(i)])
             else:
-                if 2 * i < inside: word = uint32(x[at + uint64(2 * i)])
-                if 2 * i + 1 < inside: word = uint32(word | uint32(uint32(x[at + uint64(2 * i + 1)]) << uint32(16)))
+                for half in static(2):
+                    if 2 * i + half < inside:
+                        number = uint32(x[at + uint64(2 * i + half)])
+                        word = uint32(word | uint32(number << uint32(16 * half)))
             words = words + (word,)
         return words
     return read
@@ -109,8 +111,10 @@ def pack_writer(kind: str, wide: bool) -> Callable:
             bits = rounded(uint_as_float(words[0]), uint_as_float(words[1]), uint_as_float(words[2]),
                            uint_as_float(words[3]), inverse)
         else:
-            a, b, c, d = unpack_bf16(words[0]), unpack_bf16(words[1]), unpack_bf16(words[2]), unpack_bf16(words[3])
-            low, high = rounded(a[0], a[1], b[0], b[1], inverse), rounded(c[0], c[1], d[0], d[1], inverse)
+            a, b = unpack_bf16(words[0]), unpack_bf16(words[1])
+            low = rounded(a[0], a[1], b[0], b[1], inverse)
+            a, b = unpack_bf16(words[2]), unpack_bf16(words[3])
+            high = rounded(a[0], a[1], b[0], b[1], inverse)
             bits = uint64(low) | uint64(uint64(high) << uint64(32))
         if wide:
             if inside > 0: to[at // uint64(numbers)] = bits
@@ -255,7 +259,8 @@ def cast_squares_kernel(
         cuda.syncthreads()
         packs, largest = (), int32(0)
         for i in static(passes):
-            packs = packs + (read(x, uint64(start + each * i * cols), inside if row + each * i < rows else int64(0)),)
+            here = inside if row + each * i < rows else int64(0)
+            packs = packs + (read(x, uint64(start + each * i * cols), here),)
         for i in static(passes): largest = larger(largest, packs[i])
         largest = largest_of_warp(largest)
         if thread % 32 == 0: cuda.atomic.max(shared, 0, largest)
@@ -264,7 +269,8 @@ def cast_squares_kernel(
         if thread == 0: scale[square] = by
         inverse = float32(1) / by
         for i in static(passes):
-            write(to, uint64(start + each * i * cols), inside if row + each * i < rows else int64(0), packs[i], inverse)
+            here = inside if row + each * i < rows else int64(0)
+            write(to, uint64(start + each * i * cols), here, packs[i], inverse)
     return cast_squares_kernel
 
 

@@ -33,8 +33,8 @@ SCALINGS = "none", "one", "rows", "blocks"  # one: of each matrix; rows: of A, a
 def factors_of(
     scaling: str,  # of `SCALINGS`; with blocks, the main loop has applied the scales
 ) -> tuple:
-    """Device functions: the factor of a row of results, alpha included, and that of a column. Multiply them with
-    each other first: a sum times a large scale of A may overflow where B's is small."""
+    """Device functions: the factor of a row of results, alpha included, and that of a column. Multiply them
+    with each other first: a sum times a large scale of A may overflow where B's is small."""
     @cuda.jit(device=True)
     def row_factor(to, row):
         if scaling == "one": return to.alpha * (to.scale_a[0] * to.scale_b[0])

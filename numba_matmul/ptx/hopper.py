@@ -183,13 +183,15 @@ def _emit_wgmma(kind, context, builder, kinds, args, k=16):
     only_results = k == 32 and not scale_d
     first = count if only_results else 2 * count
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
-    # a predicate that is never true, though the assembler can't know: the sums' registers stay theirs
-    if scale_d == 2: lines.insert(1, ".reg .pred never; .reg .b32 grid; mov.u32 grid, %nctaid.x; setp.eq.u32 never, grid, 0;")
+    zero = scale_d
+    if scale_d == 2:  # never true, but as the assembler can't know that, the sums' registers stay theirs
+        lines.append(".reg .pred none; .reg .b32 grid; mov.u32 grid, %nctaid.x; setp.eq.u32 none, grid, 0;")
+        zero = "none"
     for step in range(steps):
         lines += [f"add.s64 a, ${first}, {step * step_a};",
                   f"add.s64 b, ${first + 1}, {step * step_b};",
                   f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{k}.f32.{kind}.{kind} "
-                  f"{{{sums}}}, a, b, {1 if step or scale_d == 1 else ('0', '', 'never')[scale_d]}, 1, 1{layouts};"]
+                  f"{{{sums}}}, a, b, {1 if step else zero}, 1, 1{layouts};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
     if only_results:
@@ -278,8 +280,8 @@ def _emit_computed(context, builder, kinds, args):
 def computed(
     acc,  # tuple of float32
 ) -> tuple:
-    """`acc`, computed before the products that the next instruction starts. It isn't an instruction, but without
-    it the compiler moves the arithmetic down, which needs more registers."""
+    """`acc`, computed before the products that the next instruction starts. It isn't an instruction, but
+    without it the compiler moves the arithmetic down, which needs more registers."""
     return acc
 
 
