@@ -32,7 +32,7 @@ from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from ..ptx.core import add_tuples
 from numba_matmul.ptx.hopper import (
-    cluster_sync, computed, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_mma_async_e4m3,
+    cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_mma_async_e4m3,
     wgmma_wait_group)
 from ..static import static, unrolled
 from .k16_tma_wgmma import k_tile_loader, wgmma_multiplier
@@ -83,7 +83,7 @@ def promoted_mainloop(
         upper, lower, products = acc
         number = uint32(uint32(2) * warpgroup)
         products = wgmma_wait_group(multiply(products, storage, stage, number))
-        upper = computed(add_tuples(upper, products))
+        upper = wgmma_wait_group(add_tuples(upper, products))  # nothing is in flight, but the sums stay above
         products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
         return upper, add_tuples(lower, products), products
     if tile.wm == 64: return Mainloop(zeros, one(True), one(False), nothing_in_flight, releases=True)
@@ -140,7 +140,7 @@ def block_mainloop(
             products = multiply(products, storage, stage, number)
             factors, coming, at = coming_factors(of, at, factors)
             products = wgmma_wait_group(products)
-            upper = computed(add(upper, products, of, factors[:each]))
+            upper = wgmma_wait_group(add(upper, products, of, factors[:each]))
             products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
             return (upper, add(lower, products, of, factors[each:]), products), of, at, coming
         return one if wm == 64 else two

@@ -272,19 +272,6 @@ def wgmma_wait_prior(
     return hopper.finished_sums(acc, pending, sys._getframe(1))
 
 
-def _emit_computed(context, builder, kinds, args):
-    from numba.core import cgutils
-    return _with_sums(builder, "", cgutils.unpack_tuple(builder, args[0]))
-
-@bind(_emit_computed, "-", lambda acc: acc)
-def computed(
-    acc,  # tuple of float32
-) -> tuple:
-    """`acc`, computed before the products that the next instruction starts. It isn't an instruction, but
-    without it the compiler moves the arithmetic down, which needs more registers."""
-    return acc
-
-
 def _emit_pack_scaled(context, builder, kinds, args):
     from numba.core import cgutils
     acc, alpha = args
