@@ -437,6 +437,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                             'numba_matmul/kernels/k19_float32_on_tensor_cores.py')},
             'numba_matmul.kernels.k20_fp8': { 'numba_matmul.kernels.k20_fp8.block_mainloop': ( 'fp8.html#block_mainloop',
                                                                                                'numba_matmul/kernels/k20_fp8.py'),
+                                              'numba_matmul.kernels.k20_fp8.c_by_tma': ( 'fp8.html#c_by_tma',
+                                                                                         'numba_matmul/kernels/k20_fp8.py'),
                                               'numba_matmul.kernels.k20_fp8.epilogue_of': ( 'fp8.html#epilogue_of',
                                                                                             'numba_matmul/kernels/k20_fp8.py'),
                                               'numba_matmul.kernels.k20_fp8.estimate': ( 'fp8.html#estimate',

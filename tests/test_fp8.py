@@ -101,8 +101,9 @@ def scaled(m, n, k, scaling, random):
 @pytest.mark.parametrize("scaling", ("one", "rows", "row and one", "blocks"))
 @pytest.mark.parametrize("shape,options", (
     ((70, 136, 400), {}), ((37, 41, 139), dict(dtype_c="float32")), ((70, 72, 700), dict(split_k=3)),
-    ((70, 72, 400), dict(epilogue="staged")), ((130, 264, 272), dict(tile=fp8_tile(128, 128, 2, cluster=2)))),
-    ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster"))
+    ((70, 72, 400), dict(epilogue="staged")), ((130, 264, 272), dict(tile=fp8_tile(128, 128, 2, cluster=2))),
+    ((200, 72, 700), dict(tile=fp8_tile(256, 64, 2, wm=128)))),
+    ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster", "128 rows per consumer"))
 def test_scales(scaling, shape, options):
     a, b, sa, sb, exact = scaled(*shape, scaling, np.random.default_rng(1))
     options = dict(tile=SMALL) | options

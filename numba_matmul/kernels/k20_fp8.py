@@ -6,8 +6,8 @@
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW', 'STEP', 'PROMOTING',
            'SCALING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
            'nothing_in_flight', 'products_of', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of',
-           'fp8_gemm_kernel', 'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8',
-           'fp8_gemm', 'scaled_mm']
+           'fp8_gemm_kernel', 'estimate', 'select_config', 'operands', 'c_by_tma', 'epilogue_of', 'product_launch',
+           'plan_fp8', 'fp8_gemm', 'scaled_mm']
 
 # %% ../../nbs/20_fp8.ipynb #20import
 from functools import cache
@@ -245,7 +245,8 @@ def fp8_gemm_kernel(
 
 # %% ../../nbs/20_fp8.ipynb #20export5
 FAST = (fp8_tile(128, 256, 4), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
-PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(128, 192, 4), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(256, 128, 4, wm=128), fp8_tile(128, 192, 4), fp8_tile(64, 128, 8),
+            fp8_tile(64, 64, 8))
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.35, 180      # to fetch a row of 128 bytes; of a k tile at least
@@ -299,9 +300,13 @@ def operands(
     else: b = g.b if g.alignments["b"] == 16 else copied(g.n, pad_launch, g.b)
     return a, b, launches, copies
 
+def c_by_tma(g: Gemm, split_k) -> bool:
+    "Can the TMA store C? Its threads can't if a consumer has 128 rows."
+    return g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k in (None, 1)
+
 def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
     "The name of the epilogue: as the caller has chosen, or the fastest that can store this C."
-    by_tma = g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k == 1
+    by_tma = c_by_tma(g, split_k)
     able = [] if tile.wm > 64 else ["split_k"] if split_k > 1 else ["direct"]
     if by_tma: able.append("staged")
     if by_tma and overlaps(tile) and tile.bn % 128 == 0 and tile.stages >= tile.bn // 64: able.append("overlapped")
@@ -353,6 +358,7 @@ def plan_fp8(
 
     # which tile, on how many blocks, and who stores its results?
     tiles = (tile,) if tile else PROMOTED if promoted else FAST
+    if not tile and not c_by_tma(g, split_k): tiles = tuple(tile for tile in tiles if tile.wm == 64)
     tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted,
                                              scaling == "blocks")
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
@@ -426,6 +432,7 @@ PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(k_tiles=2), strips=False
     Path("by TMA, staged", (70, 72, 400), 0.5, 0.0, TURNS[0] | dict(epilogue="staged")),
     Path("two consumers", (130, 72, 528), 0.5, -1.5, TURNS[2]),
     Path("two products per consumer", (260, 72, 300), 0.5, 0.0, WIDE),
+    Path("two products per consumer, promoted", (260, 72, 300), 0.5, 0.0, WIDE | dict(fast=False)),
     Path("a cluster", (130, 136, 400), 0.5, 0.0, SHARED),
     Path("a cluster, fast, C read", (130, 136, 400), 0.5, -1.5, SHARED | dict(fast=True)),
     Path("odd rows", (37, 41, 139), 0.5, -1.5, TURNS[0]),
