@@ -244,14 +244,14 @@ def fp8_gemm_kernel(
     return fp8_gemm_kernel
 
 # %% ../../nbs/20_fp8.ipynb #20export5
-FAST = (fp8_tile(128, 256, 4), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
-PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(256, 128, 4, wm=128), fp8_tile(128, 192, 4), fp8_tile(64, 128, 8),
-            fp8_tile(64, 64, 8))
+FAST = (fp8_tile(128, 256, 4, 8), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(256, 128, 4, 8, wm=128), fp8_tile(128, 192, 4), fp8_tile(64, 192, 6),
+            fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.35, 180      # to fetch a row of 128 bytes; of a k tile at least
-PROMOTING = 90             # of a k tile, if it's promoted
-SCALING = 180              # of a k tile with scales of blocks, where there's no other consumer
+PROMOTING = 90             # of a product of a consumer, if it's promoted
+SCALING = 180              # of a k tile with scales of blocks, up to 128 columns, and no other consumer
 PART = 1.08                # sums per cycle that a block sends to others, and adds up
 
 def estimate(
@@ -265,8 +265,9 @@ def estimate(
     waves = cdiv(cdiv(work, split_k), max(1, sms * CLUSTERS[together] // CLUSTERS[1]))
     filled = min(1, work * tile.cluster / (waves * sms))
     rows = tile.bm / tile.cluster + tile.bn
-    k_tile = max(results / 32 + (PROMOTING if promoted else 0), STEP, rows * (1 + (ROW - 1) * filled))
-    if blocks and tile.warpgroups == 1: k_tile += SCALING
+    promoting = PROMOTING * tile.wm // 64 if promoted else 0
+    k_tile = max(results / 32 + promoting, STEP, rows * (1 + (ROW - 1) * filled))
+    if blocks and tile.warpgroups == 1 and tile.bn <= 128: k_tile += SCALING
     adding = START / 2 + results / PART if split_k > 1 else 0
     return START + results / split_k * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
 
