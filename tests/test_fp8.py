@@ -101,8 +101,9 @@ def scaled(m, n, k, scaling, random):
 @pytest.mark.parametrize("scaling", ("one", "rows", "row and one", "blocks"))
 @pytest.mark.parametrize("shape,options", (
     ((70, 136, 400), {}), ((37, 41, 139), dict(dtype_c="float32")), ((70, 72, 700), dict(split_k=3)),
-    ((70, 72, 400), dict(epilogue="staged")), ((130, 264, 272), dict(tile=fp8_tile(128, 128, 2, cluster=2)))),
-    ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster"))
+    ((70, 72, 400), dict(epilogue="staged")), ((130, 264, 272), dict(tile=fp8_tile(128, 128, 2, cluster=2))),
+    ((200, 72, 700), dict(tile=fp8_tile(256, 64, 2, wm=128)))),
+    ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster", "128 rows per consumer"))
 def test_scales(scaling, shape, options):
     a, b, sa, sb, exact = scaled(*shape, scaling, np.random.default_rng(1))
     options = dict(tile=SMALL) | options
@@ -133,6 +134,8 @@ REFUSED = {
     "C of e4m3": (dict(c=np.zeros((4, 5), np.uint8)), TypeError, "c is uint8"),
     "a row-major tile": (dict(tile=fp8_tile(64, 64, 2)._replace(k_major_b=0)), ValueError, "K-major"),
     "a tile too large to promote": (dict(tile=fp8_tile(128, 256, 3)), ValueError, "promoted sums"),
+    "parts of sums, 128 rows per consumer": (dict(tile=fp8_tile(128, 64, 2, wm=128), split_k=2), ValueError,
+                                            "there are none"),
     "rows of C that the TMA can't store": (dict(epilogue="staged"), ValueError, "there are direct"),
 }
 
@@ -140,7 +143,7 @@ REFUSED = {
 def test_what_cannot_be_is_refused(case):
     options, error, text = REFUSED[case]
     options = {name: to_d(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
-    a, b = to_d(to_fp8(np.ones((4, 32)))), to_d(to_fp8(np.ones((32, 5))))
+    a, b = to_d(to_fp8(np.ones((4, 288)))), to_d(to_fp8(np.ones((288, 5))))
     with pytest.raises(error, match=text): fp8_gemm(a, b, **options)
 
 
@@ -186,6 +189,39 @@ def test_a_cast_hides_no_nan_or_infinity_and_zeros_stay_zeros():
     assert not from_fp8(bits[2]).any()
     with pytest.raises(ValueError, match="expected 'row'"): fp8_cast(to_d(x), "column")
     with pytest.raises(TypeError, match="expected float32"): fp8_cast(to_d(np.ones((2, 2), int)))
+
+
+@pytest.mark.filterwarnings("ignore:(overflow|invalid)")
+@pytest.mark.parametrize("scales", (("row", "row"), ("1x128", "128x128")), ids=("rows", "blocks"))
+@pytest.mark.parametrize("epilogue", ("staged", "direct"))
+@pytest.mark.parametrize("sizes", ((1e37, 1e-5), (1e-5, 1e37), (1e37, 1e-37), (1e-15, 1e-15), (1e30, 1e5)))
+def test_huge_and_tiny_numbers_are_multiplied_right(scales, epilogue, sizes):
+    "A result is right, or it's infinite or NaN because the product of two scales is too large for float32."
+    random = np.random.default_rng(3)
+    x, w = (random.standard_normal((rows, 144)) * size for rows, size in zip((20, 16), sizes))
+    x[3, 5], w[7] = 3e38, 0
+    (a, scale_a), (b, scale_b) = (fp8_cast(to_d(np.float32(y)), kind) for y, kind in zip((x, w), scales))
+    if scales[1] != "row": scale_b = to_d(np.ascontiguousarray(to_h(scale_b).T))
+    c = from_bf16(to_h(fp8_gemm(a, b, scale_a=scale_a, scale_b=scale_b, k_major_b=True, tile=SMALL,
+                                epilogue=epilogue)))
+    right, most = x @ w.T, float(np.finfo(np.float32).max)
+    rounding = 0.2 * np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(w, axis=1)
+    fits = abs(right) + rounding < most
+    if scales[1] == "row": fits &= to_h(scale_a)[:, None] * to_h(scale_b).astype(float) < most
+    else: fits &= to_h(scale_a).max(1)[:, None] * float(to_h(scale_b).max()) < most
+    assert fits.mean() > 0.8
+    assert (abs(c - right) <= rounding)[fits].all()
+    assert not np.isfinite(c[abs(right) - rounding > most]).any()
+
+@pytest.mark.parametrize("wrong", (np.inf, -np.inf, np.nan))
+def test_a_layer_shows_an_infinity_as_nan_where_its_scale_is_used(wrong):
+    x, w = torch.randn(3, 160, device=DEVICE), torch.randn(130, 160, device=DEVICE)
+    x[1, 7] = wrong
+    assert torch.equal(fp8_linear(x, w).isnan().any(1), torch.tensor([False, True, False], device=DEVICE))
+    assert fp8_linear(x, w)[1].isnan().all()
+    x[1, 7], w[129, 7] = 0, wrong
+    y = fp8_linear(x, w)
+    assert y[:, 128:].isnan().all() and not y[:, :128].isnan().any()
 
 
 @settings(deadline=None, max_examples=10)

@@ -14,13 +14,12 @@ from numba import config, cuda, float32, int32, int64, uint8, uint32, uint64
 from ..arrays import array_like, current_gpu, is_torch
 from ..fp8 import E4M3, LARGEST
 from ..ptx.ampere import unpack_bf16
-from ..ptx.core import load4, uint_as_float
+from ..ptx.core import float_as_uint, load4, uint_as_float
 from ..ptx.hopper import cvt_rn_satfinite_e4m3x4_f32
 from ..static import static, unrolled
 from .args import device_matrix, numba_array, span
 from .limits import need_capability
 from .plan import Launch, Plan, kept_plan, simulate_plan, stream_of
-from .split import larger_magnitude
 
 OVER_MOST = np.float32(1 / LARGEST[E4M3])
 TINIEST = np.float32(2.0**-126)  # so that 1 over a scale is finite
@@ -28,38 +27,61 @@ SIDE = 128  # of a block
 THREADS = 256
 
 
+# A *pack* is 16 bytes of a row: four numbers of float32 or eight of bfloat16, in four words. All packs that a
+# thread needs are loaded before it uses the first, so that they wait for memory together.
+
+def numbers_of(kind: str) -> int: return 4 if kind == "float32" else 8
+
 @cache
-def reader_of_fours(
+def pack_reader(
     kind: str,   # float32 or bfloat16
-    wide: bool,  # are rows multiples of four numbers, and aligned to that many?
+    wide: bool,  # are rows whole packs, and aligned to them?
 ) -> Callable:
-    "A device function: four neighbors of a row as float32, with zeros for those outside."
-    @cuda.jit(device=True)
-    def number(x, at):
-        if kind == "float32": return x[at]
-        return unpack_bf16(uint32(x[at]))[0]
+    "A device function: a pack of a row, as four uint32, with zeros for what is outside."
+    is_float32 = kind == "float32"
 
     @cuda.jit(device=True)
+    @unrolled
     def read(
-        x,       # flat: numbers of float32, bits of bfloat16, or, if wide, four of those in a uint64
-        at,      # index of the first
+        x,       # flat: numbers of float32, bits of bfloat16, or, if wide, words as if they were float32
+        at,      # index of the first number
         inside,  # how many are inside
     ):
-        zero = float32(0)
+        nothing = uint32(0)
         if wide:
-            if inside <= 0: return zero, zero, zero, zero
-            if kind == "float32": return load4(x, at)
-            bits = x[at >> uint64(2)]
-            low = unpack_bf16(uint32(bits & uint64(0xFFFFFFFF)))
-            high = unpack_bf16(uint32(bits >> uint64(32)))
-            return low[0], low[1], high[0], high[1]
-        first = number(x, at) if inside > 0 else zero
-        second = number(x, at + uint64(1)) if inside > 1 else zero
-        third = number(x, at + uint64(2)) if inside > 2 else zero
-        fourth = number(x, at + uint64(3)) if inside > 3 else zero
-        return first, second, third, fourth
+            if inside <= 0: return nothing, nothing, nothing, nothing
+            a, b, c, d = load4(x, at if is_float32 else at >> uint64(1))
+            return float_as_uint(a), float_as_uint(b), float_as_uint(c), float_as_uint(d)
+        words = ()
+        for i in static(4):
+            word = nothing
+            if is_float32:
+                if i < inside: word = float_as_uint(x[at + uint64(i)])
+            else:
+                for half in static(2):
+                    if 2 * i + half < inside:
+                        number = uint32(x[at + uint64(2 * i + half)])
+                        word = uint32(word | uint32(number << uint32(16 * half)))
+            words = words + (word,)
+        return words
     return read
 
+@cache
+def pack_searcher(kind: str) -> Callable:
+    "A device function: bits of the largest magnitude so far, see `larger_magnitude`."
+    is_float32 = kind == "float32"
+
+    @cuda.jit(device=True)
+    @unrolled
+    def larger(largest, words):
+        low = int32(0)
+        for i in static(4):
+            if is_float32: largest = max(largest, int32(words[i] & uint32(0x7FFFFFFF)))
+            else:
+                largest = max(largest, int32(words[i] & uint32(0x7FFF0000)))
+                low = max(low, int32(words[i] & uint32(0x7FFF)))
+        return largest if is_float32 else max(largest, int32(low << int32(16)))
+    return larger
 
 @cuda.jit(device=True)
 def scale_of(
@@ -69,49 +91,67 @@ def scale_of(
     if largest >= int32(0x7F800000): return float32(np.nan)
     return max(uint_as_float(uint32(largest)) * OVER_MOST, TINIEST) if largest > int32(0) else float32(1)
 
-
 @cache
-def writer_of_fours(wide: bool) -> Callable:
-    "A device function: divide four neighbors by their scale, round them, and store those that are inside."
+def pack_writer(kind: str, wide: bool) -> Callable:
+    "A device function: divide a pack's numbers by their scale, round them, and store those that are inside."
+    is_float32, numbers = kind == "float32", numbers_of(kind)
+
+    @cuda.jit(device=True)
+    def rounded(a, b, c, d, inverse):
+        return cvt_rn_satfinite_e4m3x4_f32(a * inverse, b * inverse, c * inverse, d * inverse)
+
     @cuda.jit(device=True)
     def write(
-        to,      # flat: e4m3's bits in uint8, or, if wide, four in a uint32
-        at,      # index of the first
+        to,      # flat: e4m3's bits in uint8, or, if wide, a pack's in a uint32 or uint64
+        at,      # index of the first number
         inside,  # how many are inside
-        four, inverse,  # the numbers; 1 over the scale
+        words, inverse,  # the pack; 1 over the scale
     ):
-        bits = cvt_rn_satfinite_e4m3x4_f32(four[0] * inverse, four[1] * inverse, four[2] * inverse,
-                                           four[3] * inverse)
-        if wide:
-            if inside > 0: to[at >> uint64(2)] = bits
+        if is_float32:
+            bits = rounded(uint_as_float(words[0]), uint_as_float(words[1]), uint_as_float(words[2]),
+                           uint_as_float(words[3]), inverse)
         else:
-            for i in range(4):
-                if i < inside: to[at + uint64(i)] = uint8(bits >> uint32(8 * i) & uint32(255))
+            a, b = unpack_bf16(words[0]), unpack_bf16(words[1])
+            low = rounded(a[0], a[1], b[0], b[1], inverse)
+            a, b = unpack_bf16(words[2]), unpack_bf16(words[3])
+            high = rounded(a[0], a[1], b[0], b[1], inverse)
+            bits = uint64(low) | uint64(uint64(high) << uint64(32))
+        if wide:
+            if inside > 0: to[at // uint64(numbers)] = bits
+        else:
+            for i in range(numbers):
+                if i < inside: to[at + uint64(i)] = uint8(bits >> (8 * i) & 255)
     return write
 
-
-@cuda.jit(device=True)
-def largest_of_warp(largest):
-    "The largest of all lanes' numbers."
-    for distance in (16, 8, 4, 2, 1):
-        largest = max(largest, cuda.shfl_xor_sync(0xFFFFFFFF, largest, distance))
-    return largest
+@cache
+def largest_of(
+    lanes: int,  # neighbors in a warp
+) -> Callable:
+    "A device function: the largest of these lanes' numbers."
+    @cuda.jit(device=True)
+    @unrolled
+    def largest_of_lanes(largest):
+        for i in static(lanes.bit_length() - 1):
+            largest = max(largest, cuda.shfl_xor_sync(0xFFFFFFFF, largest, 1 << i))
+        return largest
+    return largest_of_lanes
 
 
 @cache
 def cast_rows_kernel(
-    kind: str, wide: bool,  # see `reader_of_fours`
-    kept: int,              # fours a thread keeps in registers
+    kind: str, wide: bool,  # see `pack_reader`
+    kept: int,              # packs a thread keeps in registers
 ) -> Callable:
     "A kernel: one scale per row, one block per row."
-    read, write = reader_of_fours(kind, wide), writer_of_fours(wide)
+    read, larger, write = pack_reader(kind, wide), pack_searcher(kind), pack_writer(kind, wide)
+    largest_of_warp, numbers = largest_of(32), numbers_of(kind)
 
     @cuda.jit(lineinfo=True, launch_bounds=THREADS)
     @unrolled
     def cast_rows_kernel(
-        x,      # see `reader_of_fours`
+        x,      # see `pack_reader`
         cols,
-        to,     # see `writer_of_fours`
+        to,     # see `pack_writer`
         scale,  # (rows,) float32, gets the scales
     ):
         shared = cuda.shared.array(1, int32)
@@ -121,16 +161,15 @@ def cast_rows_kernel(
         cuda.syncthreads()
 
         # the largest of the row
-        fours, largest = (), int32(0)
+        packs, largest = (), int32(0)
         for i in static(kept):
-            col = int64(4 * (thread + THREADS * i))
-            four = read(x, uint64(start + col), cols - col)
-            fours = fours + (four,)
-            largest = larger_magnitude(largest, four)
-        col = int64(4 * (thread + THREADS * kept))
+            col = int64(numbers * (thread + THREADS * i))
+            packs = packs + (read(x, uint64(start + col), cols - col),)
+        for i in static(kept): largest = larger(largest, packs[i])
+        col = int64(numbers * (thread + THREADS * kept))
         while col < cols:
-            largest = larger_magnitude(largest, read(x, uint64(start + col), cols - col))
-            col += 4 * THREADS
+            largest = larger(largest, read(x, uint64(start + col), cols - col))
+            col += numbers * THREADS
         largest = largest_of_warp(largest)
         if thread % 32 == 0: cuda.atomic.max(shared, 0, largest)
         cuda.syncthreads()
@@ -140,71 +179,99 @@ def cast_rows_kernel(
         if thread == 0: scale[row] = by
         inverse = float32(1) / by
         for i in static(kept):
-            col = int64(4 * (thread + THREADS * i))
-            write(to, uint64(start + col), cols - col, fours[i], inverse)
-        col = int64(4 * (thread + THREADS * kept))
+            col = int64(numbers * (thread + THREADS * i))
+            write(to, uint64(start + col), cols - col, packs[i], inverse)
+        col = int64(numbers * (thread + THREADS * kept))
         while col < cols:
             write(to, uint64(start + col), cols - col, read(x, uint64(start + col), cols - col), inverse)
-            col += 4 * THREADS
+            col += numbers * THREADS
     return cast_rows_kernel
 
 
 @cache
-def cast_blocks_kernel(
-    kind: str, wide: bool,  # see `reader_of_fours`
-    squares: bool,          # one scale per 128×128 numbers? If not, per 1×128
+def cast_groups_kernel(
+    kind: str, wide: bool,  # see `pack_reader`
+    kept: int = 2,          # packs of a group that a lane keeps
 ) -> Callable:
-    "A kernel: one block per 128×128 numbers, 16 rows per warp."
-    read, write = reader_of_fours(kind, wide), writer_of_fours(wide)
-    rows_each = SIDE * 32 // THREADS
+    "A kernel: one scale per 1×128 numbers. A warp casts several of these groups, a few lanes each."
+    read, larger, write = pack_reader(kind, wide), pack_searcher(kind), pack_writer(kind, wide)
+    numbers = numbers_of(kind)
+    lanes = SIDE // numbers // kept  # of a group
+    largest_of_group = largest_of(lanes)
 
     @cuda.jit(lineinfo=True, launch_bounds=THREADS)
     @unrolled
-    def cast_blocks_kernel(
+    def cast_groups_kernel(
+        x, rows, cols,  # see `cast_rows_kernel`; the numbers of rows and groups are uint32
+        to,
+        scale,   # (rows, groups across), flat: float32, gets the scales
+        across,  # uint32, groups of a row
+    ):
+        thread = uint32(cuda.threadIdx.x)
+        group = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS // lanes) + thread // lanes)
+        row = uint32(group // across)
+        lane, exists = thread % lanes, row < rows
+        col = int64(uint32(group - row * across)) * SIDE + numbers * lane
+        start, inside = int64(row) * cols + col, cols - col if exists else int64(0)
+        packs, largest = (), int32(0)
+        for i in static(kept):
+            first = numbers * lanes * i
+            packs = packs + (read(x, uint64(start + first), inside - first),)
+        for i in static(kept): largest = larger(largest, packs[i])
+        by = scale_of(largest_of_group(largest))
+        if lane == 0 and exists: scale[group] = by
+        inverse = float32(1) / by
+        for i in static(kept):
+            first = numbers * lanes * i
+            write(to, uint64(start + first), inside - first, packs[i], inverse)
+    return cast_groups_kernel
+
+
+SQUARE_THREADS = 512
+
+@cache
+def cast_squares_kernel(
+    kind: str, wide: bool,  # see `pack_reader`
+    threads: int = SQUARE_THREADS,
+) -> Callable:
+    "A kernel: one scale per 128×128 numbers, one block each."
+    read, larger, write = pack_reader(kind, wide), pack_searcher(kind), pack_writer(kind, wide)
+    largest_of_warp, numbers = largest_of(32), numbers_of(kind)
+    across = SIDE // numbers  # packs of a row
+    each = threads // across  # rows that all threads read at once
+    passes = SIDE // each
+
+    @cuda.jit(lineinfo=True, launch_bounds=threads)
+    @unrolled
+    def cast_squares_kernel(
         x, rows, cols,  # see `cast_rows_kernel`
         to,
-        scale,   # (rows or blocks down, blocks across), flat: float32, gets the scales
-        across,  # uint32, blocks of 128 columns
+        scale,   # (squares down, squares across), flat: float32, gets the scales
+        squares_across,  # uint32
     ):
         shared = cuda.shared.array(1, int32)
-        thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
-        lane = uint32(thread % 32)
-        down = uint32(block // across)
-        right = uint32(block - down * across)
-        row = int64(down) * SIDE + thread // 32
-        col = int64(right) * SIDE + 4 * lane
-        inside = cols - col
-
-        # all loads come first, so that they wait for memory together
-        fours, largest = (), int32(0)
-        for i in static(rows_each):
-            at = row + THREADS // 32 * i
-            fours = fours + (read(x, uint64(at * cols + col), inside if at < rows else int64(0)),)
-
-        if squares:
-            if thread == 0: shared[0] = 0
-            cuda.syncthreads()
-            for i in static(rows_each): largest = larger_magnitude(largest, fours[i])
-            largest = largest_of_warp(largest)
-            if lane == 0: cuda.atomic.max(shared, 0, largest)
-            cuda.syncthreads()
-            by = scale_of(shared[0])
-            if thread == 0: scale[block] = by
-            for i in static(rows_each):
-                at = row + THREADS // 32 * i
-                write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i],
-                      float32(1) / by)
-        else:
-            # the rows' searches don't depend on each other, so their shuffles overlap
-            tops = ()
-            for i in static(rows_each): tops = tops + (largest_of_warp(larger_magnitude(int32(0), fours[i])),)
-            for i in static(rows_each):
-                at = row + THREADS // 32 * i
-                by = scale_of(tops[i])
-                if lane == 0 and at < rows: scale[at * across + right] = by
-                write(to, uint64(at * cols + col), inside if at < rows else int64(0), fours[i],
-                      float32(1) / by)
-    return cast_blocks_kernel
+        thread, square = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+        down = uint32(square // squares_across)
+        row = int64(down) * SIDE + thread // across
+        col = int64(uint32(square - down * squares_across)) * SIDE + numbers * (thread % across)
+        start, inside = row * cols + col, cols - col
+        if thread == 0: shared[0] = 0
+        cuda.syncthreads()
+        packs, largest = (), int32(0)
+        for i in static(passes):
+            here = inside if row + each * i < rows else int64(0)
+            packs = packs + (read(x, uint64(start + each * i * cols), here),)
+        for i in static(passes): largest = larger(largest, packs[i])
+        largest = largest_of_warp(largest)
+        if thread % 32 == 0: cuda.atomic.max(shared, 0, largest)
+        cuda.syncthreads()
+        by = scale_of(shared[0])
+        if thread == 0: scale[square] = by
+        inverse = float32(1) / by
+        for i in static(passes):
+            here = inside if row + each * i < rows else int64(0)
+            write(to, uint64(start + each * i * cols), here, packs[i], inverse)
+    return cast_squares_kernel
 
 
 SCALES = "row", "1x128", "128x128"
@@ -220,22 +287,25 @@ def cast_launch(
     x,            # (rows, cols) device array, row-major: float32, or bits of bfloat16
     to, scale,    # (rows, cols) uint8; float32 of `scale_shape`
     scales: str,  # of `SCALES`
-    alignment: int,  # of x's and to's rows: the largest power of two that divides their addresses
+    alignment: int,  # of x's rows: the largest power of two up to 16 that divides their addresses
 ) -> Launch:
     "The launch that casts a matrix to e4m3."
     rows, cols = map(int, x.shape)
     kind = "float32" if x.dtype == np.float32 else "bfloat16"
-    wide = cols % 4 == 0 and alignment >= 4 * x.dtype.itemsize
+    numbers = numbers_of(kind)
+    wide = cols % numbers == 0 and alignment == 16
     flat, out = x.ravel(), to.ravel()
-    if wide: out = out.view(np.uint32)
-    if wide and kind == "bfloat16": flat = flat.view(np.uint64)
+    if wide: flat, out = flat.view(np.float32), out.view(np.uint32 if kind == "float32" else np.uint64)
     if scales == "row":
-        kept = min(8, -(-cols // (4 * THREADS)))
+        kept = min(8, -(-cols // (numbers * THREADS)))
         return Launch(cast_rows_kernel(kind, wide, kept), rows, THREADS, (flat, np.int64(cols), out, scale))
-    across = -(-cols // SIDE)
-    kernel = cast_blocks_kernel(kind, wide, scales == "128x128")
-    args = flat, np.int64(rows), np.int64(cols), out, scale.ravel(), np.uint32(across)
-    return Launch(kernel, across * -(-rows // SIDE), THREADS, args)
+    across = np.uint32(-(-cols // SIDE))
+    if scales == "128x128":
+        args = flat, np.int64(rows), np.int64(cols), out, scale.ravel(), across
+        return Launch(cast_squares_kernel(kind, wide), scale.size, SQUARE_THREADS, args)
+    args = flat, np.uint32(rows), np.int64(cols), out, scale.ravel(), across
+    kernel, groups = cast_groups_kernel(kind, wide), THREADS // (SIDE // numbers // 2)
+    return Launch(kernel, -(-scale.size // groups), THREADS, args)
 
 
 def fp8_cast(

@@ -33,7 +33,8 @@ SCALINGS = "none", "one", "rows", "blocks"  # one: of each matrix; rows: of A, a
 def factors_of(
     scaling: str,  # of `SCALINGS`; with blocks, the main loop has applied the scales
 ) -> tuple:
-    "Device functions: the factor of a row of results, alpha included, and that of a column."
+    """Device functions: the factor of a row of results, alpha included, and that of a column. Multiply them
+    with each other first: a sum times a large scale of A may overflow where B's is small."""
     @cuda.jit(device=True)
     def row_factor(to, row):
         if scaling == "one": return to.alpha * (to.scale_a[0] * to.scale_b[0])
@@ -73,8 +74,8 @@ def scaled_packer(tile: WgmmaTile, scaling: str) -> Callable:
             left = cuda.shfl_sync(0xFFFFFFFF, factors[i // 4], owner)
             right = cuda.shfl_sync(0xFFFFFFFF, factors[i // 4], owner + 1)
             packed = packed + (
-                cvt_rn_bf16x2_f32(acc[4 * i] * above * left, acc[4 * i + 1] * above * right),
-                cvt_rn_bf16x2_f32(acc[4 * i + 2] * below * left, acc[4 * i + 3] * below * right))
+                cvt_rn_bf16x2_f32(acc[4 * i] * (above * left), acc[4 * i + 1] * (above * right)),
+                cvt_rn_bf16x2_f32(acc[4 * i + 2] * (below * left), acc[4 * i + 3] * (below * right)))
         return packed
     return pack if scaling == "rows" else pack_alike
 
@@ -162,8 +163,8 @@ def scaled_writer(scaling: str, stores: Stores) -> Callable:
     @cuda.jit(device=True)
     def write_scaled(to, row, col, sums, above, below):
         left, right = col_factor(to, col), col_factor(to, col + 1)
-        write(to, row, col, sums[0] * above * left, sums[1] * above * right)
-        write(to, row + 8, col, sums[2] * below * left, sums[3] * below * right)
+        write(to, row, col, sums[0] * (above * left), sums[1] * (above * right))
+        write(to, row + 8, col, sums[2] * (below * left), sums[3] * (below * right))
     return write_scaled
 
 @cache
@@ -196,7 +197,7 @@ class ScaleSource(NamedTuple):
     "Where a lane's scales are."
     scale_a: object  # (m·k tiles,) float32
     scale_b: object  # (k tiles·columns of blocks,) float32
-    rows: tuple      # where those of its two rows begin in scale_a
+    rows: tuple      # where those of its rows begin in scale_a
     cols: tuple      # columns of blocks that the tile has
     across: int      # columns of blocks that B has
     last: int        # number of the last k tile
@@ -205,23 +206,26 @@ class ScaleSource(NamedTuple):
 class BlockScales(NamedTuple):
     """A lane's scales. Four lanes have the same rows, so of four k tiles each of them loads one's scales, and
     gets the others' by a shuffle."""
-    factors: tuple  # of these four: for each column of blocks, A's scales of two rows times B's
-    coming: tuple   # of the next four: A's scales of two rows, and B's of each column of blocks
+    factors: tuple  # of these four: for each product and column of blocks, A's scales of two rows times B's
+    coming: tuple   # of the next four: A's scales of the rows, and B's of each column of blocks
     k_tile: int     # the lane's, of the next four
     turn: int       # which of these four is next
 
 @cache
 def block_scales(
-    columns,  # of blocks in a tile: 1, or 2 for tiles of 192 columns
+    products,  # of a consumer, each with two rows of a lane: 1, or 2 with 128 rows
+    columns,   # of blocks in a tile: 1, or 2 for tiles of 192 columns
 ):
     "Device functions: the first `BlockScales`; a k tile's factors, and the next `BlockScales`."
-    nothing = (np.float32(0),) * (2 * columns)
+    count = 2 * products * columns
+    nothing = (np.float32(0),) * count
 
     @cuda.jit(device=True)
     @unrolled
     def load(of, k_tile):
         k_tile = uint32(min(k_tile, of.last))  # after the last one, the same again
-        found = of.scale_a[uint32(of.rows[0] + k_tile)], of.scale_a[uint32(of.rows[1] + k_tile)]
+        found = ()
+        for i in static(2 * products): found = found + (of.scale_a[uint32(of.rows[i] + k_tile)],)
         for j in static(columns): found = found + (of.scale_b[uint32(of.cols[j] + k_tile * of.across)],)
         return found
 
@@ -234,8 +238,9 @@ def block_scales(
     @unrolled
     def renewed(of, at):
         factors, k_tile = (), uint32(at.k_tile + uint32(4))
-        for j in static(columns):
-            factors = factors + (at.coming[0] * at.coming[2 + j], at.coming[1] * at.coming[2 + j])
+        for i in static(count):  # the row changes first, then the column of blocks
+            a, b = i // 2 // columns * 2 + i % 2, 2 * products + i // 2 % columns
+            factors = factors + (at.coming[a] * at.coming[b],)
         return BlockScales(factors, load(of, k_tile), k_tile, uint32(0))
 
     @cuda.jit(device=True)
@@ -243,7 +248,7 @@ def block_scales(
     def following(of, at, lane):
         if at.turn % 4 == 0: at = renewed(of, at)
         owner, factors = int32(lane // 4 * 4 + at.turn), ()
-        for i in static(2 * columns):
+        for i in static(count):
             factors = factors + (cuda.shfl_sync(0xFFFFFFFF, at.factors[i], owner),)
         return factors, BlockScales(at.factors, at.coming, at.k_tile, uint32(at.turn + uint32(1)))
     return first, following

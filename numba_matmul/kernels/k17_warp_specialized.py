@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'wgmma_mainloop', 'first_k_tiles',
-           'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes', 'split_bytes', 'with_room',
-           'barrier_init', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
+           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'release_nothing', 'wgmma_mainloop',
+           'first_k_tiles', 'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes',
+           'split_bytes', 'with_room', 'barrier_init', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
            'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
@@ -96,9 +96,14 @@ class Mainloop(NamedTuple):
     # device function (zeros, target, `WorkGrid`, number of the tile, first k tile, thread) → acc, if it needs
     # to know where in C it is; None: the accumulators are `zeros`
     start: object = None
+    # do `first_mma` and `mma` release the k tile's stage themselves? Then its own products are complete on return
+    releases: bool = False
 
 @cuda.jit(device=True)
 def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
+
+@cuda.jit(device=True)
+def release_nothing(storage, stage, releases): pass
 
 @cache
 def wgmma_mainloop(
@@ -133,7 +138,8 @@ def first_k_tiles(
     mainloop,  # `Mainloop`
 ):
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
-    advance, release = pipeline_advance(tile.stages), release_of(tile)
+    advance = pipeline_advance(tile.stages)
+    release = release_nothing if mainloop.releases else release_of(tile)
     first_mma, mma = mainloop.first_mma, mainloop.mma
     stored = count if stores else 0
     store_box = [boxes_storer(tile, box, box + 1) for box in range(stored)]
@@ -304,7 +310,8 @@ def consumer_loop(
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
     boxes_left, finish, drain = epilogue
     tma_store = tma_store_of(tile)
-    advance, release = pipeline_advance(tile.stages), release_of(tile)
+    advance = pipeline_advance(tile.stages)
+    release = release_nothing if mainloop.releases else release_of(tile)
     zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
     start = mainloop.start or start_at_zero
     k_prologue = max(1, boxes_left)  # k tiles before the main loop

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW', 'STEP', 'PROMOTING',
            'SCALING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
-           'nothing_in_flight', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of', 'fp8_gemm_kernel',
-           'estimate', 'select_config', 'operands', 'epilogue_of', 'product_launch', 'plan_fp8', 'fp8_gemm',
-           'scaled_mm']
+           'nothing_in_flight', 'products_of', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of',
+           'fp8_gemm_kernel', 'estimate', 'select_config', 'operands', 'c_by_tma', 'epilogue_of', 'product_launch',
+           'plan_fp8', 'fp8_gemm', 'scaled_mm']
 
 # %% ../../nbs/20_fp8.ipynb #20import
 from functools import cache
@@ -21,7 +21,7 @@ from ..gemm.epilogue import c_bytes, parts_expecter, two_epilogues
 from ..gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.pipeline import TensorMaps, storage_layout
+from ..gemm.pipeline import TensorMaps, release_of, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.scaled import (
     ScaledTarget, ScaleSource, Stores, add_block, add_two_blocks, block_scales, by_threads_epilogue,
@@ -47,22 +47,47 @@ from numba import cuda, uint16, uint32
 def nothing_in_flight(acc): return acc
 
 @cache
-def promoted_mainloop(
+def products_of(
     tile,  # a `WgmmaTile`
     in_cluster=False,  # see `wgmma_multiplier`
 ):
+    """Device functions: start to multiply 64 rows by a k tile, wait for the products, and release the stage. With
+    128 rows, the second products take the registers of the first, so they don't start too early."""
+    multiply = wgmma_multiplier(tile, 0 if tile.wm == 64 else 2, instruction=wgmma_mma_async_e4m3,
+                                in_cluster=in_cluster)
+    release = release_of(tile)
+
+    @cuda.jit(device=True)
+    def complete(products, storage, stage):
+        products = wgmma_wait_group(products)
+        release(storage, stage, uint32(cuda.threadIdx.x) % 32 == 0)  # the sums don't need it
+        return products
+    return multiply, complete
+
+@cache
+def promoted_mainloop(
+    tile, in_cluster=False,  # see `products_of`
+):
     "The tensor cores add up a k tile; ordinary float32 additions add up k tiles."
-    zeros = (np.float32(0),) * tile.results
-    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3, in_cluster=in_cluster)
+    zeros, (multiply, complete) = (np.float32(0),) * tile.results, products_of(tile, in_cluster)
+
+    def one(is_first):
+        @cuda.jit(device=True)
+        def mma(acc, storage, stage, warpgroup):
+            products = complete(multiply(zeros, storage, stage, warpgroup), storage, stage)
+            return products if is_first else add_tuples(acc, products)
+        return mma
 
     @cuda.jit(device=True)
-    def first_mma(acc, storage, stage, warpgroup):
-        return wgmma_wait_group(multiply(zeros, storage, stage, warpgroup))
-
-    @cuda.jit(device=True)
-    def mma(acc, storage, stage, warpgroup):
-        return add_tuples(acc, wgmma_wait_group(multiply(zeros, storage, stage, warpgroup)))
-    return Mainloop(zeros, first_mma, mma, nothing_in_flight)
+    def two(acc, storage, stage, warpgroup):
+        upper, lower, products = acc
+        number = uint32(uint32(2) * warpgroup)
+        products = wgmma_wait_group(multiply(products, storage, stage, number))
+        upper = wgmma_wait_group(add_tuples(upper, products))  # nothing is in flight, but the sums stay above
+        products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
+        return upper, add_tuples(lower, products), products
+    if tile.wm == 64: return Mainloop(zeros, one(True), one(False), nothing_in_flight, releases=True)
+    return Mainloop((zeros,) * 3, two, two, nothing_in_flight, releases=True)
 
 # %% ../../nbs/20_fp8.ipynb #20export2
 @cache
@@ -71,44 +96,59 @@ def block_mainloop(
     in_cluster=False,  # see `wgmma_multiplier`
 ):
     "Like `promoted_mainloop`, but each k tile's sums are multiplied by their scales as they are added."
-    zeros, columns = (np.float32(0),) * tile.results, cdiv(tile.bn, 128)
-    multiply = wgmma_multiplier(tile, False, instruction=wgmma_mma_async_e4m3, in_cluster=in_cluster)
+    wm, zeros, columns = tile.wm, (np.float32(0),) * tile.results, cdiv(tile.bn, 128)
+    products_each, each = wm // 64, 2 * columns  # of a consumer and a k tile; factors of each
+    multiply, complete = products_of(tile, in_cluster)
     tile_origin = persistent_scheduler(tile, False).tile_origin
-    first, following = block_scales(columns)
-    add, nothing = add_block if columns == 1 else add_two_blocks, (np.float32(0),) * (2 * columns)
+    first, following = block_scales(products_each, columns)
+    add, nothing = add_block if columns == 1 else add_two_blocks, (np.float32(0),) * (products_each * each)
 
     @cuda.jit(device=True)
     @unrolled
     def start_block(zeros, to, grid, number, k_begin, thread):
         row, col = tile_origin(number, grid)
-        above, last_row = uint32(row + (thread - 128) // 32 * 16 + thread % 32 // 4), uint32(to.rows - 1)
-        rows = (uint32(min(above, last_row) * grid.k_tiles),
-                uint32(min(uint32(above + uint32(8)), last_row) * grid.k_tiles))
+        above = uint32(row + (thread // 128 - 1) * wm + thread % 128 // 32 * 16 + thread % 32 // 4)
+        last_row, rows = uint32(to.rows - 1), ()
+        for i in static(2 * products_each):
+            here = uint32(above + uint32(i // 2 * 64 + i % 2 * 8))
+            rows = rows + (uint32(min(here, last_row) * grid.k_tiles),)
         across, cols = uint32(uint32(to.cols + 127) // uint32(128)), ()
         for j in static(columns): cols = cols + (uint32(min(uint32(col // 128 + j), uint32(across - 1))),)
         of = ScaleSource(to.scale_a, to.scale_b, rows, cols, across, uint32(grid.k_tiles - uint32(1)),
                          uint32(col % 128))
         return zeros, of, first(of, k_begin, thread % 32), nothing
 
-    @cuda.jit(device=True)
-    def first_block_mma(acc, storage, stage, warpgroup):
-        _, of, at, _ = acc
-        lane = uint32(cuda.threadIdx.x) % 32
-        products = multiply(zeros, storage, stage, warpgroup)
-        factors, at = following(of, at, lane)
-        coming, at = following(of, at, lane)
-        return add(zeros, wgmma_wait_group(products), of, factors), of, at, coming
+    def mma_of(is_first):
+        @cuda.jit(device=True)
+        def coming_factors(of, at, factors):
+            lane = uint32(cuda.threadIdx.x) % 32
+            if is_first: factors, at = following(of, at, lane)
+            coming, at = following(of, at, lane)
+            return factors, coming, at
 
-    @cuda.jit(device=True)
-    def block_mma(acc, storage, stage, warpgroup):
-        sums, of, at, factors = acc
-        products = multiply(zeros, storage, stage, warpgroup)
-        coming, at = following(of, at, uint32(cuda.threadIdx.x) % 32)  # which the products hide
-        return add(sums, wgmma_wait_group(products), of, factors), of, at, coming
+        @cuda.jit(device=True)
+        def one(acc, storage, stage, warpgroup):
+            sums, of, at, factors = acc
+            products = multiply(zeros, storage, stage, warpgroup)
+            factors, coming, at = coming_factors(of, at, factors)  # which the products hide
+            return add(sums, complete(products, storage, stage), of, factors), of, at, coming
+
+        @cuda.jit(device=True)
+        def two(acc, storage, stage, warpgroup):
+            (upper, lower, products), of, at, factors = acc
+            number = uint32(uint32(2) * warpgroup)
+            products = multiply(products, storage, stage, number)
+            factors, coming, at = coming_factors(of, at, factors)
+            products = wgmma_wait_group(products)
+            upper = wgmma_wait_group(add(upper, products, of, factors[:each]))
+            products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
+            return (upper, add(lower, products, of, factors[each:]), products), of, at, coming
+        return one if wm == 64 else two
 
     @cuda.jit(device=True)
     def block_wait(acc): return acc[0]
-    return Mainloop(zeros, first_block_mma, block_mma, block_wait, start_block)
+    start = zeros if wm == 64 else (zeros,) * 3
+    return Mainloop(start, mma_of(True), mma_of(False), block_wait, start_block, releases=True)
 
 # %% ../../nbs/20_fp8.ipynb #20export3
 RULES = {
@@ -125,8 +165,8 @@ RULES = {
     "a cluster has one block or two": lambda t: t.cluster <= 2,
     "the ring, and two boxes for each 64 rows, must fit into 227 KB": lambda t: shared_bytes(t) <= 227 * 1024}
 PROMOTED_RULES = {
-    "promoted sums need twice the registers: wm must be 64, and bn at most 192, or 128 with three consumers":
-        lambda t: t.wm == 64 and t.bn <= (128 if t.warpgroups > 2 else 192)}
+    "promoted sums need more registers: bn must be at most 192, or 128 if wm is 128 or there are three consumers":
+        lambda t: t.bn <= (128 if t.warpgroups > 2 or t.wm > 64 else 192)}
 BLOCK_RULES = {"a tile has one column of 128×128 scales or two, so bn must be 64, 128 or 192":
                    lambda t: t.bn in (64, 128, 192)}
 
@@ -204,13 +244,14 @@ def fp8_gemm_kernel(
     return fp8_gemm_kernel
 
 # %% ../../nbs/20_fp8.ipynb #20export5
-FAST = (fp8_tile(128, 256, 4), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
-PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(128, 192, 4), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+FAST = (fp8_tile(128, 256, 4, 8), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(256, 128, 4, 8, wm=128), fp8_tile(128, 192, 4), fp8_tile(64, 192, 6),
+            fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.35, 180      # to fetch a row of 128 bytes; of a k tile at least
-PROMOTING = 90             # of a k tile, if it's promoted
-SCALING = 180              # of a k tile with scales of blocks, where there's no other consumer
+PROMOTING = 90             # of a product of a consumer, if it's promoted
+SCALING = 180              # of a k tile with scales of blocks, up to 128 columns, and no other consumer
 PART = 1.08                # sums per cycle that a block sends to others, and adds up
 
 def estimate(
@@ -224,8 +265,9 @@ def estimate(
     waves = cdiv(cdiv(work, split_k), max(1, sms * CLUSTERS[together] // CLUSTERS[1]))
     filled = min(1, work * tile.cluster / (waves * sms))
     rows = tile.bm / tile.cluster + tile.bn
-    k_tile = max(results / 32 + (PROMOTING if promoted else 0), STEP, rows * (1 + (ROW - 1) * filled))
-    if blocks and tile.warpgroups == 1: k_tile += SCALING
+    promoting = PROMOTING * tile.wm // 64 if promoted else 0
+    k_tile = max(results / 32 + promoting, STEP, rows * (1 + (ROW - 1) * filled))
+    if blocks and tile.warpgroups == 1 and tile.bn <= 128: k_tile += SCALING
     adding = START / 2 + results / PART if split_k > 1 else 0
     return START + results / split_k * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
 
@@ -259,10 +301,14 @@ def operands(
     else: b = g.b if g.alignments["b"] == 16 else copied(g.n, pad_launch, g.b)
     return a, b, launches, copies
 
+def c_by_tma(g: Gemm, split_k) -> bool:
+    "Can the TMA store C? Its threads can't if a consumer has 128 rows."
+    return g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k in (None, 1)
+
 def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
     "The name of the epilogue: as the caller has chosen, or the fastest that can store this C."
-    by_tma = g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k == 1
-    able = ["split_k"] if split_k > 1 else ["direct"] if tile.wm == 64 else []
+    by_tma = c_by_tma(g, split_k)
+    able = [] if tile.wm > 64 else ["split_k"] if split_k > 1 else ["direct"]
     if by_tma: able.append("staged")
     if by_tma and overlaps(tile) and tile.bn % 128 == 0 and tile.stages >= tile.bn // 64: able.append("overlapped")
     if not able or epilogue not in (None, *able):
@@ -313,6 +359,7 @@ def plan_fp8(
 
     # which tile, on how many blocks, and who stores its results?
     tiles = (tile,) if tile else PROMOTED if promoted else FAST
+    if not tile and not c_by_tma(g, split_k): tiles = tuple(tile for tile in tiles if tile.wm == 64)
     tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted,
                                              scaling == "blocks")
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
@@ -386,6 +433,7 @@ PATHS = (edge_paths(TURNS[0], TURNS[0]["tile"]._replace(k_tiles=2), strips=False
     Path("by TMA, staged", (70, 72, 400), 0.5, 0.0, TURNS[0] | dict(epilogue="staged")),
     Path("two consumers", (130, 72, 528), 0.5, -1.5, TURNS[2]),
     Path("two products per consumer", (260, 72, 300), 0.5, 0.0, WIDE),
+    Path("two products per consumer, promoted", (260, 72, 300), 0.5, 0.0, WIDE | dict(fast=False)),
     Path("a cluster", (130, 136, 400), 0.5, 0.0, SHARED),
     Path("a cluster, fast, C read", (130, 136, 400), 0.5, -1.5, SHARED | dict(fast=True)),
     Path("odd rows", (37, 41, 139), 0.5, -1.5, TURNS[0]),

@@ -183,11 +183,15 @@ def _emit_wgmma(kind, context, builder, kinds, args, k=16):
     only_results = k == 32 and not scale_d
     first = count if only_results else 2 * count
     lines = ["{ .reg .b64 a, b;", "wgmma.fence.sync.aligned;"]
+    zero = scale_d
+    if scale_d == 2:  # never true, but as the assembler can't know that, the sums' registers stay theirs
+        lines.append(".reg .pred none; .reg .b32 grid; mov.u32 grid, %nctaid.x; setp.eq.u32 none, grid, 0;")
+        zero = "none"
     for step in range(steps):
         lines += [f"add.s64 a, ${first}, {step * step_a};",
                   f"add.s64 b, ${first + 1}, {step * step_b};",
                   f"wgmma.mma_async.sync.aligned.m64n{2 * count}k{k}.f32.{kind}.{kind} "
-                  f"{{{sums}}}, a, b, {int(scale_d or step > 0)}, 1, 1{layouts};"]
+                  f"{{{sums}}}, a, b, {1 if step else zero}, 1, 1{layouts};"]
     lines += ["wgmma.commit_group.sync.aligned;",
               f"wgmma.wait_group.sync.aligned {pending};", "}"]
     if only_results:
@@ -205,7 +209,8 @@ def wgmma_mma_async(
     steps,           # how many times 16
     transpose,       # 1: rows of B's tile run along n, not k; 2: rows of A's along m; 3: both
     pending,         # how many such calls may still be in flight on return
-    scale_d,         # 0: start from zero, whatever `acc` contains; 1: accumulate
+    scale_d,         # 0: start from zero, whatever `acc` contains; 1: accumulate; 2: start from zero, in the
+                     # registers of `acc`, so that the products wait for whatever still needs it
 ) -> tuple:
     """`acc` + A·B for a warpgroup, with operands in shared memory; `acc` mustn't be used before
     `wgmma_wait_group`. It's a single block of assembly, including the fence before and the group after it,
@@ -215,7 +220,7 @@ def wgmma_mma_async(
 
 def _start_products(acc, a, b, step_a, step_b, steps, transpose, pending, scale_d, from_bits, adder=None):
     how = step_a, step_b, steps, transpose, 2 * len(acc), from_bits, adder
-    if not scale_d: acc = (np.float32(0),) * len(acc)
+    if scale_d != 1: acc = (np.float32(0),) * len(acc)
     return hopper.start_products(acc, (int(a), int(b)), how, pending, sys._getframe(2))
 
 @bind(partial(_emit_wgmma, "f16"), "-llnnnnnn", lambda acc, *others: acc)
