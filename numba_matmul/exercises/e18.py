@@ -57,8 +57,8 @@ WHY = {"a k tile": (
        "parts": (
            "each part is a work tile of its own, and all of them share the waves. A part has its share of "
            "the k tiles, rounded up")}
-ADDING = ("everything but the cost of the parts is right: each wave adds 1400 cycles and half a cycle per sum "
-          "of a tile, but only if there's more than one part")
+ADDING = ("everything but the cost of the parts is right: each wave adds 1400 cycles and half a cycle per "
+          "sum of a tile, but only if there's more than one part")
 
 def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # it may be rounded
 
