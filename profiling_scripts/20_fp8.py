@@ -1,5 +1,5 @@
 """One launch of kernel 20 for Nsight Compute. Look at: Executed Instructions, L1/TEX Cache Throughput.
-m, n and k can follow the name of the script, and bm, bn and stages of a tile, for sums that aren't promoted."""
+m, n and k can follow the name of the script, then a tile's bm, bn and stages, for sums not promoted."""
 import sys
 
 from util import to_d
