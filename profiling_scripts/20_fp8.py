@@ -1,5 +1,5 @@
 """One launch of kernel 20 for Nsight Compute. Look at: Executed Instructions, L1/TEX Cache Throughput.
-m, n and k can follow the name of the script, then a tile's bm, bn and stages, for sums not promoted."""
+m, n and k can follow the name of the script, then bm, bn, stages and group_m of a tile without promotion."""
 import sys
 
 from util import to_d
