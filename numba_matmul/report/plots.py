@@ -164,12 +164,13 @@ def draw_sizes(
     cards,  # result cards
     dtype,  # of the matrices
 ):
-    """Speed of each kernel over the powers of two, a panel for each card, all on one scale. Returns the
-    figure. `ValueError` without such speeds."""
+    """Speed of each kernel over the powers of two, a panel for each card that has some, all on one scale.
+    Returns the figure. `ValueError` without such speeds."""
     import matplotlib.pyplot as plt
     sizes = {size for card in cards for kernel in kernels_of(dtype) for size in by_size(card, kernel.name)}
     _need([m for m, n, k in sizes if m == n == k and m & (m - 1) == 0],
           f"no card has {dtype} speeds at powers of two")
+    cards = [card for card in cards if any(by_size(card, kernel.name) for kernel in kernels_of(dtype))]
     fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True,
                              squeeze=False, layout="constrained")
     _open(*axes.flat)
@@ -230,8 +231,8 @@ def draw_shapes(
         ax.axvline(100, color="black", linestyle="--", lw=1)
         ax.set_yticks(range(len(sizes)), sizes, fontsize=8)
         ax.set(xscale="log", title=title, xlabel="% of cuBLAS", ylim=(-0.7, rows - 0.3))
-        ticks = (25, 50, 75, 100, 150, 200, 400)
-        ax.set_xticks(ticks, ["" if tick == 150 else str(tick) for tick in ticks], fontsize=8)
+        ticks, crowded = (25, 50, 75, 100, 150, 200, 400), (150,) if len(panels) < 3 else (75, 150, 200)
+        ax.set_xticks(ticks, ["" if tick in crowded else str(tick) for tick in ticks], fontsize=8)
         ax.set_xlim(min(45, 0.9 * min(every)), max(450, 1.1 * max(every)))  # ticks outside are not shown
         ax.minorticks_off()
         ax.grid(color=COLORS[8], alpha=0.3, lw=0.6)
