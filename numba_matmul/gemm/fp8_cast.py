@@ -120,7 +120,7 @@ def pack_writer(kind: str, wide: bool) -> Callable:
             if inside > 0: to[at // uint64(numbers)] = bits
         else:
             for i in range(numbers):
-                if i < inside: to[at + uint64(i)] = uint8(bits >> (8 * i) & 255)
+                if i < inside: to[at + uint64(i)] = uint8(uint64(bits) >> uint64(8 * i) & uint64(255))
     return write
 
 @cache
@@ -188,15 +188,19 @@ def cast_rows_kernel(
     return cast_rows_kernel
 
 
+KEPT = 2  # packs of a group that a lane keeps
+
+def lanes_of(kind: str) -> int:
+    "How many lanes cast a group."
+    return SIDE // numbers_of(kind) // KEPT
+
 @cache
 def cast_groups_kernel(
     kind: str, wide: bool,  # see `pack_reader`
-    kept: int = 2,          # packs of a group that a lane keeps
 ) -> Callable:
     "A kernel: one scale per 1×128 numbers. A warp casts several of these groups, a few lanes each."
     read, larger, write = pack_reader(kind, wide), pack_searcher(kind), pack_writer(kind, wide)
-    numbers = numbers_of(kind)
-    lanes = SIDE // numbers // kept  # of a group
+    numbers, lanes, kept = numbers_of(kind), lanes_of(kind), KEPT
     largest_of_group = largest_of(lanes)
 
     @cuda.jit(lineinfo=True, launch_bounds=THREADS)
@@ -213,11 +217,13 @@ def cast_groups_kernel(
         lane, exists = thread % lanes, row < rows
         col = int64(uint32(group - row * across)) * SIDE + numbers * lane
         start, inside = int64(row) * cols + col, cols - col if exists else int64(0)
+
         packs, largest = (), int32(0)
         for i in static(kept):
             first = numbers * lanes * i
             packs = packs + (read(x, uint64(start + first), inside - first),)
         for i in static(kept): largest = larger(largest, packs[i])
+
         by = scale_of(largest_of_group(largest))
         if lane == 0 and exists: scale[group] = by
         inverse = float32(1) / by
@@ -232,16 +238,15 @@ SQUARE_THREADS = 512
 @cache
 def cast_squares_kernel(
     kind: str, wide: bool,  # see `pack_reader`
-    threads: int = SQUARE_THREADS,
 ) -> Callable:
     "A kernel: one scale per 128×128 numbers, one block each."
     read, larger, write = pack_reader(kind, wide), pack_searcher(kind), pack_writer(kind, wide)
     largest_of_warp, numbers = largest_of(32), numbers_of(kind)
     across = SIDE // numbers  # packs of a row
-    each = threads // across  # rows that all threads read at once
+    each = SQUARE_THREADS // across  # rows that all threads read at once
     passes = SIDE // each
 
-    @cuda.jit(lineinfo=True, launch_bounds=threads)
+    @cuda.jit(lineinfo=True, launch_bounds=SQUARE_THREADS)
     @unrolled
     def cast_squares_kernel(
         x, rows, cols,  # see `cast_rows_kernel`
@@ -257,6 +262,8 @@ def cast_squares_kernel(
         start, inside = row * cols + col, cols - col
         if thread == 0: shared[0] = 0
         cuda.syncthreads()
+
+        # the largest of all
         packs, largest = (), int32(0)
         for i in static(passes):
             here = inside if row + each * i < rows else int64(0)
@@ -265,6 +272,7 @@ def cast_squares_kernel(
         largest = largest_of_warp(largest)
         if thread % 32 == 0: cuda.atomic.max(shared, 0, largest)
         cuda.syncthreads()
+
         by = scale_of(shared[0])
         if thread == 0: scale[square] = by
         inverse = float32(1) / by
@@ -304,8 +312,8 @@ def cast_launch(
         args = flat, np.int64(rows), np.int64(cols), out, scale.ravel(), across
         return Launch(cast_squares_kernel(kind, wide), scale.size, SQUARE_THREADS, args)
     args = flat, np.uint32(rows), np.int64(cols), out, scale.ravel(), across
-    kernel, groups = cast_groups_kernel(kind, wide), THREADS // (SIDE // numbers // 2)
-    return Launch(kernel, -(-scale.size // groups), THREADS, args)
+    blocks = -(-scale.size // (THREADS // lanes_of(kind)))
+    return Launch(cast_groups_kernel(kind, wide), blocks, THREADS, args)
 
 
 def fp8_cast(
