@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT, environment, minimal_card
 
 from numba_matmul import cards
+from numba_matmul.exercise import KEPT, UNSEEN
 from numba_matmul.ncu import LOOK_AT
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import readme
@@ -77,6 +78,16 @@ def test_notebooks_are_clean(copy):
     for path in NOTEBOOKS:
         cleaned = (copy/path.relative_to(ROOT)).read_text(encoding="utf-8")
         assert cleaned == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
+
+
+def test_an_open_answer_belongs_to_a_question():
+    "Else a page promises an answer below a cell that asks nothing."
+    for path in NOTEBOOKS:
+        for cell in cells(path):
+            for output in cell.get("outputs", []):
+                data = output.get("data", {})
+                told = "".join(data.get("text/markdown", [])).startswith(UNSEEN)
+                assert told <= (KEPT in data), f"{path.name}, cell {cell['id']}: it asks nothing"
 
 
 def test_scripts_are_what_the_lessons_write():
