@@ -113,7 +113,8 @@ def test_a_speed_of_other_code_is_shown_as_stale(load):
     assert tables.stale_kernels() == why
     *lines, note = tables.table(plots.rows_at(card)).splitlines()
     assert [line.count("†") for line in lines[1:]] == [0, 3, 3] and note == f"† {why}"
-    assert "300 †" in readme.readme_ladder() and f"(†: {why}.)" in readme.readme_ladder()
+    below = f"(†: {why.replace(': ', '. Run `')}` to time them again.)"
+    assert "300 †" in readme.readme_ladder() and below in readme.readme_ladder()
     said = "has changed since it was timed on the Invented GPU: make gpu STAGE=ladder.**"
     assert str(cards.recorded(other["name"])).endswith(f"**But `{other['name']}` {said}")
     ax = plots.draw_panels(plots.panels(card)).axes[0]

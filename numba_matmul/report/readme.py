@@ -67,12 +67,13 @@ def _number(row, field):
 def _stale(rows):
     "The line below a table with stale speeds: a list, empty if none are."
     note = stale_kernels(rows)
-    return [f"\n({STALE.strip()}: {note}.)"] if note else []
+    said, _, command = note.partition(": ")
+    return [f"\n({STALE.strip()}: {said}. Run `{command}` to time them again.)"] if note else []
 
 def readme_ladder() -> str:
     "The generated part of the README: the picture, and each lesson with its speed on each card."
     cards = [card for card in load_cards() if rows_at(card)]
-    lines, around = [], "| {} |".format
+    gpus, around = [], "| {} |".format
     for card in cards:
         # The line that says which card, and what cuBLAS did there.
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
@@ -80,11 +81,9 @@ def readme_ladder() -> str:
         cublas = ", ".join(f"{speed:,.0f} in {type_name(dtype)}" for dtype, speed in speeds.items())
         first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
         days = first if first == last else f"{first} to {last}"
-        lines.append(f"- one {card['gpu']} (driver {card['driver']}, {days}). cuBLAS, in GFLOP/s: {cublas}")
-    lines += ["", "cuBLAS's speed is the median of its runs, which alternate with each kernel's. Each % "
-              "compares a kernel with the cuBLAS runs interleaved with its own."]
+        gpus.append(f"- one {card['gpu']} (driver {card['driver']}, {days}). cuBLAS, in GFLOP/s: {cublas}")
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
-    lines += ["", around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
+    lines = [around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     shown = []  # rows, for the note on stale ones
     for kernel in (*KERNELS.values(), *OTHERS):
         rows = [card_row(card, kernel.name, 4096) for card in cards]
@@ -92,7 +91,7 @@ def readme_ladder() -> str:
         shown += rows
         notebook, title, idea = _lesson(kernel)
         speeds = [f"{_number(row, 'gflops')} | {_number(row, 'percent')}" for row in rows]
-        title = title if kernel.number else kernel.title
+        if not kernel.number: title, idea = kernel.title, ""  # the page has more than that kernel
         lines.append(around(" | ".join([str(kernel.number or ""), f"[{title}]({notebook}){_badge(notebook)}",
                                         idea, *speeds])))
         for path in _without_kernel(kernel.number):
@@ -102,10 +101,14 @@ def readme_ladder() -> str:
                                             *2 * len(cards) * [""]])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
-    bars = ("Dark bars are the lessons' short kernels, one idea at a time. Light bars and the table show "
-            "their kernels for any size. Pages with a letter add no matrix product.")
+    bars = ("Each lesson has two kernels: a short one that shows the idea (dark bars), and a longer one for "
+            "matrices of any size (light bars, and the table). Pages with a letter prepare the next lesson, "
+            "and have no matrix product of their own.")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
-    return "\n".join([f"![{shows}]({PICTURE})", "", bars, "", where, "", *lines, *_stale(shown)])
+    how = ("cuBLAS is timed anew with each kernel, run by run, and each % compares the two. The speeds of "
+           "cuBLAS in this list are medians over all kernels.")
+    return "\n".join([bars, "", f"![{shows}]({PICTURE})", "", *lines, *_stale(shown), "", where, "", *gpus,
+                      "", how])
 
 
 def _by_units(rows):
@@ -118,33 +121,27 @@ def _by_units(rows):
     return found
 
 def readme_speed() -> str:
-    """The generated part of the README that says how fast: on the GPU, at random shapes, and in a program."""
+    """The generated part of the README that says how fast: at sizes we chose, and at random shapes."""
     head, columns, shown = ["the last kernels (in % of cuBLAS's speed unless noted)"], [], []
     labels = ["4096×4096×4096", "8192×8192×8192", "4096, sustained (GFLOP/s)",
               "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
-              "µs of a call at 1024 (of `torch.mm`)", "GFLOP/s at 4096, first kernel of the type",
-              "GFLOP/s at 4096, last kernel", "relative error at 4096 (times cuBLAS's)"]
-    # One column per card, type and kind of units: its first and last kernel, at sizes we chose and at random
-    # ones.
+              "relative error at 4096 (times cuBLAS's)"]
+    # One column per card, type and kind of units: its last kernel, at sizes we chose and at random ones.
     for card in load_cards():
-        steady, calls = sustained(card), wall_clock(card) if "calls" in card else {}
+        steady = sustained(card)
         recorded = card.get("experiments", {}).get("twenty random shapes", {"values": {}})
         at_random = random_shapes(recorded["values"])
         for (dtype, units), rows in _by_units(rows_at(card)).items():
-            first, last = rows[0], rows[-1]
+            last = rows[-1]
             shapes = [None if units else at_random.get((dtype, fits)) for fits in (True, False)]
-            call = calls.get(last["name"], {}).get(1024)
-            us = [f"{statistics.median(call[name]):.1f}" for name in ("us", "torch_us")] if call else []
             head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {type_name(dtype)}"
                         + f" on {units}" * bool(units))
             larger, row = card_row(card, last["name"], 8192), None if units else steady.get((dtype, 4096))
-            shown += [first, last, larger]
+            shown += [last, larger]
             columns.append([_number(last, "percent"), _number(larger, "percent"),
                             f"{_number(row, 'percent')} ({_number(row, 'gflops')})" if row else "–",
                             *(f"{statistics.geometric_mean(found):.0f} ({min(found):.0f})" if found else "–"
                               for found in shapes),
-                            f"{us[0]} ({us[1]})" if us else "–",
-                            _number(first, "gflops"), f"**{_number(last, 'gflops')}**",
                             f"{last['error']:.1e} ({last['error'] / last['cublas_error']:.2f})"])
     lines = [f"| {' | '.join(line)} |"
              for line in (head, ["---"] + ["--:"] * len(columns), *zip(labels, *columns))]
@@ -152,12 +149,11 @@ def readme_speed() -> str:
                                           for card in load_cards()))
     dash = " –: not measured." if any(" – " in line for line in lines) else ""
     return "\n".join([*lines, "",
-                      f"(cuBLAS as PyTorch {versions} calls it, with TF32 off. float32 is in "
-                      f"{_lessons(kernels_of('float32'))}, bfloat16 in {_lessons(kernels_of('bfloat16'))}. "
-                      "Means are geometric. *Sustained*: over seconds of work, when the power limit may lower"
-                      " the clock; the other speeds are from short runs with rests in between. In bfloat16, "
-                      "where n or k isn't a multiple of 8, cuBLAS falls back to "
-                      f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash})", *_stale(shown)])
+                      f"We call cuBLAS through PyTorch {versions}, with TF32 off. Means are geometric. "
+                      "*Sustained*: over seconds of work, when the power limit may lower the clock; the "
+                      "other speeds are from short runs with rests in between. In bfloat16, where n or k "
+                      "isn't a multiple of 8, cuBLAS falls back to "
+                      f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash}", *_stale(shown)])
 
 
 def _first_card(): return next(card for card in load_cards() if rows_at(card))
@@ -214,9 +210,9 @@ def readme_calls() -> str:
     where = ", and ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
     host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
-                      "This is wall-clock time per call, over 1,000 calls in a row on square matrices. It's "
-                      "what a program sees, including the host's work. Lower is better. In a run this long, "
-                      f"the power limit may already lower the clock.{host}"])
+                      "This is wall-clock time per call, including the host's work, over 1,000 calls in a "
+                      "row on square matrices. Lower is better. In a run this long, the power limit may "
+                      f"already lower the clock.{host}"])
 
 
 def readme_colab() -> str:
@@ -230,9 +226,9 @@ def readme_exercises() -> str:
     "The generated part of the README that says how many exercises there are, and how their grader is tested."
     known = exercises().values()
     correct, wrong = (sum(len(getattr(one, kind)) for one in known) for kind in ("solutions", "mutants"))
-    return (f"The grader is tested, too: in {len(known)} exercises, it accepts all {correct} correct "
-            f"solutions and rejects all {wrong:,} wrong or slow ones, each for its own mistake. `make grade` "
-            "repeats that test. Your own work is graded in its notebook.")
+    return (f"The grader is tested, too. For the {len(known)} exercises there are {correct} correct "
+            f"solutions, all of which it accepts, and {wrong:,} wrong or slow ones, all of which it rejects "
+            "for the right reason. `make grade` repeats that test. Your own work is graded in its notebook.")
 
 def readme_gpus() -> str:
     "The generated part of the README that says which GPU runs which kernels."
@@ -242,8 +238,8 @@ def readme_gpus() -> str:
         if not major: return "a GPU that Numba CUDA supports"
         return (f"exactly compute capability {major}.{minor}" if alone
                 else f"compute capability {major}.{minor} or later")
-    *parts, last = (f"{text(*needed)} ({_lessons(kernels)})" for needed, kernels in needs.items())
-    return f"The kernels need {', '.join(parts)}, and {last}."
+    *parts, last = (f"of {_lessons(kernels)} need {text(*needed)}" for needed, kernels in needs.items())
+    return f"The kernels {', those '.join(parts)}, and those {last}."
 
 PARTS = {"front": readme_front, "copy": readme_copy, "speed": readme_speed, "calls": readme_calls,
          "exercises": readme_exercises, "gpus": readme_gpus,
