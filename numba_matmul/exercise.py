@@ -331,6 +331,12 @@ def _next(exercise):
     later = keys[keys.index(exercise.key) + 1:]
     return f"the next exercise is {later[0]}" if later else "that was the last exercise"
 
+def mine(
+    key: str | int,  # of the exercise: "05", or 5
+) -> Message:
+    "Your kernel for an exercise, the accepted one if there is one: in Jupyter in a new cell below."
+    return work.mine(exercise_of(key).key)
+
 def so_far() -> Message:
     "Which exercises you passed in this copy of the course, and which one is next."
     return work.so_far(list(exercises()))

@@ -7,7 +7,7 @@ from .gemm.args import gemm_args
 from .bench.experiment import Experiment, experiment
 from .bench.timing import Runtime, call_time, cuda_mean_runtime, measure_runtime, progress
 from .bench.verify import assert_matmul_correct, check_matmul
-from .exercise import ask, grade, show, so_far, solutions
+from .exercise import ask, grade, mine, show, so_far, solutions
 from .machine import draw_machine
 from .play import play
 from .predict import predict
@@ -15,7 +15,6 @@ from .report.strip import you_are_here
 from .source import changes
 from .explore import explore_pipeline, explore_tiles
 from .widgets import explore_banks, explore_sectors
-from .work import mine
 
 
 __all__ = ['to_d', 'to_h', 'array_like', 'to_bf16', 'from_bf16', 'rounded', 'cdiv', 'dtype_of',

@@ -8,6 +8,8 @@ from conftest import minimal_card
 from numba_matmul import cards, ncu
 from numba_matmul.bench.timing import Runtime
 from numba_matmul.draw import draw_matrix
+from numba_matmul.gemm.plan import LaunchConfig
+from numba_matmul.kernels import k18_past_cublas_bf16
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import plots, readme, strip, tables
 from numba_matmul.fingerprint import fingerprint
@@ -148,6 +150,16 @@ def test_where_a_kernel_loses_and_what_the_tiles_say():
     assert lines[3].startswith("| 4096 | 97 · 99 | – · 128×64 |")
     assert lines[4] == "| 2048 | 98 · 98 | – · 128×64 or 32×32 | – · 51.20 or 409.60 | – · 2.00 or 5.33 |  |"
     assert tables.size_text(7, 7, 7) == "7" and tables.size_text(7, 7, 8) == "7×7×8"
+
+
+def test_a_turned_tile_is_shown_as_rows_and_columns_of_c(monkeypatch):
+    tile = k18_past_cublas_bf16.turned_tile(256, 160, 4, wm=128, cluster=2)
+    config = LaunchConfig(tile, 10)
+    monkeypatch.setattr(k18_past_cublas_bf16, "select_config", lambda *sizes: config)
+    found = ALL["bf16_gemm_past_cublas"]
+    *_, line = str(tables.lost([invented(row(found.name, 1000, 60, 3000))], found)).splitlines()
+    # 19 rows of tiles, but clusters of two make 20; 12 columns of tiles; ten multiprocessors
+    assert re.match(r"\| 3000 \| 60 \| 160×256 · .* \| 24.00 · .* \| 0.60 · ", line), line
 
 
 def test_what_is_kept_at_a_size_that_fits_no_tile():

@@ -1,8 +1,9 @@
 """What a reader opens, and doesn't see at once: `python tools/fold.py` sets it in every lesson.
 
-Folded are the section with an exercise's solution, what stands under a lesson's rule (except for what the
-reader is to do), and outputs that would answer a question: those of `changes(…)`, and of cells with the tag
-`answer`. JupyterLab reads the cells' metadata; the website folds the same sections, by their titles."""
+Folded are the code above a lesson's first sentence, whose outputs stay, the section with an exercise's
+solution, what stands under a lesson's rule (except for what the reader is to do), and outputs that would
+answer a question: those of `changes(…)`, and of cells with the tag `answer`. JupyterLab reads the cells'
+metadata; the website folds the same sections, by their titles."""
 import json
 import re
 import sys
@@ -27,11 +28,15 @@ def titles(cell):
     return re.findall(r"^## (.+)", "".join(cell["source"]), re.M)
 
 
-def hide_output(cell):
-    "Close the output of a cell, in JupyterLab and on the website."
-    cell["metadata"].setdefault("jupyter", {})["outputs_hidden"] = True
+def hide(
+    cell,
+    part,  # "input" or "output"
+):
+    "Close a part of a cell, in JupyterLab and on the website."
+    kept = dict(input="source_hidden", output="outputs_hidden")[part]
+    cell["metadata"].setdefault("jupyter", {})[kept] = True
     tags = cell["metadata"].setdefault("tags", [])
-    if "hide-output" not in tags: tags.append("hide-output")
+    if f"hide-{part}" not in tags: tags.append(f"hide-{part}")
 
 
 def fold(
@@ -39,6 +44,7 @@ def fold(
 ):
     "Set what is folded. `ValueError` where a folded section doesn't begin or end at the start of a cell."
     below = solution = folded = False
+    texts = 0  # the first one is the title
     for cell in nb["cells"]:
         source = "".join(cell["source"])
         found = titles(cell)
@@ -49,10 +55,13 @@ def fold(
             cell["metadata"].pop(COLLAPSED, None)
             if folded: cell["metadata"][COLLAPSED] = True
         below = below or cell["cell_type"] == "markdown" and source.strip() == "---"
+        texts += cell["cell_type"] == "markdown"
         if cell["cell_type"] != "code": continue
+        if texts == 1: hide(cell, "input")
         if solution and source.startswith("#| export"):
             cell["metadata"].setdefault("jupyter", {})["source_hidden"] = True
-        if re.match(r"changes\(", source) or "answer" in cell["metadata"].get("tags", []): hide_output(cell)
+        answer = re.match(r"changes\(", source) or "answer" in cell["metadata"].get("tags", [])
+        if answer: hide(cell, "output")
 
 
 def lessons(): return sorted(NBS.glob("[0-3]*.ipynb"))

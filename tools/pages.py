@@ -50,8 +50,8 @@ def names_in(cell):
     if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return set(), set()
     lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
     nodes = [*ast.walk(ast.parse("\n".join(lines)))]
-    return ({node.func.id for node in nodes
-             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)},
+    functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return ({getattr(one, "id", getattr(one, "attr", None)) for one in functions},  # watch, and toy.watch
             {node.id for node in nodes if isinstance(node, ast.Name)})
 
 

@@ -26,7 +26,7 @@ from numba_matmul.cards import gpu_card, gpu_name, need_gpu, write_card
 NBS = Path(__file__).resolve().parent.parent/"nbs"
 
 
-LARGE = 1_500_000  # pixels of a picture: one with more is stored at half its width
+LARGE = 1_425_000  # pixels of a picture: one with more is stored at half its width
 
 def shrink_pictures(cells):
     "Pictures with few colors: drawings look the same, and take a third of the space in the file."

@@ -117,7 +117,7 @@ def look(tab, address, picture, axe):
             problems += [f"{mode}: no contrast in {src}" for src in seen["flat"]]
             if seen["width"] > width or seen.get("widest"):
                 problems.append(f"{mode}: {seen['width']} pixels wide at {width}: {seen.get('widest')}")
-            if axe and width == WIDTHS[0]:
+            if axe:
                 tab.wait_for_timeout(400)  # colors fade
                 problems += [f"{mode}: {text}" for text in tab.evaluate(AXE)]
             if picture: tab.screenshot(path=f"{picture}.{width}.{mode}.png", full_page=True)

@@ -197,6 +197,9 @@ def pipeline(tab):
     for landed, word in (False, "read k tile 0"), (True, "overwrites"):
         found = shown(stages=2, copy=6, multiply=3, landed=landed, empty=not landed)
         if not found["races"] or word not in tab.inner_text(".nm-bad"): yield f"no race: {found}"
+        tab.get_by_role("button", name="go there").click()
+        if not tab.inner_text("[role=status]").startswith(f"Time {found['races'][0][0]}."):
+            yield f"the race at time {found['races'][0][0]} isn't where the stepper goes"
     tab.select_option("select[aria-label=example]", "slower copies")
     tab.get_by_role("slider", name="time", exact=True).press("ArrowRight")
     says = tab.inner_text("[role=status]")

@@ -315,7 +315,7 @@ MUTANTS = (
 
 OTHERS = ("does that block have a part of this tile? The parts of a tile are those of the blocks after the "
           "owner")
-NOT_THERE = ("a sum that is NaN has added what no thread wrote: the part of block `other` begins at "
+NOT_THERE = ("a NaN comes from a place in the workspace that no thread wrote: block `other`'s part begins at "
              "other * PART")
 EXERCISES = (Exercise(
     "14", "my_stream_k",
@@ -337,8 +337,8 @@ EXERCISES = (Exercise(
             "who writes this value, and what tells the reader that it's there? The writer's side: values, "
             "fence, barrier, flag. The reader's side: flag, fence, barrier, values"),
         "ends": (
-            "who raises the flag another block waits for, to which value, and who lowers it, one thread "
-            "each? Is it read by an atomic operation, so that it's read anew each time? Does `other` go on "
+            "which thread raises the flag that another block waits for, and to which value? Which one lowers "
+            "it? Is it read by an atomic operation, so that a new value is seen? Does `other` go on "
             "by one, does `stop` move to the end of that block's part, and is each part passed on once?"),
         "in bounds: flags": OTHERS,
         "in bounds: is negative": OTHERS,
@@ -350,8 +350,8 @@ EXERCISES = (Exercise(
         "correct: NaN, and each": NOT_THERE,
         "correct: = nan": NOT_THERE,
         "correct: never written": (
-            "each tile is stored once, by the block that has its beginning: a sum that is NaN has added "
-            "what no thread wrote"),
+            "each tile is stored once, by the block that has its beginning. A NaN comes from a place in "
+            "the workspace that no thread wrote"),
         "correct": (
             "which blocks have a part of this tile, where does each of them end, and where in the workspace "
             "is it? Each part is added once, before the tile is stored"),

@@ -47,9 +47,9 @@ ASKED = {  # verdict → arguments; each adds a rule to those before
         (256, 256, 8192, SMALL, 8, 132, 1.7), (512, 512, 16384, MEDIUM, 7, 132, 1.7),
         (2048, 256, 8192, LARGE, 9, 132, 1.0))}
 WHY = {"a k tile": (
-           "this is one wave with one work tile of one k tile: it takes CYCLES[tile], or row_cycles for "
-           "each of its bm + bn rows, whichever is more"),
-       "k tiles": "one work tile, now with more of k: a k tile is 64 long, and the last one may be shorter",
+           "this is one wave with one work tile of one k tile: it takes CYCLES[tile] or row_cycles times its "
+           "bm + bn rows, whichever is larger"),
+       "k tiles": "one work tile, now with a longer k: a k tile is 64 long, and the last one may be shorter",
        "waves": (
            "there's one work tile per tile of C, down and across. In a wave each of the sms "
            "multiprocessors gets one: how many waves begin?"),
@@ -57,8 +57,8 @@ WHY = {"a k tile": (
        "parts": (
            "each part is a work tile of its own, and all of them share the waves. A part has its share of "
            "the k tiles, rounded up")}
-ADDING = ("everything but the cost of the parts is right: in every wave 1400, and half a cycle for each sum "
-          "of a tile; nothing if there is only one part")
+ADDING = ("everything but the cost of the parts is right: each wave adds 1400 cycles and half a cycle per "
+          "sum of a tile, but only if there's more than one part")
 
 def near(said, true): return abs(said - true) <= 2 + 1e-6 * true  # it may be rounded
 

@@ -128,7 +128,7 @@ RULES = dict(reference=ISSUE, loops=LOOP, sorted=SORTED, first=FIRST_OF)
 RULE = (Exercise(
     "21", "my_issue", judge=judge_rule, page=toy,
     hints={
-        "runs": "in the first cycle last is None, and a cycle may pass in which no warp can issue",
+        "runs": "in the first cycle, last is None; and there may be cycles in which no warp can issue",
         "returns": "return one of the warps themselves, not its number, or None",
         "stall": "warp.ready is the first cycle in which its stall count lets it issue",
         "scoreboards": (

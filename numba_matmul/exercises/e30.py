@@ -336,7 +336,7 @@ EXERCISES = (Exercise(
         "runs: not two gradients": "return a pair, da and db",
         "runs": (
             "dC is m×n, A m×k, B k×n, needs holds two bools, and matmul takes two tensors: which of your "
-            "lines fails, and what does it get?"),
+            "lines fails, and with which operands?"),
         "row-major": (
             "a transposed view, or a dC from autograd, can have its numbers in a different order: "
             ".contiguous() copies it"),

@@ -285,7 +285,7 @@ EXERCISES = (Exercise(
             "whose rows is the sum that arrives in a step? It passed through the rank before, which started "
             "one step earlier. Draw three ranks; after the last step the sum belongs to this rank"),
         "sent unchanged": (
-            "send doesn't copy, the message may still be on its way: put the next sum into another array"),
+            "send doesn't copy, so the message may still be on its way: put the next sum into another array"),
         "inputs unchanged": "an operation such as *= writes into the matrix itself",
         "moved": (
             "a rank needs only its own rows of the sum: nobody needs all of C"),

@@ -94,10 +94,12 @@ def draw_panels(
 ):
     "`plot_rows` for each, one below the other. Returns the figure. `ValueError` without rows."
     import matplotlib.pyplot as plt
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
     _need(panels, "no panels, as the card has no rows of this size")
-    heights = [1.4 + 0.35 * len(rows) for _, rows in panels]
-    fig, axes = plt.subplots(len(panels), figsize=(7, sum(heights)), height_ratios=heights,
-                             squeeze=False, layout="constrained")
+    bars = [len(rows) for _, rows in panels]  # all of one height
+    size = 7, 1.4 * len(panels) + 0.35 * sum(bars)
+    fig, axes = plt.subplots(len(panels), figsize=size, height_ratios=bars, squeeze=False,
+                             layout=ConstrainedLayoutEngine(h_pad=0.12))
     plt.close(fig)
     for ax, (title, rows) in zip(axes.flat, panels): plot_rows(rows, title, ax)
     if "short" in panels[0][1][0]:
@@ -140,10 +142,11 @@ def draw_climb(
             ax.annotate(text, (number_of(row["name"]), row["gflops"]), (0, 7 if over else -7), fontsize=9,
                         textcoords="offset points", ha="center", va="bottom" if over else "top")
     numbers = [number_of(row["name"]) for row in rows]
-    ax.set(yscale="log", xlim=(-0.1, max(numbers) + 1.5), ylim=(200, 6e6), xticks=numbers, ylabel="GFLOP/s",
+    ax.set(yscale="log", xlim=(-0.1, max(numbers) + 1.5), ylim=(200, 6e6), ylabel="GFLOP/s",
            xlabel=_noted(f"lesson ({size}×{size}×{size}, {card['gpu']})", rows))
     ax.xaxis.label.set_fontsize(9)
     ax.tick_params(labelsize=9)
+    ax.set_xticks(numbers, [number if number < 10 or number % 2 == 0 else "" for number in numbers])  # room
     ax.set_yticks([1e3, 1e4, 1e5, 1e6], ["1,000", "10,000", "100,000", "1,000,000"])
     ax.minorticks_off()
     _open(ax)
@@ -164,12 +167,13 @@ def draw_sizes(
     cards,  # result cards
     dtype,  # of the matrices
 ):
-    """Speed of each kernel over the powers of two, a panel for each card, all on one scale. Returns the
-    figure. `ValueError` without such speeds."""
+    """Speed of each kernel over the powers of two, a panel for each card that has some, all on one scale.
+    Returns the figure. `ValueError` without such speeds."""
     import matplotlib.pyplot as plt
     sizes = {size for card in cards for kernel in kernels_of(dtype) for size in by_size(card, kernel.name)}
     _need([m for m, n, k in sizes if m == n == k and m & (m - 1) == 0],
           f"no card has {dtype} speeds at powers of two")
+    cards = [card for card in cards if any(by_size(card, kernel.name) for kernel in kernels_of(dtype))]
     fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True,
                              squeeze=False, layout="constrained")
     _open(*axes.flat)
@@ -230,8 +234,8 @@ def draw_shapes(
         ax.axvline(100, color="black", linestyle="--", lw=1)
         ax.set_yticks(range(len(sizes)), sizes, fontsize=8)
         ax.set(xscale="log", title=title, xlabel="% of cuBLAS", ylim=(-0.7, rows - 0.3))
-        ticks = (25, 50, 75, 100, 150, 200, 400)
-        ax.set_xticks(ticks, ["" if tick == 150 else str(tick) for tick in ticks], fontsize=8)
+        ticks, crowded = (25, 50, 75, 100, 150, 200, 400), (150,) if len(panels) < 3 else (75, 150, 200)
+        ax.set_xticks(ticks, ["" if tick in crowded else str(tick) for tick in ticks], fontsize=8)
         ax.set_xlim(min(45, 0.9 * min(every)), max(450, 1.1 * max(every)))  # ticks outside are not shown
         ax.minorticks_off()
         ax.grid(color=COLORS[8], alpha=0.3, lw=0.6)

@@ -28,7 +28,8 @@ def you_are_here(
     ax.plot(percent[:-1], [0] * len(percent[:-1]), "o", color="#999999", markersize=5)
     here = percent[-1] if percent else 0
     ax.plot([here], [0], "o", color="black", markersize=9)
-    kind = {"float32": "cuBLAS", "bfloat16": "cuBLAS in bf16"}.get(name and dtype_of(name), "cuBLAS")
+    kinds = {"bfloat16": "cuBLAS in bf16", "float8_e4m3fn": "cuBLAS in FP8"}
+    kind = kinds.get(name and dtype_of(name), "cuBLAS")
     stale = STALE if rows and "stale" in rows[-1] else ""
     ax.set(yticks=[], xlim=(-2, max(110, 1.05 * here)), ylim=(-1, 1))
     ax.set_title(f"You are here: {here:.0f} % of {kind} (the kernel for any size){stale}" if name

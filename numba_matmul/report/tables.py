@@ -161,12 +161,13 @@ def lost(
     kernel,    # a `Kernel`
     below=98,  # percent
 ) -> Markdown:
-    """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles, how many waves they make
-    (tiles per multiprocessor), and what a block fetches per multiply-add, with 128×256 as 1."""
+    """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles as rows and columns of
+    C, how many waves they make (tiles per multiprocessor, or parts of tiles), and what a block fetches per
+    multiply-add, with 128×256 as 1."""
     found, sms = [by_size(card, kernel.name) for card in cards], cards[0]["multiprocessors"]
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
-    def described(size, rows, columns, wide=1, high=1):  # blocks of a cluster share what they fetch
-        waves = cdiv(size[0], rows) * cdiv(size[1], columns) / sms
+    def described(size, rows, columns, wide=1, high=1, parts=1):  # blocks of a cluster share what they fetch
+        waves = cdiv(size[0], rows * high) * high * cdiv(size[1], columns * wide) * wide * parts / sms
         fetched = (1 / (rows * high) + 1 / (columns * wide)) / (1 / 128 + 1 / 256)
         return f"{rows}×{columns}", f"{waves:.2f}", f"{fetched:.2f}"
     lines = []
@@ -174,7 +175,10 @@ def lost(
         ours, more = ("–",) * 3, ""
         if select_config:
             config = select_config(*size, sms)
-            ours = described(size, *config.tile[:2])
+            # a turned tile has its rows and columns exchanged, and with them what a cluster shares
+            shape, shared = config.tile[:2], (getattr(config.tile, "cluster", 1), 1)
+            if getattr(config.tile, "m_major_c", 0): shape, shared = shape[::-1], shared[::-1]
+            ours = described(size, *shape, *shared, config.split_k)
             more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1)
                              + [f"{', '.join(config.padded.upper())} copied"] * bool(config.padded))
         # GPUs may differ

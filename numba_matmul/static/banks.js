@@ -61,7 +61,7 @@ function banks(box, given) {
     note.textContent = `Lane 0 starts at word ${starts.get(0) / 4}, lane 1 at word ${starts.get(1) / 4}, lane 2 at word ${starts.get(2) / 4}, lane 31 at word ${starts.get(31) / 4}. `
       + (parts.length > 1 ? `The warp is served in ${parts.length} parts, because ${bits} bits per lane are too many at once. ` : "")
       + (total > least ? `Without conflicts it would take ${least}.` : "There are no conflicts.");
-    const svg = el("svg", {viewBox: `-1.2 -1.3 33.4 ${total + 1.6}`, width: 690, role: "img", style: "min-width: 420px",
+    const svg = el("svg", {viewBox: `-1.2 -1.3 33.4 ${total + 1.6}`, width: 690, role: "img", style: "min-width: 683px",
       "aria-label": `${total} rows, one per wavefront, over the 32 banks. Each cell bears the lane that gets its word.`});
     for (let bank = 0; bank < 32; bank += 4)
       svg.append(el("text", {x: bank + 0.5, y: -0.35, "font-size": 0.62, "text-anchor": "middle"}, String(bank)));

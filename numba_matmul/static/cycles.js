@@ -30,9 +30,9 @@ function cycles(box, {kernels, waiting}) {
       el("td", {}, `${number + 1} ${op.text}`), el("td", {}, String(op.stall)), el("td", {}, op.waits.join(", ") || "–"),
       el("td", {}, op.sets === null ? "–" : String(op.sets)),
       el("td", {}, at[now].map((next, warp) => next === number ? warp : null).filter((warp) => warp !== null).join(" ")))));
-    const svg = el("svg", {viewBox: `-6.5 -1.2 ${last + 8} ${warps + 2.6}`, width: 700, style: "min-width: 560px", role: "img",
+    const svg = el("svg", {viewBox: `-7 -1.2 ${last + 8.5} ${warps + 2.6}`, width: 700, style: "min-width: 645px", role: "img",
       "aria-label": `Rows: the warps and the memory unit. Columns: cycles 0 to ${last}, shown up to ${now}.`});
-    const write = (x, y, text, more) => svg.append(el("text", {x, y, "font-size": 0.9, ...more}, text));
+    const write = (x, y, text, more) => svg.append(el("text", {x, y, "font-size": 1, ...more}, text));
     for (let cycle = 0; cycle <= last; cycle += 10) write(cycle + 0.5, -0.35, String(cycle), {"text-anchor": "middle"});
     for (let warp = 0; warp < warps; warp++) write(-0.5, warp + 0.8, `warp ${warp}`, {"text-anchor": "end"});
     write(-0.5, warps + 1.1, "memory unit", {"text-anchor": "end"});
@@ -40,16 +40,17 @@ function cycles(box, {kernels, waiting}) {
       for (let warp = 0; warp < warps; warp++) {
         const [fill, opacity] = CYCLE_FILLS[states[cycle][warp]];
         svg.append(el("rect", {x: cycle, y: warp, width: 1, height: 0.94, fill, "fill-opacity": opacity}));
-        if (states[cycle][warp] === "i") write(cycle + 0.5, warp + 0.78, String(at[cycle][warp] + 1), {"text-anchor": "middle", "font-size": 0.8, style: "fill: white"});
+        if (states[cycle][warp] === "i") write(cycle + 0.5, warp + 0.83, String(at[cycle][warp] + 1), {"text-anchor": "middle", style: "fill: white"});
       }
       if (served[cycle] !== null) {
         svg.append(el("rect", {x: cycle, y: warps + 0.3, width: 1, height: 0.94, fill: "#D55E00", "fill-opacity": 0.8}));
-        write(cycle + 0.5, warps + 1.08, String(served[cycle]), {"text-anchor": "middle", "font-size": 0.8, style: "fill: white"});
+        write(cycle + 0.5, warps + 1.13, String(served[cycle]), {"text-anchor": "middle", style: "fill: white"});
       }
     }
     svg.append(el("rect", {x: now, y: -0.1, width: 1, height: warps + 1.5, fill: "none", stroke: "currentColor", "stroke-width": 0.12}),
       el("rect", {x: 0, y: -0.1, width: last + 1, height: warps + 1.5, fill: "none", stroke: "currentColor", "stroke-opacity": 0.3, "stroke-width": 0.06}));
     figure.replaceChildren(svg);
+    figure.scrollLeft = figure.scrollWidth * (now + 7) / (last + 8.5) - figure.clientWidth / 2;  // the cycle is seen
   }
   const key = (color, opacity, text) => el("span", {style: "white-space: nowrap"}, el("span", {style: `display: inline-block; width: 1em; height: 1em; vertical-align: middle; background: ${color}; opacity: ${opacity}; margin-right: .35em`}), text);
   box.set = ({kernel = state.kernel, now = state.now}) => { state.kernel = kernel; choice.value = kernel; move(now); return [of().states[state.now], of().served[state.now]]; };

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HINT = ("This name is defined by a cell above that hasn't run since the kernel started: "
+HINT = ("If a cell above defines this name, it hasn't run since the kernel started: "
         "Run ▸ Run All Above Selected Cell, then run this cell again.")
 
 

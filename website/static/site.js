@@ -14,11 +14,19 @@ for (const cell of document.querySelectorAll(".bd-article .cell_input pre, .bd-a
     box.append(button);
 }
 
-// What scrolls can be reached with the keyboard.
+// What scrolls can be reached with the keyboard, and fades where there is more: a phone shows no scroll bar.
+const SCROLLERS = "pre, table, .cell_output, .output, .text_html > div, .pst-scrollable-table-container, .nm-figure";
+function scrolled(part) {
+    const rest = part.scrollWidth - part.clientWidth;
+    const scrolls = rest > 1 && getComputedStyle(part).overflowX !== "visible";
+    part.classList.toggle("more-left", scrolls && part.scrollLeft > 1);
+    part.classList.toggle("more-right", scrolls && part.scrollLeft < rest - 1);
+    return scrolls;
+}
 function reachable() {
-    for (const part of document.querySelectorAll(".bd-article :is(pre, table, .cell_output, .output, .text_html > div, .pst-scrollable-table-container)")) {
-        if (part.closest(".nm")) continue;
-        const scrolls = part.scrollWidth > part.clientWidth + 1 && getComputedStyle(part).overflowX !== "visible";
+    for (const part of document.querySelectorAll(`.bd-article :is(${SCROLLERS})`)) {
+        const scrolls = scrolled(part);
+        if (part.closest(".nm")) continue;  // it does this by itself
         if (scrolls) part.tabIndex = 0;
         else if (part.localName !== "pre") part.removeAttribute("tabindex");
     }
@@ -26,3 +34,6 @@ function reachable() {
 addEventListener("load", reachable);
 addEventListener("resize", reachable);
 document.addEventListener("toggle", reachable, true);
+document.addEventListener("scroll", ({target}) => {
+    if (target.matches?.(SCROLLERS)) scrolled(target);
+}, true);
