@@ -64,9 +64,9 @@ class Tuning:
         "The landscape: the speed of every candidate, by each of its values. Returns the figure."
         import matplotlib.pyplot as plt
         names = [name for name in self.best if len({row[name] for row in self.rows}) > 1]
-        across = min(len(names), 4) or 1
-        down = -(-len(names) // 4) or 1
-        fig, axes = plt.subplots(down, across, figsize=(2.1 * across, 2.4 * down), sharey=True,
+        across = min(len(names), 3) or 1
+        down = -(-len(names) // 3) or 1
+        fig, axes = plt.subplots(down, across, figsize=(2.1 * across, 2 * down), sharey=True,
                                  squeeze=False, layout="constrained")
         for ax in axes.flat[len(names):]: ax.axis("off")
         for ax, name in zip(axes.flat, names):
