@@ -27,7 +27,7 @@ from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, with_room)
+    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, overlaps, with_room)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -122,15 +122,15 @@ PADDED = tuple("".join(names) for count in range(4) for names in combinations("a
 
 class MachineModel(NamedTuple):
     "What the estimate knows about a GPU. Cycles are those of 2048 multiply-adds on a multiprocessor."
-    start: float = 2898    # cycles of a launch with almost nothing to do
+    start: float = 2720    # cycles of a launch with almost nothing to do
     result: float = 0.117  # to store a result
-    step: float = 196      # per stage at least: a barrier, copies, products
-    own_row: float = 1.50  # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.68   # the same if all multiprocessors ask: rows of whole cache lines,
+    step: float = 164      # per stage at least: a barrier, copies, products
+    own_row: float = 1.21  # per 128-byte row that a multiprocessor gets
+    row_64: float = 2.24   # the same if all multiprocessors ask: rows of whole cache lines,
     row_16: float = 3.63   # of whole sectors,
     row_8: float = 4.74    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
-    part: float = 1.96     # sums per cycle that a block sends to others, and adds up
+    part: float = 2.02     # sums per cycle that a block sends to others, and adds up
 
 H100_COPY_GB_S = 2975
 
@@ -197,6 +197,8 @@ def estimate(
     adding = x.start / 2 + results / x.part if split_k > 1 else 0
     wave = 0.05 * x.start + max(0.1 * x.start + k_tiles * k_tile, storing * filled) + adding
     products = x.start + storing + waves * wave
+    # without registers for two tiles, nothing hides the stores
+    if not overlaps(tile): products += (waves - 1) * storing * filled
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
     numbers = dict(a=m * k, b=k * n, c=m * n)
