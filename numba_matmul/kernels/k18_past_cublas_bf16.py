@@ -122,15 +122,15 @@ PADDED = tuple("".join(names) for count in range(4) for names in combinations("a
 
 class MachineModel(NamedTuple):
     "What the estimate knows about a GPU. Cycles are those of 2048 multiply-adds on a multiprocessor."
-    start: float = 2898    # cycles of a launch with almost nothing to do
+    start: float = 2720    # cycles of a launch with almost nothing to do
     result: float = 0.117  # to store a result
-    step: float = 196      # per stage at least: a barrier, copies, products
-    own_row: float = 2.10  # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.68   # per row it requests if all multiprocessors do: rows of whole cache lines,
+    step: float = 164      # per stage at least: a barrier, copies, products
+    own_row: float = 1.21  # per 128-byte row that a multiprocessor gets
+    row_64: float = 2.24   # per row it requests if all multiprocessors do: rows of whole cache lines,
     row_16: float = 3.63   # of whole sectors,
     row_8: float = 4.74    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
-    part: float = 1.96     # sums per cycle that a block sends to others, and adds up
+    part: float = 2.02     # sums per cycle that a block sends to others, and adds up
 
 H100_COPY_GB_S = 2975
 
