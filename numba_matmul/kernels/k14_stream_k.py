@@ -234,7 +234,7 @@ FEW_ROWS = RowTile(4, 8, 512, chunk=1), RowTile(4, 8, 256, chunk=1), RowTile(16,
 # Fitted to times of one H100. In its cycles:
 START = 5480          # of a launch with almost nothing to do
 INSTRUCTION = 1.07    # of a multiprocessor, for an instruction of four warps
-LATENCY = 1560        # from a load to its data if they come from memory, and all blocks load
+LATENCY = 1250        # from a load to its data if they come from memory, and all blocks load
 PIECE = 1750          # from a block's first copy to its first products, and after the last ones
 STORED = 0.05         # for each result; blocks on the same multiprocessor do that at the same time
 NOT_ALIGNED = 0.25    # more for each result that's stored by itself, and again if four slices are added up
@@ -285,7 +285,7 @@ def estimated_cycles(
     copies = tile.bk * (tile.bm + tile.bn / width) / tile.threads
     instructions = tile.steps * (tile.results + sum(tile.shape) / 4) + 5 * copies + 40
     one = instructions * INSTRUCTION * max(warps, 1.1 / neighbors)  # a scheduler's only warp has to wait at times
-    if moved > L2_SIZE: one = max(one, LATENCY / (neighbors * (tile.stages - 1)))  # so many k tiles are on their way
+    if moved > L2_SIZE: one = max(one, LATENCY / neighbors)  # a k tile's copies start one k tile before
     stored = STORED / neighbors + (NOT_ALIGNED * cdiv(tile.slices, 2) if width < 4 else 0)
     ends = cdiv(pieces, neighbors) * PIECE + pieces * stored * tile.bm * tile.bn
     loads = 4 * count * (tile.bm + tile.bn) * k / L2
