@@ -3,6 +3,7 @@
     python tools/blind.py check 2     # in the simulator: is every kernel of the second round right?
     python tools/blind.py predict 2   # needs no GPU: writes tests/readers/predicted_2.json
     python tools/blind.py time 2      # on a GPU: writes tests/readers/measured_2.json
+    python tools/blind.py now 2       # what today's model says, no longer blind: now_2.json
 
 The first round has the kernels of loops.py and tiles.py in tests/readers, and the solutions that exercises
 accept besides the lesson's own; the second those of simple.py and fast.py. A round's predictions are
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -72,7 +74,7 @@ def check_all(number):
     if wrong: sys.exit(f"wrong: {wrong}")
     print(len(written()), "kernels are right")
 
-def predict_all(number):
+def predict_all(number, what="predicted"):
     "What the model says of each kernel: GPU → ms and limit, or why it says nothing."
     from numba_matmul.predict import predict
     matrix, said = np.broadcast_to(np.float32(0), (SIZE, SIZE)), {}
@@ -82,7 +84,7 @@ def predict_all(number):
             found = predict(kernel, matrix, matrix, matrix, gpu=gpu)
             said[name][gpu] = [float(f"{found.ms:.5g}"), found.limit] if found.ms else [None, found.why]
         print(name, said[name], flush=True)
-    filed("predicted", number).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+    filed(what, number).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
 
 
 def filed(what, number):
@@ -145,4 +147,5 @@ def time_all(number, workers=8):
 
 
 if __name__ == "__main__":
-    dict(check=check_all, predict=predict_all, time=time_all, some=time_some)[sys.argv[1]](*sys.argv[2:])
+    now = partial(predict_all, what="now")
+    dict(check=check_all, predict=predict_all, time=time_all, some=time_some, now=now)[sys.argv[1]](*sys.argv[2:])
