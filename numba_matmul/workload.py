@@ -13,7 +13,8 @@ import numpy as np
 from .arrays import cdiv
 from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import (
-    ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM, WAIT_GROUP, kind_of)
+    ALONG, ALU, BARRIER, COLUMNS, FMA, HEAVY, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM,
+    WAIT_GROUP, kind_of)
 from .microscope import microscope, wavefronts
 from .process import _rebuild, kernel_parts
 from .sass import bank_delays
@@ -201,7 +202,9 @@ def _table(code, path, view, k):
         if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
         if x.name == "LDS" and x.kind == "control": kind = OTHER
         passes, number, bits, place, offset = 0, 0, 0, 0, 0
+        if kind in (FMA, HEAVY, ALU, OTHER): place = int(bool(re.search(r"\bUR\d+", x.operands)))
         if x.name == "FFMA": passes = next(delays)
+        elif kind == HEAVY: passes = 2 * ("WIDE" in x.opcode)  # two registers of results, one after the other
         elif kind in (LDS, STS): passes, _ = _cost(x, sites, "load" if kind == LDS else "store")
         elif kind == LDG:
             array, bits, offset = sharing.get(i, (None, 0, 0))
@@ -263,6 +266,9 @@ def _read(code, view, shape, threads, stays):
     results = _one_tile(code, stored) if stays else stored
     if not results: raise NoPrediction("its first block stores nothing")
     tiles, loading = stored / results, _loading(ins, outer, main)
+    lines = [{ins[i].line for i in _loads(ins, range(loop.start, loop.end))} for loop in loading]
+    # a function that was compiled into the kernel has the line of its call
+    if not set().union(*lines) <= {site.line for site in _global(sites, "load")}: loading = []
     # Trip counts: a thread does results × k multiply-adds, and loads so many elements for each of k.
     def products(loop): return sum(x.name in ("FFMA", "FMUL") for x in ins[loop.start:loop.end])
     per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k / tiles
@@ -277,13 +283,12 @@ def _read(code, view, shape, threads, stays):
         counts = Counter()
         for site in _global(sites, "load"): counts[site.line] += site.requests
         counts = {line: round(32 * found / threads * step / k / tiles) for line, found in counts.items()}
-        lines = [{ins[i].line for i in _loads(ins, range(loop.start, loop.end))} for loop in loading]
         if any(len(one) != 1 for one in lines) or len(set.union(*lines)) < len(lines):
             raise NoPrediction("it loads in several loops, and how often each runs isn't clear")
     elif outer == main:
         step, turns = products(main) / results, 1
         # the source loads at least what the machine code does, which may merge loads
-        if loads / step > 1.4 * per_k: step = 0
+        if loads / step > 1.4 * per_k: raise NoPrediction("how often its loop loads isn't clear")
     else:
         step = 2 ** round(log2(loads / per_k))
         turns = (results * step - products(outer) + products(main)) / products(main)

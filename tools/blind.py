@@ -147,5 +147,6 @@ def time_all(number, workers=8):
 
 
 if __name__ == "__main__":
-    now = partial(predict_all, what="now")
-    dict(check=check_all, predict=predict_all, time=time_all, some=time_some, now=now)[sys.argv[1]](*sys.argv[2:])
+    commands = dict(check=check_all, predict=predict_all, now=partial(predict_all, what="now"),
+                    time=time_all, some=time_some)
+    commands[sys.argv[1]](*sys.argv[2:])
