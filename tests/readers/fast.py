@@ -586,7 +586,7 @@ def blocks_that_stay(a, b, c):
 @launched(64, 64, (16, 16, 2))
 @cuda.jit
 def halves_of_k_in_a_block(a, b, c):
-    # threads with z = 1 take the second half of k; at the end they hand over what they have
+    # threads with z = 1 take the second half of k; at the end they store what they have
     sa = cuda.shared.array((2, 8, 64), float32)
     sb = cuda.shared.array((2, 8, 64), float32)
     parts = cuda.shared.array((64, 64), float32)
