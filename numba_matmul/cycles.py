@@ -28,9 +28,11 @@ COLUMNS = (
     "waits",    # scoreboards that must be clear, as bits
     "result",   # scoreboard held until the result is there, -1: none
     "source",   # … until the operands have been read
-    "service",  # cycles of the memory unit; for an FMA: of the scheduler, for two registers of one bank
+    "service",  # cycles of the memory unit; for an FMA: of the scheduler, for two registers of one bank; for
+                # HEAVY: of its pipe, for a second half of the result
     "sharing",  # of a load from global memory, see below
-    "place",    # number of the load in the loop; groups that WAIT_GROUP leaves open
+    "place",    # number of the load in the loop; groups that WAIT_GROUP leaves open; for arithmetic: cycles
+                # of the uniform unit, to read its registers
     "offset")   # of a load along a row: bytes
 KIND, STALL, WAITS, RESULT, SOURCE, SERVICE, SHARING, PLACE, OFFSET = range(len(COLUMNS))
 
@@ -127,9 +129,10 @@ def replay(
                 else: heavy[s] = time + 2
                 free[s] += service
                 if counting: waited[i, REGISTERS] += service
-            elif kind == HEAVY: heavy[s] = time + 2
+            elif kind == HEAVY: heavy[s] = time + 2 + service
             elif kind == ALU: alu[s] = time + 2
             elif kind == UNIFORM: uniform[s] = time + 2
+            if kind <= ALU or kind == OTHER: uniform[s] = max(uniform[s], time) + places[i]
             # The memory unit takes what comes, in order.
             if LDS <= kind <= LDGSTS:
                 served = max(unit, time + 2)

@@ -314,9 +314,11 @@ def _prediction(exercise, kernel, host, gpu):
         if entry["unit"] == "ms": goal = 2 * 4096**3 / goal / 1e6
         text += f"; the lesson's short kernel: {goal:,.0f} measured"
     reached = goal is None or found.gflops > 0.9 * goal
-    if not reached and found.limit == "issue slots" and "range" in function_of(kernel).__code__.co_names:
+    if not reached and found.limit in INDEXING and "range" in function_of(kernel).__code__.co_names:
         text += ". Does your loop over k use range? Lesson 1 shows its price, in \"What Numba's habits cost\""
     return Verdict("speed", True if reached else None, text)
+
+INDEXING = "issue slots", "the uniform unit"  # what too many instructions for an index need
 
 def _beside(exercise, view):
     "Memory accesses of a reader's kernel and of the reference solution, in the first case."

@@ -128,7 +128,7 @@ class Site:
 
 
 def _watch(launch, args, blocks):
-    "In a child: run some blocks of a launch. Returns their sites, read counts, and the shapes."
+    "In a child: run some blocks of a launch. Returns what a `View` holds."
     import linecache
     places, known, seen, turn, reads = {}, {}, defaultdict(list), Counter(), defaultdict(Counter)
     def place_of(space, operation, array, count, frame):
@@ -175,7 +175,8 @@ def _watch(launch, args, blocks):
     for array in launch.arrays:
         if array.name in reads: reads[array.name] = _by_place(array, reads[array.name])
     by_block = {block: list(found.values()) for block, found in sites.items()}
-    return by_block, {name: dict(count) for name, count in reads.items()}, shapes
+    barriers = max((thread.barriers for _, thread in turn), default=0)
+    return by_block, {name: dict(count) for name, count in reads.items()}, shapes, barriers
 
 def _layout(array):
     "See `Site`."
@@ -208,6 +209,7 @@ class View:
     counts: dict  # block → how many blocks it stands for
     reads: dict   # array → element number → how often the simulated blocks read it
     shapes: dict  # array → shape
+    barriers: int  # of the block, that a thread of them passed
 
     def merged(self):
         "The sites over all simulated blocks, in source order."
@@ -324,9 +326,9 @@ def microscope(
                          or not all(isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid))
                          for place in counts):
         raise ValueError(f"pass at least one block (x, y, z) within the grid {tuple(grid)}")
-    sites, reads, shapes = in_child(_watch, configured, args, list(counts), simulator=True,
-                                    timeout=timeout, keep=True)
-    return View(kernel.__name__, sites, counts, reads, shapes)
+    sites, reads, shapes, barriers = in_child(_watch, configured, args, list(counts), simulator=True,
+                                              timeout=timeout, keep=True)
+    return View(kernel.__name__, sites, counts, reads, shapes, barriers)
 
 
 def _draw_sectors(site, columns):

@@ -13,11 +13,13 @@ import numpy as np
 from .arrays import cdiv
 from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import (
-    ALONG, BARRIER, COLUMNS, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM, WAIT_GROUP, kind_of)
+    ALONG, ALU, BARRIER, COLUMNS, FMA, HEAVY, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM,
+    WAIT_GROUP, kind_of)
 from .microscope import microscope, wavefronts
 from .process import _rebuild, kernel_parts
 from .sass import bank_delays
 from .sim.launch import launch_of
+from .sim.scheduler import SimulatorError
 from numba import cuda
 
 # What was found by another version of this module, or for another table, is forgotten.
@@ -52,22 +54,52 @@ def k_loop(code):
               if any(x.name in ("LDG", "LDGSTS") for x in ins[loop.start:loop.end])]
     if not around: raise NoPrediction("no loop both multiplies and loads from global memory")
     found = min(around, key=lambda loop: loop.end - loop.start)
+    if any(x.name == "STG" for x in ins[found.start:found.end]):
+        raise NoPrediction("its loop over k also stores to global memory")
     for unknown, why in UNKNOWN.items():
         if {x.name for x in ins[found.start:found.end]} & set(unknown.split()): raise NoPrediction(why)
     return found
 
-def _walk(ins, outer, main, turns):
-    "The numbers of the instructions of a pass through `outer`, with `turns` of the loop inside it."
+def _loads(ins, where): return [i for i in where if ins[i].name in ("LDG", "LDGSTS")]
+
+def _loading(ins, outer, main):
+    "The loops in `outer` that do nothing but load: the compiler doesn't know how often."
+    return [loop for loop in outer.inside if loop != main and not loop.holds(main)
+            and _loads(ins, range(loop.start, loop.end))]
+
+def _walk(ins, outer, main, turns, loading=(), counts=None):
+    """The numbers of the instructions of a pass through `outer`, with `turns` of the loop inside it.
+
+    The compiler unrolls a loop that only loads, and puts what's left over before it. `counts` says how often
+    a thread runs each line that such a loop has: as often as there are whole turns the loop does it, and what
+    is left over the loads before it."""
     labels = {x.label: i for i, x in enumerate(ins) if x.label}
+    loops, left = {loop.start: (loop, 0) for loop in loading}, {}
+    for loop in loading:
+        lines = Counter(ins[i].line for i in _loads(ins, range(loop.start, loop.end)))
+        (line, unrolled), = lines.items()
+        whole, left[line] = divmod(counts[line], unrolled)
+        loops[loop.start] = loop, whole
+    if outer != main: loops[main.start] = main, turns
+    def runs(places):
+        "Does a pass run any of the loads at these places? `None` if there are none that are counted."
+        said = [whole > 0 for loop, whole in loops.values() if loop in loading and loop.start in places]
+        alone = (i for i in _loads(ins, places) if not any(loop.start <= i < loop.end for loop in loading))
+        said += [left[ins[i].line] > 0 for i in alone if ins[i].line in left]
+        return any(said) if said else None
     i, path = outer.start, []
     while i < outer.end:
-        if outer != main and i == main.start:
-            path += [*range(main.start, main.end)] * turns
-            i = main.end
+        if i in loops:
+            loop, times = loops[i]
+            path += [*range(loop.start, loop.end)] * times
+            i = loop.end
             continue
         path.append(i)
+        if ins[i].name in ("LDG", "LDGSTS") and ins[i].line in left: left[ins[i].line] -= 1
         to = labels.get(ins[i].target, 0)
-        i = to if not ins[i].guard and i < to < outer.end else i + 1  # branches under a condition: not taken
+        forward = i < to < outer.end
+        # branches under a condition: taken only around loads that don't run
+        i = to if forward and (not ins[i].guard or runs(range(i + 1, to)) is False) else i + 1
     return path
 
 
@@ -170,7 +202,9 @@ def _table(code, path, view, k):
         if x.name == "BAR" and ("SYNC" in x.opcode or "RED" in x.opcode): kind = BARRIER
         if x.name == "LDS" and x.kind == "control": kind = OTHER
         passes, number, bits, place, offset = 0, 0, 0, 0, 0
+        if kind in (FMA, HEAVY, ALU, OTHER): place = int(bool(re.search(r"\bUR\d+", x.operands)))
         if x.name == "FFMA": passes = next(delays)
+        elif kind == HEAVY: passes = 2 * ("WIDE" in x.opcode)  # two registers of results, one after the other
         elif kind in (LDS, STS): passes, _ = _cost(x, sites, "load" if kind == LDS else "store")
         elif kind == LDG:
             array, bits, offset = sharing.get(i, (None, 0, 0))
@@ -192,6 +226,8 @@ def _table(code, path, view, k):
 
 # From a launch to a workload
 
+LONGER = 224  # of the second proxy
+
 def _proxy(shape):
     "A smaller shape with the same remainders, so that it gets the same kernel and the same banks."
     m, n, k = shape
@@ -205,38 +241,66 @@ def _one_tile(code, stored):
     found = (stored // tiles for tiles in range(1, stored + 1) if stored % tiles == 0)
     return next((one for one in found if one <= len(written) and products % one == 0), 0)
 
+def _barriers(ins): return sum(x.name == "BAR" and "SYNC" in x.opcode for x in ins)
+
+def _refuse_parts(view, n, k):
+    "`NoPrediction` if a block doesn't read all columns of A and all rows of B."
+    first = [name for name in view.shapes if name in view.reads][:2]
+    if len(first) < 2: return
+    a, b = first
+    if len({i % k for i in view.reads[a]}) < k or len({i // n for i in view.reads[b]}) < k:
+        raise NoPrediction("its blocks only run over part of k")
+
 def _global(sites, operation):
     return [site for site in sites if (site.space, site.operation) == ("global", operation)]
 
-def _read(code, view, k, threads, stays):
+def _read(code, view, shape, threads, stays):
     "The k loop, from the machine code and one block under the microscope."
-    ins, main, outer = code.instructions, code.main, k_loop(code)
+    ins, main, outer, (_, n, k) = code.instructions, code.main, k_loop(code), shape
     sites = [*view.sites.values()][0]
     stores = _global(sites, "store")
-    stored = round(sum(site.wanted / site.size * site.count for site in stores) / threads)
+    _refuse_parts(view, n, k)
+    stored = sum(site.wanted / site.size * site.count for site in stores) / threads
+    if 0 < stored < 0.5: raise NoPrediction("several of its threads share each result")
+    stored = round(stored)
     results = _one_tile(code, stored) if stays else stored
     if not results: raise NoPrediction("its first block stores nothing")
+    tiles, loading = stored / results, _loading(ins, outer, main)
+    lines = [{ins[i].line for i in _loads(ins, range(loop.start, loop.end))} for loop in loading]
+    # a function that was compiled into the kernel has the line of its call
+    if not set().union(*lines) <= {site.line for site in _global(sites, "load")}: loading = []
     # Trip counts: a thread does results × k multiply-adds, and loads so many elements for each of k.
-    def products(loop): return sum(x.name == "FFMA" for x in ins[loop.start:loop.end])
-    per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k
+    def products(loop): return sum(x.name in ("FFMA", "FMUL") for x in ins[loop.start:loop.end])
+    per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k / tiles
     loads = sum(x.width / 4 for x in ins[outer.start:outer.end] if x.name in ("LDG", "LDGSTS"))
-    if outer == main:
+    counts = None
+    if loading:
+        # How often these loops turn, and the pass itself, isn't in the machine code. But each pass meets the
+        # same barriers, and the microscope counts those, and how often a thread runs each line.
+        inside = _barriers(ins[outer.start:outer.end])
+        step = inside and k * tiles * inside / max(1, view.barriers - _barriers(ins) + inside)
+        turns = step and (results * step - products(outer) + products(main)) / products(main)
+        counts = Counter()
+        for site in _global(sites, "load"): counts[site.line] += site.requests
+        counts = {line: round(32 * found / threads * step / k / tiles) for line, found in counts.items()}
+        if any(len(one) != 1 for one in lines) or len(set.union(*lines)) < len(lines):
+            raise NoPrediction("it loads in several loops, and how often each runs isn't clear")
+    elif outer == main:
         step, turns = products(main) / results, 1
         # the source loads at least what the machine code does, which may merge loads
-        if loads / step > 1.4 * per_k: raise NoPrediction("its loop only runs over part of k")
+        if loads / step > 1.4 * per_k: raise NoPrediction("how often its loop loads isn't clear")
     else:
         step = 2 ** round(log2(loads / per_k))
         turns = (results * step - products(outer) + products(main)) / products(main)
-    if step < 1 or step % 1 or turns < 1 or turns % 1:
+    if step < 1 or step % 1 or turns < 1 or turns % 1 or (outer == main and turns != 1):
         raise NoPrediction(f"the trip counts of its loops aren't clear: {step:.2f} steps of k a pass, "
                            f"{turns:.2f} turns of the loop inside")
-    path = _walk(ins, outer, main, int(turns))
+    path = _walk(ins, outer, main, int(turns), loading, counts)
     table, lines = _table(code, path, view, k)
     # Sectors of a tile: a tile in shared memory is loaded once, and the L1 cache keeps what others load.
     if any(ins[i].name in ("STS", "LDGSTS") for i in path):
         brought = sum(site.passes for site in _global(sites, "load"))
     else: brought = sum(_sectors(read) for read in view.reads.values())
-    tiles = stored / results
     return KLoop(code.name, code.registers, code.shared_bytes, results, int(step),
                  sum(site.passes for site in stores) / tiles, brought / k / tiles, table.tolist(),
                  lines.tolist(), [f"{ins[i].guard} {ins[i].opcode}".strip() for i in path])
@@ -333,10 +397,17 @@ def workload(
         code = machine_code(launch.kernel, launch.signature, target)
         k_loop(code)  # refuses what the model doesn't know
         stays = _stays(launch)
-        args, grid = _arguments(fn, launch, small, gpu)
-        configured = launch.kernel[(1, 1, 1) if stays else grid, launch.block, 0, launch.dynamic_bytes]
-        view = microscope(configured, *args, blocks=[(0, 0, 0)])
-        return dict(stays=stays, loop=asdict(_read(code, view, small[2], threads, stays)))
+        def seen(shape):
+            args, grid = _arguments(fn, launch, shape, gpu)
+            configured = launch.kernel[(1, 1, 1) if stays else grid, launch.block, 0, launch.dynamic_bytes]
+            return dict(stays=stays, loop=asdict(_read(
+                code, microscope(configured, *args, blocks=[(0, 0, 0)]), shape, threads, stays)))
+        try: return seen(small)
+        except SimulatorError as e:
+            if "out of bounds" not in str(e): raise
+        try: return seen((*small[:2], small[2] + LONGER))  # its k tiles are long
+        except SimulatorError as e:
+            raise NoPrediction(f"with k = {small[2] + LONGER}, in the simulator, {e}") from None
     found = kept(path, made)
     loop = KLoop(**found["loop"])
     fits = occupancy(threads, loop.registers, loop.shared_bytes + launch.dynamic_bytes, target)

@@ -1,9 +1,13 @@
 """A blind test of the model: kernels as readers write them, predicted first, timed afterward.
 
-    python tools/blind.py predict   # needs no GPU: writes tests/readers/predicted.json
-    python tools/blind.py time      # on a GPU: writes tests/readers/measured.json
+    python tools/blind.py check 2     # in the simulator: is every kernel of the second round right?
+    python tools/blind.py predict 2   # needs no GPU: writes tests/readers/predicted_2.json
+    python tools/blind.py time 2      # on a GPU: writes tests/readers/measured_2.json
+    python tools/blind.py now 2       # what today's model says, no longer blind: now_2.json
 
-The kernels are those of tests/readers, and the solutions that exercises accept besides the lesson's own."""
+The first round has the kernels of loops.py and tiles.py in tests/readers, and the solutions that exercises
+accept besides the lesson's own; the second those of simple.py and fast.py. A round's predictions are
+committed before its kernels are timed, and stay as they were."""
 import fcntl
 import json
 import os
@@ -12,6 +16,7 @@ import subprocess
 import sys
 import time
 from datetime import date
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -33,10 +38,14 @@ PAGES = {"01": None, "02": None, "03": k03_smem_blocking, "04": k04_1d_blocktili
 GPUS = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 
-def kernels():
-    "All kernels by name, with their launch configurations."
-    found = {name: kernel for module in ("loops", "tiles")
+MODULES = {"1": ("loops", "tiles"), "2": ("simple", "fast")}
+
+
+def kernels(number):
+    "The kernels of a round by name, with their launch configurations."
+    found = {name: kernel for module in MODULES[number]
              for name, kernel in import_module(f"readers.{module}").KERNELS.items()}
+    if number != "1": return found
     for key, page in PAGES.items():
         exercise = exercises()[key]
         constants = {name: getattr(page, name) for name in exercise.constants}
@@ -47,17 +56,40 @@ def kernels():
     return found
 
 
-def predict_all():
+def written():
+    "The kernels of the second round by name, as `readers.written.Written`."
+    return {name: one for module in MODULES["2"]
+            for name, one in import_module(f"readers.{module}").WRITTEN.items()}
+
+def check_all(number):
+    "Small products in the simulator, compared with numpy's."
+    assert number == "2", "the launches of the first round are for 4096 only"
+    random, wrong = np.random.default_rng(0), []
+    for name, one in written().items():
+        m, n, k = (64, 64, 64) if one.sized else (one.rows, 2 * one.cols, one.least)
+        a, b = (random.standard_normal(shape, np.float32) for shape in ((m, k), (k, n)))
+        c = np.full((m, n), 0 if one.adds else np.nan, np.float32)
+        one.at(m, n)(a, b, c)
+        if not abs(c - a.astype(np.float64) @ b).max() < 1e-4: wrong.append(name)
+    if wrong: sys.exit(f"wrong: {wrong}")
+    print(len(written()), "kernels are right")
+
+def predict_all(number, what="predicted"):
     "What the model says of each kernel: GPU → ms and limit, or why it says nothing."
     from numba_matmul.predict import predict
     matrix, said = np.broadcast_to(np.float32(0), (SIZE, SIZE)), {}
-    for name, kernel in kernels().items():
+    for name, kernel in kernels(number).items():
         said[name] = {}
         for gpu in GPUS:
             found = predict(kernel, matrix, matrix, matrix, gpu=gpu)
             said[name][gpu] = [float(f"{found.ms:.5g}"), found.limit] if found.ms else [None, found.why]
         print(name, said[name], flush=True)
-    (FOLDER/"predicted.json").write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+    filed(what, number).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
+
+
+def filed(what, number):
+    "The file of a round's predictions or times."
+    return FOLDER/(what + ("" if number == "1" else f"_{number}") + ".json")
 
 
 def median_ms(kernel, a, b, c):
@@ -74,22 +106,22 @@ def median_ms(kernel, a, b, c):
     while (first := once()) and time.monotonic() < until: pass
     return statistics.median(once() for _ in range(11 if first < 20 else 3))
 
-def time_some(names, lock):
+def time_some(number, lock, *names):
     "In a process of its own: compile these kernels, then time them, one process at a time. Prints JSON."
     from numba import cuda
     random = np.random.default_rng(0)
     a, b = (cuda.to_device(random.standard_normal((SIZE, SIZE), np.float32)) for _ in "ab")
-    nothing, c = np.full((SIZE, SIZE), np.nan, np.float32), None
+    adds = {name for name, one in written().items() if one.adds} if number == "2" else ()
     some = random.integers(0, SIZE, 64)
     rows = a.copy_to_host()[some].astype(np.float64) @ b.copy_to_host()
-    known, c = kernels(), cuda.to_device(nothing)
+    known, c = kernels(number), cuda.device_array((SIZE, SIZE), np.float32)
     for name in names:
         try:
             compiler = known[name].dispatcher
             compiler.compile(tuple(map(compiler.typeof_pyval, (a, b, c))))
             with open(lock, "w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
-                c.copy_to_device(nothing)
+                c.copy_to_device(np.full(c.shape, 0 if name in adds else np.nan, np.float32))
                 known[name](a, b, c)
                 wrong = abs(c.copy_to_host()[some] - rows).max()
                 ok = bool(wrong < 2e-3) and not np.isnan(c.copy_to_host()).any()
@@ -99,21 +131,22 @@ def time_some(names, lock):
         except Exception as e:
             print(json.dumps([name, None]), f"{type(e).__name__}: {e}"[:200], file=sys.stderr, flush=True)
 
-def time_all(workers=8):
-    "Times of all kernels on this GPU: GPU, date and ms by kernel."
+def time_all(number, workers=8):
+    "Times of a round's kernels on this GPU: GPU, date and ms by kernel."
     from numba import cuda
-    lock, names = f"/tmp/blind.{os.getpid()}", list(kernels())
-    command = [sys.executable, __file__, "some", lock]
+    lock, names = f"/tmp/blind.{os.getpid()}", list(kernels(number))
+    command = [sys.executable, __file__, "some", number, lock]
     running = [subprocess.Popen([*command, *names[i::workers]], stdout=subprocess.PIPE, text=True)
                for i in range(workers)]
     found = dict(json.loads(line) for one in running for line in one.stdout)
     gpu = cuda.get_current_device().name
-    (FOLDER/"measured.json").write_text(json.dumps(
+    filed("measured", number).write_text(json.dumps(
         dict(gpu=gpu.decode() if isinstance(gpu, bytes) else gpu, date=date.today().isoformat(),
              ms={name: found[name] for name in names if found.get(name)}), indent=1) + "\n")
     print(f"{len(found)} of {len(names)} kernels timed")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "some": time_some(sys.argv[3:], sys.argv[2])
-    else: {"predict": predict_all, "time": time_all}[sys.argv[1]]()
+    commands = dict(check=check_all, predict=predict_all, now=partial(predict_all, what="now"),
+                    time=time_all, some=time_some)
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -26,7 +26,8 @@ from figures import add_svg  # noqa: E402
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
-       "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several"}
+       "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several",
+       "blind_test", "then_and_now"}  # lesson 21's times of readers' kernels are kept beside these
 # these carry their scripts along
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 # cards, their rows, or a search on one, that an earlier cell of a page has read
