@@ -204,7 +204,7 @@ MISTAKES = {  # kernel, module, what is changed in it, and the simulator's messa
     "warp_specialized, wait_group_read": (17, EPILOGUE, dict(cp_async_bulk_wait_group_read=nothing), READ),
     "warp_specialized, last wait_group_read": (17, K17, dict(cp_async_bulk_wait_group_read=nothing),
                                                "its stores may still read shared memory"),
-    "warp_specialized, fence_mbarrier_init": (17, K17, dict(fence_mbarrier_init=nothing),
+    "warp_specialized, fence_mbarrier_init": (17, "gemm.pipeline", dict(fence_mbarrier_init=nothing),
                                               "fence_mbarrier_init"),
     # Wrong parts: the last stage is released while its k tile is multiplied
     "warp_specialized, stage": (17, K17, dict(wgmma_wait_group=lambda acc: acc),
