@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from ..ptx.core import global_address, shared_address, store4
+from ..ptx.core import global_address, shared_address
 from ..static import static, unrolled
 from .tiles import WarpTile
 from numba import cuda, int32, int64, uint32, uint64
@@ -154,18 +154,3 @@ def group_writer(
                 four = acc[cols * i + 4 * j:cols * i + 4 * j + 4]
                 write4(c, row + (i // tm * step_m + i % tm), col + j * step_n, four, alpha, beta)
     return write_all
-
-
-@cache
-def slices_writer(
-    tile: WarpTile,
-) -> Callable:
-    "A device function: store a thread's results in the ring, one whole tile per slice."
-    bm, bn, turn = tile.bm, tile.bn, turn_of(tile)
-
-    @cuda.jit(device=True)
-    def store_in_ring(ring, row, col, four, alpha, beta):
-        row = turned(row, uint32(4) - row // uint32(bm) * uint32(turn))  # its slice's turn, undone
-        at = uint64(uint32(row * uint32(bn)) + col)
-        store4(ring, at, alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
-    return group_writer(tile, store_in_ring)

@@ -20,9 +20,9 @@ from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.ring import MOST_K, slices_writer, thread_work
+from ..gemm.ring import MOST_K, thread_work
 from ..gemm.rows import ROW_RULES, RowTile, rows_kernel
-from ..gemm.shared_sums import adds_together, part_of, parts_writer, sums_writer
+from ..gemm.shared_sums import adds_together, part_of, parts_writer, slices_writer, sums_writer
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import ONE_SLICE, WarpTile, check_tile
 from ..ptx.core import add_fours, store_fours, store_relaxed
