@@ -148,10 +148,10 @@ WORTH = 1.08  # how many times as fast an estimate must be, to leave NCCL and cu
 def seconds(
     m, n, k,  # of a rank's product
     moved,    # numbers that a rank receives
-    lines=HOPPER, itemsize=2,
+    lines,    # see `Lines`
 ) -> tuple:   # of the product, and of what moves
-    "The time that each of the two takes at its bound."
-    return 2 * m * n * k / lines.flops, moved * itemsize / lines.link
+    "The time that each of the two takes at its bound, in bfloat16."
+    return 2 * m * n * k / lines.flops, 2 * moved / lines.link
 
 def choose(
     m, n, k,  # of a rank's product

@@ -111,6 +111,16 @@ def test_ruff_finds_nothing():
     if done.returncode: pytest.fail(done.stdout + done.stderr, pytrace=False)
 
 
+def test_no_program_is_long():
+    "450 lines at most, except for what nbdev writes and tables."
+    tables = {"numba_matmul/_modidx.py", "numba_matmul/predicted.py", "tests/agreement_kernels.py",
+              "tests/instruction_kernels.py"}
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True)
+    names = {*listed.stdout.split()} - tables
+    lines = {name: (ROOT/name).read_text(encoding="utf-8").count("\n") for name in names}
+    assert lines and not {name: count for name, count in lines.items() if count > 450}
+
+
 def test_every_kernel_has_a_lesson_and_a_script():
     for kernel in KERNELS.values():
         lesson, *_ = readme._lesson(kernel)

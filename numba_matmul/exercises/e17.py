@@ -75,13 +75,10 @@ EMPTY = "                mbarrier_wait(empty + 8 * stage, 1 - phase)\n"
 EXPECT = "                mbarrier_arrive_expect_tx(full + 8 * stage, STAGE_BYTES)\n"
 COPY = ("                start_copies(ring + STAGE_BYTES * stage, full + 8 * stage, map_a, map_b, row, col, "
         "k_tile)\n")
-P_ON = "                k_tile, stage = k_tile + 1, stage + 1\n"
-P_FLIP = "                if stage == STAGES: stage, phase = 0, 1 - phase\n"
 FULL = "            mbarrier_wait(full + 8 * stage, phase)\n"
 PRODUCT = "            acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)\n"
 RELEASE = "            if k_tile > 0 and releases: mbarrier_arrive(empty + 8 * previous)\n"
 C_ON = "            k_tile, previous, stage = k_tile + 1, stage, stage + 1\n"
-C_FLIP = "            if stage == STAGES: stage, phase = 0, 1 - phase\n"
 HERE = CONSUME[len("        while k_tile < k_tiles:\n" + FULL):CONSUME.index(PRODUCT)]  # and descriptors
 OWN_COPY = "                mbarrier_wait(full + 8 * stage, phase)\n"
 

@@ -21,14 +21,14 @@ from ..arrays import to_d, to_h
 from ..draw import number_text
 from ..exercise import Exercise, Goal, Mutant
 from ..gemm.limits import with_shared_memory
-from ..gemm.pipeline import pipeline_advance, storage_layout
+from ..gemm.pipeline import barrier_init, pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile
 from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k19_float32_on_tensor_cores as page
 from ..kernels.k16_tma_wgmma import OF_A, OF_B
-from ..kernels.k17_warp_specialized import barrier_init, with_producer
+from ..kernels.k17_warp_specialized import with_producer
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from ..source import replaced, with_constants
 from ..static import static, unrolled

@@ -16,14 +16,14 @@ from ..arrays import to_d, to_h
 from ..exercise import Exercise, Goal, Mutant
 from ..fp8 import from_fp8, to_fp8
 from ..gemm.limits import with_shared_memory
-from ..gemm.pipeline import pipeline_advance, storage_layout
+from ..gemm.pipeline import barrier_init, pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BOX
 from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k20_fp8 as page
 from ..kernels.k16_tma_wgmma import OF_A, k_tile_loader
-from ..kernels.k17_warp_specialized import barrier_init, with_producer
+from ..kernels.k17_warp_specialized import with_producer
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from ..sim.scheduler import SimulatorError
 from ..source import replaced, with_constants

@@ -15,7 +15,7 @@ from ..ptx.hopper import (
     mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans)
 from ..static import static, unrolled
 from .pipeline import swizzle_128b
-from .tiles import BOX, ROW, WgmmaTile
+from .tiles import BOX, MOST_SHARED, ROW, WgmmaTile
 from .writers import Target, mma_tile_writer, results_writer, tile_writer
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -241,6 +241,21 @@ def parts_bytes(
 ) -> int:
     "Shared memory for the parts that a block may get."
     return tile.warpgroups * cdiv(tile.bn // 8, split_k) * split_k * GROUP_BYTES
+
+def split_bytes(
+    tile: WgmmaTile, split_k: int,
+) -> int:
+    "Shared memory of a block that shares sums: the ring, mbarriers, and parts that arrive, but no staging."
+    return tile.shared_bytes + 16 + parts_bytes(tile, split_k)
+
+def with_room(
+    tile: WgmmaTile, split_k: int,
+) -> WgmmaTile:
+    "The tile with as many stages as leave room for the parts of sums; `ValueError` if that's too few."
+    stages = (MOST_SHARED - split_bytes(tile._replace(stages=0), split_k)) // (tile.stage_bytes + 16)
+    if stages < min(tile.stages, 3):
+        raise ValueError(f"{tile}: {split_k} parts of sums leave room for only {stages} stages")
+    return tile._replace(stages=min(tile.stages, stages))
 
 @cache
 def parts_expecter(tile: WgmmaTile) -> Callable:

@@ -5,7 +5,8 @@ from functools import cache
 from typing import NamedTuple
 
 from ..ptx.core import shared_address
-from ..ptx.hopper import mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_wait
+from ..ptx.hopper import (
+    fence_mbarrier_init, mbarrier_arrive, mbarrier_arrive_cluster, mbarrier_init, mbarrier_wait)
 from .tiles import WgmmaTile
 from numba import cuda, uint32, uint64
 
@@ -87,6 +88,22 @@ def full_barrier(storage, stage):
 def empty_barrier(storage, stage):
     "Address of the mbarrier that completes a phase when all consumers have released the stage."
     return uint32(storage.empty + uint32(8) * stage)
+
+@cache
+def barrier_init(
+    stages: int,     # of the ring
+    consumers: int,  # warpgroups
+) -> Callable:
+    "A device function: one thread makes the mbarriers."
+    @cuda.jit(device=True)
+    def init(storage, thread):
+        if thread == 0:
+            mbarrier_init(storage.order, uint32(1))
+            for stage in range(stages):
+                mbarrier_init(full_barrier(storage, stage), uint32(1))
+                mbarrier_init(empty_barrier(storage, stage), uint32(4 * consumers))  # a warp arrives once
+            fence_mbarrier_init()
+    return init
 
 @cuda.jit(device=True)
 def producer_acquire(storage, state):

@@ -13,6 +13,8 @@ from functools import cache
 
 from ..ptx.core import load4, store4, store_fours, store_relaxed
 from ..static import static, unrolled
+from .ring import group_writer, turn_of, turned
+from .tiles import WarpTile
 from .unaligned import single_writer
 from numba import cuda, float32, int64, uint32, uint64
 
@@ -150,6 +152,21 @@ def sums_sharer(
         add_slice(c, workspace, int64(first), parts, index, row0, col0, alpha, beta, thread)
         lower_flags(flags, first, parts, counter, thread)
     return share
+
+
+@cache
+def slices_writer(
+    tile: WarpTile,
+) -> Callable:
+    "A device function: store a thread's results in the ring, one whole tile per slice."
+    bm, bn, turn = tile.bm, tile.bn, turn_of(tile)
+
+    @cuda.jit(device=True)
+    def store_in_ring(ring, row, col, four, alpha, beta):
+        row = turned(row, uint32(4) - row // uint32(bm) * uint32(turn))  # its slice's turn, undone
+        at = uint64(uint32(row * uint32(bn)) + col)
+        store4(ring, at, alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
+    return group_writer(tile, store_in_ring)
 
 
 @cache

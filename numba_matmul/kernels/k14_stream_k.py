@@ -20,12 +20,12 @@ from ..gemm.args import Gemm
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, launch_number, need_capability, need_whole, sm_count
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.ring import MOST_K, group_writer, thread_work, turn_of, turned
+from ..gemm.ring import MOST_K, thread_work
 from ..gemm.rows import ROW_RULES, RowTile, rows_kernel
-from ..gemm.shared_sums import adds_together, part_of, parts_writer, sums_writer
+from ..gemm.shared_sums import adds_together, part_of, parts_writer, slices_writer, sums_writer
 from ..gemm.tiled import check_options, launch_options
 from ..gemm.tiles import ONE_SLICE, WarpTile, check_tile
-from ..ptx.core import add_fours, store4, store_fours, store_relaxed
+from ..ptx.core import add_fours, store_fours, store_relaxed
 from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
@@ -191,14 +191,7 @@ def sgemm_sliced_kernel(
     ring_floats, work_of, main_loop = loop_parts(tile, SLICED_RULES, schedule, predicated, width)
     bm, bn, bk, slice_threads = tile.bm, tile.bn, tile.bk, tile.threads // tile.slices
     write_sums = sums_writer(tile, tile.slices, four_writer, predicated, width, read_c, in_order=True)
-    turn = turn_of(tile)
-
-    @cuda.jit(device=True)
-    def store_in_ring(ring, row, col, four, alpha, beta):
-        row = turned(row, uint32(4) - row // uint32(bm) * uint32(turn))  # its slice's turn, undone
-        at = uint64(uint32(row * uint32(bn)) + col)
-        store4(ring, at, alpha * four[0], alpha * four[1], alpha * four[2], alpha * four[3])
-    store_sums = group_writer(tile, store_in_ring)
+    store_sums = slices_writer(tile)
 
     @cuda.jit(lineinfo=True, launch_bounds=tile.launch_bounds)
     def sgemm_stream_k_kernel(a, b, c, k, alpha, beta, workspace, flags, launch, wanted, parts):

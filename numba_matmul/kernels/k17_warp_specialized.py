@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'PRODUCER_REGISTERS', 'CONSUMER_REGISTERS', 'SMALL_TILES', 'VARIANTS', 'COMPILED', 'TURNS', 'PATHS',
-           'KERNEL', 'short_specialized', 'Mainloop', 'start_at_zero', 'release_nothing', 'wgmma_mainloop',
-           'first_k_tiles', 'stagger_distance', 'order_barrier', 'with_producer', 'overlaps', 'shared_bytes',
-           'split_bytes', 'with_room', 'barrier_init', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
+           'KERNEL', 'short_specialized', 'wgmma_mainloop', 'stagger_distance', 'order_barrier', 'with_producer',
+           'overlaps', 'shared_bytes', 'Arrivals', 'whole_maps', 'producer_loop', 'consumer_loop',
            'bf16_gemm_warp_specialized_kernel', 'gemm_launch', 'plan_warp_specialized', 'bf16_gemm_warp_specialized']
 
 # %% ../../nbs/17_warp_specialized.ipynb #2abdb597
@@ -18,25 +17,25 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import (
-    EPILOGUES, PendingTile, boxes_storer, c_bytes, parts_bytes,
-    parts_expecter, target_maker, tma_store_of, two_epilogues)
+from numba_matmul.gemm.epilogue import (
+    EPILOGUES, PendingTile, c_bytes, parts_expecter, split_bytes, target_maker, tma_store_of, two_epilogues,
+    with_room)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.pipeline import (
-    PipelineState, TensorMaps, consumer_wait, empty_barrier, full_barrier,
-    pipeline_advance, producer_acquire, release_of, storage_layout)
+from ..gemm.mainloop import Mainloop, first_k_tiles, release_nothing, start_at_zero
+from numba_matmul.gemm.pipeline import (
+    PipelineState, TensorMaps, barrier_init, consumer_wait, pipeline_advance, producer_acquire, release_of,
+    storage_layout)
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
-from ..gemm.tiles import BK, BOX, MOST_SHARED, WgmmaTile, check_tile
+from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
 from ..ptx.core import global_address, shared_address
 from ..ptx.hopper import (
-    cluster_sync,     cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
+    cluster_sync, cp_async_bulk_wait_group_read, fence_mbarrier_init, fence_proxy_tensormap, mbarrier_arrive,
     mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc,
     tensor_map_address, wgmma_mma_async, wgmma_wait_group)
-from ..static import static, unrolled
 from . import k15_tensor_cores
 from .k16_tma_wgmma import (
     BM, BN, BYTES_A, NEXT_A, NEXT_B, OF_A, OF_B, ROW_MAJOR, RULES as RING_RULES, STAGES, STAGE_BYTES, ZEROS,
@@ -87,24 +86,6 @@ def short_specialized(map_a, map_b, c, k):
         short_epilogue(c, row + (thread - 128) // 32 * 16, col, acc)
 
 # %% ../../nbs/17_warp_specialized.ipynb #f24ff2fc
-class Mainloop(NamedTuple):
-    "How a consumer multiplies k tiles."
-    zeros: tuple       # its accumulators
-    first_mma: object  # device function (acc, storage, stage, warpgroup) → acc: the first k tile of a sum
-    mma: object        # the same for the others; on return the products of the call before are complete
-    wait: object       # device function acc → acc: all products are complete
-    # device function (zeros, target, `WorkGrid`, number of the tile, first k tile, thread) → acc, if it needs
-    # to know where in C it is; None: the accumulators are `zeros`
-    start: object = None
-    # do `first_mma` and `mma` release the k tile's stage themselves? Then its own products are complete on return
-    releases: bool = False
-
-@cuda.jit(device=True)
-def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
-
-@cuda.jit(device=True)
-def release_nothing(storage, stage, releases): pass
-
 @cache
 def wgmma_mainloop(
     tile,
@@ -128,46 +109,6 @@ def wgmma_mainloop(
     @cuda.jit(device=True)
     def wait(acc): return wgmma_wait_group(acc[0]), wgmma_wait_group(acc[1])
     return Mainloop((zeros, zeros), two(False), two(True), wait)
-
-# %% ../../nbs/17_warp_specialized.ipynb #17firstk
-@cache
-def first_k_tiles(
-    count,     # k tiles, the prologue of the main loop
-    tile,      # a `WgmmaTile`
-    stores,    # is a box of the previous tile stored after each?
-    mainloop,  # `Mainloop`
-):
-    "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
-    advance = pipeline_advance(tile.stages)
-    release = release_nothing if mainloop.releases else release_of(tile)
-    first_mma, mma = mainloop.first_mma, mainloop.mma
-    stored = count if stores else 0
-    store_box = [boxes_storer(tile, box, box + 1) for box in range(stored)]
-
-    @cuda.jit(device=True)
-    @unrolled
-    def multiply_and_store(
-        acc,        # accumulators, a tuple
-        storage,    # `SharedStorage`
-        state,      # `PipelineState`
-        previous,   # stage of the previous k tile
-        k_tiles,    # that the tile of C has
-        warpgroup,  # number of the consumer
-        pending, store,
-    ):  # the accumulators, the next state, the stage of the k tile multiplied last
-        for k_tile in static(count):
-            if k_tile == 0:  # the previous tile's tail has already released its stages
-                consumer_wait(storage, state)
-                acc = first_mma(acc, storage, state.stage, warpgroup)
-                state, previous = advance(state), state.stage
-            elif k_tile < k_tiles:
-                consumer_wait(storage, state)
-                acc = mma(acc, storage, state.stage, warpgroup)
-                release(storage, previous, store.releases)
-                state, previous = advance(state), state.stage
-            if k_tile < stored: store_box[k_tile](pending, store)
-        return acc, state, previous
-    return multiply_and_store
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
@@ -225,33 +166,6 @@ def overlaps(tile) -> bool:
 def shared_bytes(tile) -> int:
     "Shared memory of a block of kernel 17: the ring and its mbarriers, staging, and two more mbarriers."
     return tile.shared_bytes + c_bytes(tile) + 16
-
-def split_bytes(tile, split_k) -> int:
-    "The same if blocks share sums: there's no staging, but parts arrive."
-    return tile.shared_bytes + 16 + parts_bytes(tile, split_k)
-
-def with_room(tile, split_k):
-    "The tile with as many stages as leave room for the parts of sums; `ValueError` if that's too few."
-    stages = (MOST_SHARED - split_bytes(tile._replace(stages=0), split_k)) // (tile.stage_bytes + 16)
-    if stages < min(tile.stages, 3):
-        raise ValueError(f"{tile}: {split_k} parts of sums leave room for only {stages} stages")
-    return tile._replace(stages=min(tile.stages, stages))
-
-@cache
-def barrier_init(
-    stages,
-    consumers,  # warpgroups
-):
-    "A device function: one thread makes the mbarriers."
-    @cuda.jit(device=True)
-    def init(storage, thread):
-        if thread == 0:
-            mbarrier_init(storage.order, uint32(1))
-            for stage in range(stages):
-                mbarrier_init(full_barrier(storage, stage), uint32(1))
-                mbarrier_init(empty_barrier(storage, stage), uint32(4 * consumers))  # a warp arrives once
-            fence_mbarrier_init()
-    return init
 
 # %% ../../nbs/17_warp_specialized.ipynb #5f0ebe2f
 class Arrivals(NamedTuple):

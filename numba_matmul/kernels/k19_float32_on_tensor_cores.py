@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['RULES', 'LARGE', 'SMALL_ROWS', 'START', 'K_TILE', 'SPLIT_MB', 'C_MB', 'ODD_C_MB', 'REDUCE', 'REDUCE_MB', 'CYCLES',
            'SHORTEST', 'SMALL_TILES', 'TURNS', 'LONG_ROWS', 'TINY', 'SMALL', 'PATHS', 'COMPILED', 'KERNEL', 'PartMaps',
-           'part_loader', 'part_multiplier', 'wait_for_parts', 'part_mainloop', 'ScaledTarget', 'float32_pair_writer',
-           'float32_epilogue', 'shared_bytes', 'sgemm_tensor_cores_kernel', 'reduce_scaled_kernel', 'fours_of',
-           'product_launches', 'estimate', 'by_kernel_14', 'select_config', 'takes', 'why', 'by_stream_k',
-           'plan_tensor_cores', 'split', 'sgemm_tensor_cores']
+           'part_loader', 'part_multiplier', 'wait_for_parts', 'part_mainloop', 'shared_bytes',
+           'sgemm_tensor_cores_kernel', 'fours_of', 'product_launches', 'estimate', 'by_kernel_14', 'select_config',
+           'takes', 'why', 'by_stream_k', 'plan_tensor_cores', 'split', 'sgemm_tensor_cores']
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #73648848
 import warnings
@@ -19,30 +18,29 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths
 from ..gemm.args import Gemm
-from ..gemm.epilogue import Epilogue, drain_nothing
+from ..gemm.joined import ScaledTarget, float32_epilogue, reduce_scaled_kernel
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, has_capability, need_whole, sm_count
-from ..gemm.pipeline import full_barrier, storage_layout
+from ..gemm.mainloop import Mainloop
+from ..gemm.pipeline import barrier_init, full_barrier, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.split import (
-    LO, Parts, SplitMatrix, declined_array, further_arrays, need_range, nobody_looked, parts_ahead, parts_of,
+    Parts, SplitMatrix, declined_array, further_arrays, need_range, nobody_looked, parts_ahead, parts_of,
     refuse_declined, split_launch, split_matrix)
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
 from ..gemm.tiles import BK, BOX, WgmmaTile, check_tile
-from ..ptx.core import add_tuples, store2
+from ..ptx.core import add_tuples
 from ..ptx.hopper import (
     cp_async_bulk_tensor_2d_global_to_shared, mbarrier_arrive_expect_tx, setmaxnreg_dec, setmaxnreg_inc,
     tensor_map_address, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
-from ..static import static, unrolled
 from . import k14_stream_k
 from .k06_vectorized import four_reader
 from .k16_tma_wgmma import NEXT_A, NEXT_B, OF_A, OF_B, ROW_MAJOR
-from numba_matmul.kernels.k17_warp_specialized import (
-    CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, producer_loop,
-    stagger_distance, with_producer)
-from numba import cuda, float32, int32, int64, uint16, uint32, uint64
+from .k17_warp_specialized import (
+    CONSUMER_REGISTERS, PRODUCER_REGISTERS, consumer_loop, producer_loop, stagger_distance, with_producer)
+from numba import cuda, int32, int64, uint16, uint32, uint64
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #3038c8a5
 class PartMaps(NamedTuple):
@@ -128,67 +126,6 @@ def part_mainloop(
     zeros = (np.float32(0),) * tile.results
     return Mainloop((zeros, zeros), part_multiplier(tile, False), part_multiplier(tile, True), wait_for_parts)
 
-# %% ../../nbs/19_float32_on_tensor_cores.ipynb #f70faa0c
-class ScaledTarget(NamedTuple):
-    "Where results go."
-    array: object    # C, flat; or the workspace, for parts of sums
-    rows: int
-    cols: int
-    alpha: float     # factor of A·B
-    beta: float      # factor of C
-    inverse: object  # (rows,) float32: what undoes the scales of A's rows
-
-@cache
-def float32_pair_writer(predicated, width, read_c, is_split):
-    "A device function: write two neighbors of a row of C, or of a part of the sums."
-    @cuda.jit(device=True)
-    def write(to, part, row, col, low, high):
-        if not predicated or (row < to.rows and col < to.cols):
-            at = uint64((part * to.rows + row) * to.cols + col)
-            both = not predicated or col + 1 < to.cols
-            if not is_split:
-                low, high = to.alpha * low, to.alpha * high
-                if read_c:
-                    low += to.beta * to.array[at]
-                    if both: high += to.beta * to.array[at + uint64(1)]
-            if width > 1: store2(to.array, at, low, high)
-            else:
-                to.array[at] = low
-                if both: to.array[at + uint64(1)] = high
-    return write
-
-@cache
-def float32_epilogue(
-    tile,        # a `WgmmaTile` of two parts
-    predicated,  # may it reach over the edge of C?
-    width,       # floats a store: 2, or 1 where rows of C don't start at multiples of 8 bytes
-    read_c,      # is beta not 0?
-    is_split,    # are sums cut into parts?
-) -> Epilogue:
-    "Each thread adds the cross products to its sums, undoes the scales, and stores: results, or its part of the sums."
-    write, cols, over_lo = float32_pair_writer(predicated, width, read_c, is_split), tile.bn // 8, np.float32(1 / LO)
-
-    @cuda.jit(device=True)
-    def factor(to, row):
-        if is_split or (predicated and row >= to.rows): return float32(1)
-        return to.inverse[row]
-
-    @cuda.jit(device=True)
-    @unrolled
-    def finish(acc, pending, to, part, row, col, thread, store):
-        cross, sums = acc
-        lane, warp = thread % 32, thread % 128 // 32
-        row, col = int64(row) + 16 * warp + lane // 4, int64(col) + 2 * (lane % 4)
-        above, below = factor(to, row), factor(to, row + 8)
-        for j in static(cols):
-            i = 4 * j
-            write(to, part, row, col + 8 * j,
-                  (sums[i] + cross[i] * over_lo) * above, (sums[i + 1] + cross[i + 1] * over_lo) * above)
-            write(to, part, row + 8, col + 8 * j,
-                  (sums[i + 2] + cross[i + 2] * over_lo) * below, (sums[i + 3] + cross[i + 3] * over_lo) * below)
-        return pending
-    return Epilogue(0, finish, drain_nothing)
-
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #6ea8dd58
 RULES = ROW_MAJOR | {
     "parts must be 2": lambda t: t.parts == 2,
@@ -263,27 +200,6 @@ def sgemm_tensor_cores_kernel(
     return sgemm_tensor_cores_kernel
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #93f07287
-@cuda.jit(lineinfo=True, launch_bounds=256)
-def reduce_scaled_kernel(
-    workspace,  # (split_k·size,) float32
-    split_k,    # parts of each sum
-    c,          # (size,) float32
-    size,       # m·n
-    cols,       # n
-    alpha,      # factor of A·B
-    beta,       # factor of C
-    inverse,    # (m,) float32: what undoes the scales of A's rows
-    declined,   # (1,) int32: is there nothing to add?
-):
-    "C ← alpha · the scaled sum of the parts + beta · C."
-    i = int64(cuda.blockIdx.x) * 256 + cuda.threadIdx.x
-    if i < size and declined[0] == 0:
-        total = float32(0)
-        for part in range(split_k): total += workspace[part * size + i]
-        value = alpha * (total * inverse[i // cols])
-        if beta != 0: value += beta * c[i]
-        c[i] = value
-
 def fours_of(
     alignment,  # of every row, in bytes
 ):

@@ -17,11 +17,12 @@ from ..arrays import cdiv, is_row_major, is_torch
 from ..bench.paths import Path, edge_paths
 from ..fp8 import E4M3
 from ..gemm.args import Gemm
-from ..gemm.epilogue import c_bytes, parts_expecter, two_epilogues
+from ..gemm.epilogue import c_bytes, parts_expecter, split_bytes, two_epilogues, with_room
 from ..gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.pipeline import TensorMaps, release_of, storage_layout
+from ..gemm.mainloop import Mainloop
+from ..gemm.pipeline import TensorMaps, barrier_init, release_of, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.scaled import (
     ScaledTarget, ScaleSource, Stores, add_block, add_two_blocks, block_scales, by_threads_epilogue,
@@ -37,8 +38,8 @@ from numba_matmul.ptx.hopper import (
 from ..static import static, unrolled
 from .k16_tma_wgmma import k_tile_loader, wgmma_multiplier
 from .k17_warp_specialized import (
-    CONSUMER_REGISTERS, PRODUCER_REGISTERS, Mainloop, barrier_init, consumer_loop, overlaps, producer_loop,
-    shared_bytes, split_bytes, stagger_distance, wgmma_mainloop, with_producer, with_room)
+    CONSUMER_REGISTERS, PRODUCER_REGISTERS, consumer_loop, overlaps, producer_loop, shared_bytes,
+    stagger_distance, wgmma_mainloop, with_producer)
 from .k18_past_cublas_bf16 import CLUSTERS, MOST_PARTS, grid_blocks, parts_of, work_tiles
 from numba import cuda, uint16, uint32
 

@@ -209,11 +209,10 @@ def percents(
             for rows in found.values() for size in rows}
 
 def draw_shapes(
-    panels,     # title → size as text → GPU → % of cuBLAS
-    limit=100,  # below it, dots are red
+    panels,  # title → size as text → GPU → % of cuBLAS
 ):
-    """A dot for each size, sorted, a panel for each title, all on one scale. Returns the figure. `ValueError`
-    without sizes."""
+    """A dot for each size, sorted, and red below 100; a panel for each title, all on one scale. Returns the
+    figure. `ValueError` without sizes."""
     import matplotlib.pyplot as plt
     panels = {title: {size: row for size, row in found.items() if row} for title, found in panels.items()}
     _need(any(panels.values()), "no panel has a size with a speed")
@@ -228,7 +227,7 @@ def draw_shapes(
         sizes = sorted(found, key=lambda size: -next(iter(found[size].values())))
         for y, size in enumerate(sizes):
             for gpu, percent in found[size].items():
-                color = COLORS[6] if percent < limit else "black"
+                color = COLORS[6] if percent < 100 else "black"
                 ax.plot(percent, y, "os^D"[gpus.index(gpu) % 4], color=color, markersize=5,
                         markerfacecolor="none" if gpus.index(gpu) else color)
         ax.axvline(100, color="black", linestyle="--", lw=1)

@@ -157,9 +157,8 @@ def losing(
     return sorted((size for size, percent in worst.items() if percent < below), key=worst.get)
 
 def lost(
-    cards,     # result cards
-    kernel,    # a `Kernel`
-    below=98,  # percent
+    cards,   # result cards
+    kernel,  # a `Kernel`
 ) -> Markdown:
     """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles as rows and columns of
     C, how many waves they make (tiles per multiprocessor, or parts of tiles), and what a block fetches per
@@ -171,7 +170,7 @@ def lost(
         fetched = (1 / (rows * high) + 1 / (columns * wide)) / (1 / 128 + 1 / 256)
         return f"{rows}×{columns}", f"{waves:.2f}", f"{fetched:.2f}"
     lines = []
-    for size in losing(cards, kernel, below):
+    for size in losing(cards, kernel):
         ours, more = ("–",) * 3, ""
         if select_config:
             config = select_config(*size, sms)
