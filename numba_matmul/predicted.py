@@ -171,7 +171,7 @@ PREDICTED = {
             (256, 256, 65536): (6.0195, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.81015, "issue slots"),
         }),
-        "sgemm_planned_loop": ("2e439c71fa6c", {
+        "sgemm_planned_loop": ("d004855ffc5a", {
             (256, 256, 256): (0.010881, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019062, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050216, "issue slots"),
@@ -185,17 +185,17 @@ PREDICTED = {
             (256, 256, 65536): (4.4624, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.79567, "issue slots"),
         }),
-        "sgemm_stream_k": ("7e2c634f76b1", {
+        "sgemm_stream_k": ("9db34aac60b4", {
             (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.0090566, "latency: too few warps (4), waiting for shared memory"),
-            (1024, 1024, 1024): (0.043589, "issue slots"),
+            (512, 512, 512): (0.0088416, "latency: too few warps (4), waiting for each other at barriers"),
+            (1024, 1024, 1024): (0.046628, "issue slots"),
             (2048, 2048, 2048): (0.29895, "issue slots"),
             (4092, 4092, 4092): (2.4205, "issue slots"),
             (4096, 4096, 4096): (2.3668, "issue slots"),
             (6144, 6144, 6144): (7.9725, "issue slots"),
             (8192, 8192, 8192): (18.883, "issue slots"),
             (128, 8192, 4096): (0.15061, "issue slots"),
-            (8192, 128, 4096): (0.15587, "issue slots"),
+            (8192, 128, 4096): (0.15168, "issue slots"),
             (256, 256, 65536): (0.15002, "issue slots"),
         }),
         "bf16_gemm_tensor_cores": ("cc28c02707f6", {
@@ -204,28 +204,28 @@ PREDICTED = {
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("c3b07ba2f44e", {
+        "bf16_gemm_tma_wgmma": ("60cdbd95bd11", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("d1cbd80b2807", {
+        "bf16_gemm_warp_specialized": ("fde4a3eb57f6", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("0f52e78b9107", {
+        "bf16_gemm_past_cublas": ("eff687ba75bd", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("6f6cade091f9", {
+        "sgemm_tensor_cores": ("d94462573779", {
             (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.0090566, "latency: too few warps (4), waiting for shared memory"),
+            (512, 512, 512): (0.0088416, "latency: too few warps (4), waiting for each other at barriers"),
         }),
     },
     "NVIDIA H200": {
@@ -397,7 +397,7 @@ PREDICTED = {
             (256, 256, 65536): (5.8482, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80163, "issue slots"),
         }),
-        "sgemm_planned_loop": ("2e439c71fa6c", {
+        "sgemm_planned_loop": ("d004855ffc5a", {
             (256, 256, 256): (0.010951, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019194, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050585, "issue slots"),
@@ -411,17 +411,17 @@ PREDICTED = {
             (256, 256, 65536): (4.4898, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80173, "issue slots"),
         }),
-        "sgemm_stream_k": ("7e2c634f76b1", {
+        "sgemm_stream_k": ("9db34aac60b4", {
             (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.009112, "latency: too few warps (4), waiting for shared memory"),
-            (1024, 1024, 1024): (0.043908, "issue slots"),
+            (512, 512, 512): (0.0088953, "latency: too few warps (4), waiting for each other at barriers"),
+            (1024, 1024, 1024): (0.04697, "issue slots"),
             (2048, 2048, 2048): (0.30122, "issue slots"),
             (4092, 4092, 4092): (2.4389, "issue slots"),
             (4096, 4096, 4096): (2.3849, "issue slots"),
             (6144, 6144, 6144): (8.0333, "issue slots"),
             (8192, 8192, 8192): (19.027, "issue slots"),
             (128, 8192, 4096): (0.15175, "issue slots"),
-            (8192, 128, 4096): (0.15737, "issue slots"),
+            (8192, 128, 4096): (0.15282, "issue slots"),
             (256, 256, 65536): (0.15115, "issue slots"),
         }),
         "bf16_gemm_tensor_cores": ("cc28c02707f6", {
@@ -430,28 +430,28 @@ PREDICTED = {
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("c3b07ba2f44e", {
+        "bf16_gemm_tma_wgmma": ("60cdbd95bd11", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("d1cbd80b2807", {
+        "bf16_gemm_warp_specialized": ("fde4a3eb57f6", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("0f52e78b9107", {
+        "bf16_gemm_past_cublas": ("eff687ba75bd", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("6f6cade091f9", {
+        "sgemm_tensor_cores": ("d94462573779", {
             (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
-            (512, 512, 512): (0.009112, "latency: too few warps (4), waiting for shared memory"),
+            (512, 512, 512): (0.0088953, "latency: too few warps (4), waiting for each other at barriers"),
         }),
     },
 }
