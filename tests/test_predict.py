@@ -31,8 +31,8 @@ H200 = replace(machine_called("H200"), shared_latency=20, l1_latency=30, l2_late
                barrier_cycles=10)
 
 
-def row(kind, stall=1, waits=(), result=-1, service=0.0, sharing=0):
-    return [kind, stall, sum(1 << board for board in waits), result, -1, service, sharing, 0, 0]
+def row(kind, stall=1, waits=(), result=-1, service=0.0, sharing=0, place=0):
+    return [kind, stall, sum(1 << board for board in waits), result, -1, service, sharing, place, 0]
 
 def cycles_of(rows, warps, step=8):
     "Cycles of a pass of a toy loop."
