@@ -245,7 +245,7 @@ SLICED = k14_stream_k.SPLIT["tile"]
     ("sgemm_bank_conflicts_padding", dict(pad_a=5), "pad_a"),
     ("sgemm_bank_conflicts_padding", dict(pad_a=10**4), "48 KB"),
     ("sgemm_bank_conflicts_padding", dict(pad_b=10**4), "48 KB"),
-    ("sgemm_stream_k", dict(shift=128), "from 0 to 63"),
+    ("sgemm_stream_k", dict(shift=128), "from 0 to 127"),
     ("sgemm_stream_k", dict(blocks=10**6), "blocks is 1000000; expected at most"),
     ("sgemm_stream_k", dict(split_k=10**6), "split_k is 1000000, so there are 1000000 blocks"),
     ("sgemm_stream_k", dict(tile=k14_stream_k.LARGE, blocks=2, together=True), "together is True; expected"),

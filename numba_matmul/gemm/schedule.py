@@ -69,12 +69,10 @@ def persistent_scheduler(
     @cuda.jit(device=True)
     def work_tile(work, grid):
         if not is_split: return work, int64(0), uint32(0), grid.k_tiles
-        if in_cluster:  # every split_k-th k tile, see `producer_loop`
-            part = uint32(uint32(cuda.blockIdx.x) % grid.split_k)
-            end = uint32(uint32(grid.k_tiles + grid.split_k - uint32(1) - part) // grid.split_k)
-            return work, int64(part), uint32(0), end
-        part = uint32(work // grid.tiles)
-        number = uint32(work - part * grid.tiles)
+        if in_cluster: number, part = work, uint32(uint32(cuda.blockIdx.x) % grid.split_k)
+        else:
+            part = uint32(work // grid.tiles)
+            number = uint32(work - part * grid.tiles)
         length = uint32(uint32(grid.k_tiles + grid.split_k - uint32(1)) // grid.split_k)
         begin = uint32(part * length)
         end = min(grid.k_tiles, uint32(begin + length))

@@ -202,9 +202,7 @@ def producer_loop(
             row, col = tile_origin(number, grid)
             while k_tile < k_end:
                 producer_acquire(storage, state)
-                # blocks of a cluster take turns: together they read memory in order
-                at = uint32(k_tile * grid.split_k + uint32(part)) if in_cluster else k_tile
-                load_k_tile(storage, state.stage, maps, row, col, at)
+                load_k_tile(storage, state.stage, maps, row, col, k_tile)
                 state = advance(state)
                 k_tile = uint32(k_tile + uint32(1))
             work = uint32(work + step)

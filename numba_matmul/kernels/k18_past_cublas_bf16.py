@@ -127,7 +127,7 @@ class MachineModel(NamedTuple):
     result: float = 0.117  # to store a result
     step: float = 164      # per stage at least: a barrier, copies, products
     own_row: float = 1.21  # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.24   # per row it requests if all multiprocessors do: rows of whole cache lines,
+    row_64: float = 2.24   # the same if all multiprocessors ask: rows of whole cache lines,
     row_16: float = 3.63   # of whole sectors,
     row_8: float = 4.74    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
@@ -191,9 +191,7 @@ def estimate(
     # large clusters crowd together, and ask as if all multiprocessors did
     asking = 1 if split_k > 4 else filled**0.8
     # whatever takes longest
-    # (a row that two blocks share is requested once, but both get it)
-    own_rows = (tile.bm + tile.bn) * x.own_row
-    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, own_rows, from_l2 * asking)
+    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row, from_l2 * asking)
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
