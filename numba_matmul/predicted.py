@@ -210,20 +210,20 @@ PREDICTED = {
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("fde4a3eb57f6", {
+        "bf16_gemm_warp_specialized": ("374154fd813d", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("eff687ba75bd", {
+        "bf16_gemm_past_cublas": ("9ed967586fbd", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("d94462573779", {
+        "sgemm_tensor_cores": ("531eac9f1e5e", {
             (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088416, "latency: too few warps (4), waiting for each other at barriers"),
         }),
@@ -436,20 +436,20 @@ PREDICTED = {
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("fde4a3eb57f6", {
+        "bf16_gemm_warp_specialized": ("374154fd813d", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("eff687ba75bd", {
+        "bf16_gemm_past_cublas": ("9ed967586fbd", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("d94462573779", {
+        "sgemm_tensor_cores": ("531eac9f1e5e", {
             (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088953, "latency: too few warps (4), waiting for each other at barriers"),
         }),
