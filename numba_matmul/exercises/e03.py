@@ -34,7 +34,7 @@ ONE_COPY = (  # of each element, in the first case: 16×16 results, four tiles a
          hint="each thread copies one element of A and one of B per tile; the inner loop reads only the "
               "tiles"),
     Goal("copies", copies(8 * 4), most=2, unit="requests of a warp per tile",
-         hint="all threads copy, each one element of A and one of B: a warp then makes one request for each"))
+         hint="let each thread copy one element of A and one of B: then a warp makes one request for each"))
 
 BETWEEN = ("one thread reads a tile while another fills it: in each step, all threads must reach a barrier "
            "after the copies, and another barrier after the products")
