@@ -55,7 +55,7 @@ OF_TILES = (  # mistakes that kernel 3 can have when it comes from CUDA C++, too
     Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # free",
            "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
     Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
-    Mutant("a barrier of the warp", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
+    Mutant("a barrier for the warp only", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
     Mutant("the sum starts over with each tile", "        for i in range(TILE): acc +=",
            "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"))
 

@@ -213,7 +213,7 @@ PASS_SOLUTIONS = {
             for q in range(4): a_tile[a_col + q, a_row + s] = x[q]
             s += THREADS // (BK // 4)
 """)),
-    "from the thread's own row on": replaced(
+    "starting at the thread's own row": replaced(
         IN_PASSES, (PASSES_A, """        for row_a in range(a_row, BM, 4 * THREADS // BK):
             x = load4(a, (row0 + row_a, k0 + a_col))
             for q in range(4): a_tile[a_col + q, row_a] = x[q]
