@@ -239,7 +239,7 @@ def recorded(
 def gain(
     experiment,  # name of one that timed a lesson's short kernels, in ms or GFLOP/s, the new one last
     size=4096,   # m = n = k
-    what="short kernel against short kernel",  # it compares
+    what="comparing the short kernels",  # or what else it compares
     of=None,     # labels of the two values, if they aren't the first and the last
 ):
     "The gain of a lesson's idea in GFLOP/s, before → after, from the first card that has it, as Markdown."

@@ -201,8 +201,9 @@ def shared_memory_bound(
         bound = min(1, ffmas / 4 / wavefronts) if wavefronts else 1
         reached = speed["gflops"] / card["peak_gflops"]
         rows.append(f"| {name} | {wavefronts / ffmas:.3f} | {bound:.0%} | {reached:.0%} |")
-    return Markdown("\n".join([f"| m = n = k = {PROFILED} | wavefronts per warp `FFMA` "
-                               "| upper bound | reached |", "|---|--:|--:|--:|", *rows]))
+    return Markdown("\n".join([f"| {card['gpu']}, {PROFILED}×{PROFILED}×{PROFILED} "
+                               "| wavefronts per warp `FFMA` | upper bound | reached |",
+                               "|---|--:|--:|--:|", *rows]))
 
 PROFILED = 4096  # m, n and k of the lessons' profiling scripts
 
@@ -219,7 +220,8 @@ def stalls(
     """What the warps of each kernel wait for, in cycles per issued instruction, from the first card with
     profiles. Waits too short to see are left out. Returns the figure."""
     import matplotlib.pyplot as plt
-    found = _profiled()["profiles"]
+    card = _profiled()
+    found = card["profiles"]
     rows = {name if name in found else f"{name}: not counted yet": found.get(name, {}) for name in names}
     longest = max(sum(row.get(reason, 0) for reason in STALLS) for row in rows.values()) or 1
     shown = [reason for reason in STALLS
@@ -244,7 +246,7 @@ def stalls(
                      fontsize=7)
     for i, name in enumerate(rows): ax.text(0, i - 0.3, name, fontsize=8, va="bottom")
     ax.set_title("What a warp waits for between two of its instructions", fontsize=10)
-    ax.set_xlabel("cycles per instruction", fontsize=8)
+    ax.set_xlabel(f"cycles per instruction, counted on one {card['gpu']}", fontsize=8)
     ax.set(xlim=(0, 1.02 * longest), ylim=(len(rows) - 0.6, -0.7), yticks=[])
     ax.tick_params(labelsize=8)
     ax.spines[["top", "right", "left"]].set_visible(False)

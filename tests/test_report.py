@@ -70,7 +70,7 @@ def test_what_a_lesson_gains(load):
     load(invented(row("sgemm_naive", 200, 12.5)) | dict(experiments=dict(
         two=timed("ms", old=FLOP / 200e6, new=FLOP / 640e6), one=timed("ms", new=FLOP / 640e6),
         many=timed("GFLOP/s", old=200, between=300, new=700), wrong=timed("µs", new=3))))
-    assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, short kernel against short kernel")
+    assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, comparing the short kernels")
     assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
     assert str(cards.gain("many")).startswith("**200 → 700 GFLOP/s**")
     told = str(cards.gain("many", of=("old", "between"), what="a and b"))

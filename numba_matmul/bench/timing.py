@@ -111,7 +111,7 @@ def assert_matmul_correct(
         is_half = dtype in ("float16", "torch.float16")
         sums = ""
         if is_half and bool(error[i, j] <= 4 * math.sqrt(k + 1) * 2**-11 * scale[i, j]):
-            sums = ". A kernel that adds in float16, too, comes no nearer: then pass unit_roundoff=2**-11"
+            sums = ". If the kernel also adds in float16, it can't do better: pass unit_roundoff=2**-11"
         raise AssertionError(f"{count} of {m * n} elements {'is' if count == 1 else 'are'} wrong; the first "
                              f"is c[{i}, {j}] = {c[i, j]:.7g}, expected {right[i, j]:.7g}{sums}")
     size, length = (float((x * x).sum()) ** 0.5 for x in (right[~infinite], error[~infinite]))
@@ -167,7 +167,7 @@ def cuda_mean_runtime(
 # %% ../../nbs/00_prep2_measuring.ipynb #24e85a9a
 @dataclass
 class Runtime:
-    "What `measure_runtime` found out. Without a GPU nothing is timed: what has a unit of time is `None`."
+    "What `measure_runtime` found. Without a GPU nothing is timed, and every time is `None`."
     name: str
     m: int
     n: int
@@ -334,9 +334,9 @@ def _predicted(matmul, shape, bs):
 # %% ../../nbs/00_prep2_measuring.ipynb #c0a11702
 def call_time(
     call: Callable,      # function without arguments, which launches something
-    calls: int = 1000,   # in a row; the queue to the GPU takes about so many
+    calls: int = 1000,   # in a row; about as many as fit into the queue to the GPU
     wait: bool = False,  # until the GPU is done? Then it is the time of a call in a program that never pauses
-    repeats: int = 5,    # of which the best counts (fewer, but at least one, where they take more than 3 s)
+    repeats: int = 5,    # the best one counts (fewer, but at least one, if they take more than 3 s)
 ) -> float:              # µs; None in the simulator, where nothing is timed
     "Time of a call by the clock of the host, in µs."
     if config.ENABLE_CUDASIM:

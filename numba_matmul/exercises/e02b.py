@@ -108,7 +108,7 @@ def my_reverse(x, out):
     mutants=(
         Mutant("not written", "out[start + t] = numbers[count - 1 - t]", "...", "written"),
         Mutant("no barrier", "    cuda.syncthreads()\n", "", "all written"),
-        Mutant("a barrier of the warp", "cuda.syncthreads()", "cuda.syncwarp()", "no races"),
+        Mutant("a barrier for the warp only", "cuda.syncthreads()", "cuda.syncwarp()", "no races"),
         Mutant("the barrier after the store", "    cuda.syncthreads()\n"
                "    if t < count: out[start + t] = numbers[count - 1 - t]\n",
                "    if t < count: out[start + t] = numbers[count - 1 - t]\n    cuda.syncthreads()\n",

@@ -124,7 +124,7 @@ def my_transpose(x, out):
     mutants=(
         Mutant("not written", "        col, row = divmod(i, ROWS)\n", "        ...\n", "written"),
         Mutant("no barrier", "    cuda.syncthreads()\n", "", "all written"),
-        Mutant("a barrier of the warp", "cuda.syncthreads()", "cuda.syncwarp()", "no races"),
+        Mutant("a barrier for the warp only", "cuda.syncthreads()", "cuda.syncwarp()", "no races"),
         Mutant("a barrier in each round", "        tile[row, col] = x[top + row, left + col]\n"
                "    cuda.syncthreads()\n",
                "        tile[row, col] = x[top + row, left + col]\n        cuda.syncthreads()\n", "no races"),

@@ -34,7 +34,7 @@ ONE_COPY = (  # of each element, in the first case: 16×16 results, four tiles a
          hint="each thread copies one element of A and one of B per tile; the inner loop reads only the "
               "tiles"),
     Goal("copies", copies(8 * 4), most=2, unit="requests of a warp per tile",
-         hint="all threads copy, each one element of A and one of B: a warp then makes one request for each"))
+         hint="let each thread copy one element of A and one of B: then a warp makes one request for each"))
 
 BETWEEN = ("one thread reads a tile while another fills it: in each step, all threads must reach a barrier "
            "after the copies, and another barrier after the products")
@@ -55,7 +55,7 @@ OF_TILES = (  # mistakes that kernel 3 can have when it comes from CUDA C++, too
     Mutant("the second barrier after the first two tiles only", "cuda.syncthreads()  # free",
            "if k0 < 2 * TILE: cuda.syncthreads()", "no races"),
     Mutant("16 for TILE in the loop", "for i in range(TILE):", "for i in range(16):", "in bounds"),
-    Mutant("a barrier of the warp", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
+    Mutant("a barrier for the warp only", "cuda.syncthreads()  # free", "cuda.syncwarp()", "no races"),
     Mutant("the sum starts over with each tile", "        for i in range(TILE): acc +=",
            "        acc = float32(0)\n        for i in range(TILE): acc +=", "correct"))
 

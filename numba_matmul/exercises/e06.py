@@ -213,7 +213,7 @@ PASS_SOLUTIONS = {
             for q in range(4): a_tile[a_col + q, a_row + s] = x[q]
             s += THREADS // (BK // 4)
 """)),
-    "from the thread's own row on": replaced(
+    "starting at the thread's own row": replaced(
         IN_PASSES, (PASSES_A, """        for row_a in range(a_row, BM, 4 * THREADS // BK):
             x = load4(a, (row0 + row_a, k0 + a_col))
             for q in range(4): a_tile[a_col + q, row_a] = x[q]
@@ -323,8 +323,8 @@ VECTORIZED = Exercise(
         "in bounds: a_tile: index": (
             "a_tile has BK rows of BM elements: its first index is the column in A, its second the row"),
         "in bounds": (
-            "you need no guard, since all sizes fit: read A from row0 and k0 on, B from k0 and col0 on, and "
-            "b_tile has BK rows of BN elements"),
+            "you need no guard, since all sizes fit: A's tile begins at row0 and k0, B's at k0 and col0, "
+            "and b_tile has BK rows of BN elements"),
         "all written": (
             "the threads, with four elements each, fill a tile exactly: which four are yours? And put a "
             "barrier between filling a tile and reading it"),
@@ -357,8 +357,8 @@ EXERCISES = (VECTORIZED, replace(
             "a_tile has BK rows of BM elements: its first index is the column in A, its second the row. "
             "Where does the next pass begin?"),
         "in bounds": (
-            "you need no guard, since all sizes fit: read A from row0 and k0 on, B from k0 and col0 on, and "
-            "b_tile has BK rows of BN elements. How many rows farther on is the next pass?"),
+            "you need no guard, since all sizes fit: A's tile begins at row0 and k0, B's at k0 and col0, "
+            "and b_tile has BK rows of BN elements. How many rows farther on is the next pass?"),
         "all written": (
             "a pass copies four elements per thread: how many rows farther on is the next one, and how many "
             "passes fill the tile? And put a barrier between filling a tile and reading it"),

@@ -45,11 +45,11 @@ def of_shared(view, array, operation):
     return found
 
 def loads_of(array, steps=WARPS * TILES * STEPS):
-    "Wavefronts that a warp needs in one step; a block has so many steps of warps."
+    "Wavefronts that a warp needs in one step; `steps`: of all warps of a block."
     return lambda view: sum(s.passes for s in of_shared(view, array, "load")) / steps
 
 def stores_of(array, parts=WARPS * TILES):
-    "Wavefronts that a warp needs to fill its part of a tile; a block has so many parts."
+    "Wavefronts that a warp needs to fill its part of a tile; `parts`: those of a block."
     return lambda view: sum(s.passes for s in of_shared(view, array, "store")) / parts
 
 def loads_a_step(code):
@@ -262,8 +262,8 @@ HINTS = {
     "correct: in the wrong places": "the sums are right, but belong in other columns or rows. Follow one "
                                     "column of B: where in b_tile does it go, which thread reads it there, "
                                     "and as which of its own columns?",
-    "correct": "follow one sum along k: is each k tile copied from k0 on and multiplied once, all its BK "
-               "steps, and is row dot read in step dot? Then follow B[k, x]: where does it go, and which "
+    "correct": "follow one sum along k: does each k tile begin at k0, and is it multiplied once, all its "
+               "BK steps? Is row dot read in step dot? Then follow B[k, x]: where does it go, and which "
                "thread reads it?",
     "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have "
                          "the same dimensions in the same order? Use names, not numbers: BK, TN and "

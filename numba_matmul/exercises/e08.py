@@ -55,7 +55,7 @@ SOLUTIONS = {
     "B's rows padded by four as well": changed(
         ("WIDE = BM + 4", "WIDE, WIDE_B = BM + 4, BN + 4"),
         ("b_tile = cuda.shared.array((BK, BN)", "b_tile = cuda.shared.array((BK, WIDE_B)")),
-    "columns loaded by load4": changed((COLUMNS, """            for group in range(2):
+    "columns loaded with load4": changed((COLUMNS, """            for group in range(2):
                 x = load4(b_tile, (dot, col + group * GAP))
                 for q in range(4): reg_n[4 * group + q] = x[q]
 """)),
@@ -157,13 +157,12 @@ HINTS = {
     "correct: 128×128×4": SIZES,
     "correct: in the wrong places": (
         "the sums are right, but belong in other columns or rows: are the columns that a thread reads from "
-        "b_tile those that it stores to c, four from col on and four from col + GAP on? And the rows of "
+        "b_tile those that it stores to c, four at col and four at col + GAP? And the rows of "
         "a_tile?"),
     "correct: never written": (
-        "a thread stores TM rows, and in each of them two groups of four: from col on, and from col + GAP "
-        "on"),
+        "a thread stores TM rows, and in each of them two groups of four, at col and at col + GAP"),
     "correct": (
-        "follow one sum along k: is each k tile copied from k0 on and multiplied once, and is row dot read "
+        "follow one sum along k: does each k tile begin at k0, and is it multiplied once? Is row dot read "
         "in step dot? A[r, k] belongs in row k, column r of the tile. And which columns of B are a "
         "thread's second group?"),
     "in bounds: a_tile": (
@@ -214,8 +213,8 @@ GAP = BN // 2
                      "neighbors in it. The compiler must see both, and that no index can be negative, as an "
                      "int64 or a difference can. Where it doesn't, use load4"),
            Goal("width", width, least=128, unit="bits", counted="code",
-                hint="the compiler never widens accesses to global memory: load A and B by load4, and store "
-                     "C by store4, in groups of four neighbors"),
+                hint="the compiler never widens accesses to global memory: load A and B with load4, and "
+                     "store C with store4, in groups of four neighbors"),
            NO_FLOAT64),
     hints=HINTS,
     solutions=SOLUTIONS, mutants=MUTANTS,

@@ -65,7 +65,7 @@ def sgemm_smem_blocking_kernel(
             else:
                 a_tile[ty, tx] = a[row, k0 + tx]
                 b_tile[ty, tx] = b[k0 + ty, col]
-            # multiply, once all have copied and until all are done
+            # multiply, between two barriers
             if before_use: cuda.syncthreads()
             for i in range(bs): acc += a_tile[ty, i] * b_tile[i, tx]
             if after_use: cuda.syncthreads()

@@ -62,7 +62,7 @@ def short_linearized(a, b, c):
 def sgemm_bank_conflicts_linearize_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
     predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
+    width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # may beta be other than 0?
 ):
     "Kernel 7 for a tile. Raises `ValueError` for one that cannot work."

@@ -102,10 +102,10 @@ def readme_ladder() -> str:
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
     bars = ("Each lesson has two kernels: a short one that shows the idea (dark bars), and a longer one for "
-            "matrices of any size (light bars, and the table). Pages with a letter prepare the next lesson, "
-            "and have no matrix product of their own.")
+            "matrices of any size (light bars, and the table). Pages with a letter are warm-ups, "
+            "with no matrix product to time.")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
-    how = ("cuBLAS is timed anew with each kernel, run by run, and each % compares the two. The speeds of "
+    how = ("Runs of each kernel alternate with runs of cuBLAS, and each % compares the two. The speeds of "
            "cuBLAS in this list are medians over all kernels.")
     return "\n".join([bars, "", f"![{shows}]({PICTURE})", "", *lines, *_stale(shown), "", where, "", *gpus,
                       "", how])
@@ -124,7 +124,7 @@ def readme_speed() -> str:
     """The generated part of the README that says how fast: at sizes we chose, and at random shapes."""
     head, columns, shown = ["the last kernels (in % of cuBLAS's speed unless noted)"], [], []
     labels = ["4096×4096×4096", "8192×8192×8192", "4096, sustained (GFLOP/s)",
-              "random shapes of multiples of 64: mean (worst)", "other random shapes: mean (worst)",
+              "random shapes, multiples of 64: mean (worst)", "other random shapes: mean (worst)",
               "relative error at 4096 (times cuBLAS's)"]
     # One column per card, type and kind of units: its last kernel, at sizes we chose and at random ones.
     for card in load_cards():
@@ -180,7 +180,7 @@ def readme_front() -> str:
                       f"| {card['gpu'].removeprefix('NVIDIA ')}, 4096×4096×4096 | GFLOP/s "
                       "| % of cuBLAS | error (× cuBLAS's) |",
                       "|---|--:|--:|--:|", *lines, *_stale(shown), "",
-                      f"**About {hours} hours**, on {pages} pages."])
+                      f"**About {hours} hours** for the {pages} pages up to the last kernel."])
 
 def readme_copy() -> str:
     "The generated part of the README on how to get the course: a link once it has an address."
