@@ -144,6 +144,11 @@ def test_where_a_kernel_loses_and_what_the_tiles_say():
     found = ALL[name]
     assert tables.losing([one, other], found) == [(1290, 640, 64), (4096, 4096, 4096), (2048, 2048, 2048)]
     assert tables.losing([one, other], found, below=90) == [(1290, 640, 64)]
+    before = invented(row(name, 1000, 90, 2048) | dict(code="0" * 12))  # timed, and then the kernel changed
+    assert tables.losing([before], found) == [(2048, 2048, 2048)]
+    assert not tables.losing([before], found, stale=False)
+    *_, line, _, note = str(tables.lost([before], found)).splitlines()
+    assert line.startswith("| 2048 | 90 † | ") and note.startswith("(†: kernel 12 has changed since")
     lines = str(tables.lost([one, other], found)).splitlines()
     assert "%: Invented · Other" in lines[0]
     # tiles of 128 rows and 64 columns: 11 × 10 of them, on ten multiprocessors; 1/128 + 1/64 to 1/128 + 1/256
