@@ -67,12 +67,14 @@ def test_what_a_lesson_says_of_its_kernel(load):
 
 def test_what_a_lesson_gains(load):
     def timed(unit, **values): return dict(unit=unit, values=values, date="2030-01-02")
-    load(invented(row("sgemm_naive", 200, 12.5)) | dict(experiments=dict(
-        two=timed("ms", old=FLOP / 200e6, new=FLOP / 640e6), one=timed("ms", new=FLOP / 640e6),
-        many=timed("GFLOP/s", old=200, between=300, new=700), wrong=timed("µs", new=3))))
-    assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, short kernel against short kernel")
+    short = {"kernels 6 and 8 at 4096, short": timed("ms", old=FLOP / 200e6, new=FLOP / 640e6)}
+    load(invented(row("sgemm_naive", 200, 12.5)) | dict(experiments=short | dict(
+        one=timed("ms", new=FLOP / 640e6), many=timed("GFLOP/s", old=200, between=300, new=700),
+        wrong=timed("µs", new=3))))
+    assert str(cards.gain("kernels 6 and 8 at 4096, short")).startswith(
+        "**200 → 640 GFLOP/s**, lesson 6's short kernel → lesson 8's, at 4096×4096×4096")
     assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
-    assert str(cards.gain("many")).startswith("**200 → 700 GFLOP/s**")
+    assert str(cards.gain("many", what="all")).startswith("**200 → 700 GFLOP/s**, all, ")
     told = str(cards.gain("many", of=("old", "between"), what="a and b"))
     assert told.startswith("**200 → 300 GFLOP/s**, a and b, at 4096×4096×4096")
     assert str(cards.gain("none")) == "none: not recorded yet."
