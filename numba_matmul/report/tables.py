@@ -27,6 +27,10 @@ def stale_kernels(
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
     return stale_note(rows, _called)
 
+def _below(rows):
+    "The same below a table in Markdown, as a list of one line or none."
+    return [f"\n({STALE.strip()}: {note})"] if (note := stale_kernels(rows)) else []
+
 def _called(names):
     "Kernels by their numbers, those of other tools by name."
     numbers = sorted(filter(None, map(number_of, names)))
@@ -134,16 +138,21 @@ def kept(
     dtype,  # of the matrices
 ) -> Markdown:
     "Speed at sizes that fit no tile, in % of that at the next one that fits: each kernel, and cuBLAS."
+    used = []
     def line(who, name, speed):
-        pairs = [[card_row(card, name, size) for size in sizes] for sizes in BESIDE.items()]
-        shown = [f"{100 * odd[speed] / even[speed]:.0f}" if odd and even else "–" for odd, even in pairs]
+        shown = []
+        for odd, even in BESIDE.items():
+            pair = [row for size in (odd, even) if (row := card_row(card, name, size))]
+            mark = STALE * (speed == "gflops" and any("stale" in row for row in pair))
+            shown.append(f"{100 * pair[0][speed] / pair[1][speed]:.0f}{mark}" if len(pair) == 2 else "–")
+            if mark and len(pair) == 2: used.extend(pair)
         return f"| {who} | {' | '.join(shown)} |"
     kernels = kernels_of(dtype)
     rows = [line(kernel.number, kernel.name, "gflops") for kernel in kernels]
     head = " | ".join(f"{odd} / {even}" for odd, even in BESIDE.items())
     return Markdown("\n".join([f"| {card['gpu']}, {type_name(dtype)} | {head} |",
                                "|--:|" + "--:|" * len(BESIDE), *rows,
-                               line("cuBLAS", kernels[-1].name, "cublas_gflops")]))
+                               line("cuBLAS", kernels[-1].name, "cublas_gflops"), *_below(used)]))
 
 
 def losing(
@@ -195,9 +204,8 @@ def lost(
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
     head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
-    note = stale_kernels([rows[size] for size in losing(cards, kernel) for rows in found if size in rows])
-    below = [f"\n({STALE.strip()}: {note})"] if note else []
-    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines, *below]))
+    used = [rows[size] for size in losing(cards, kernel) for rows in found if size in rows]
+    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines, *_below(used)]))
 
 
 # Bytes are counted in two places: those a kernel requests, and those the GPU's own memory delivers.
