@@ -234,7 +234,7 @@ def check_layer(
 ):
     "`TypeError` or `ValueError`, unless these make a layer."
     check_activation(activation)
-    if w.dim() != 2: raise ValueError(f"w has {w.dim()} dimensions; expected a matrix (n, k), two of them")
+    if w.dim() != 2: raise ValueError(f"w has {w.dim()} dimensions; expected two: a matrix (n, k)")
     n, k = w.shape
     if not x.dim() or x.shape[-1] != k:
         raise ValueError(f"x is {_shape(x)} and w is {n}×{k}: the last dimension of x must be {k}")
