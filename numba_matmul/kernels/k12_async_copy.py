@@ -240,7 +240,7 @@ def sgemm_async_copy_kernel(
         # main loop
         acc = zeros
         now = uint32(0)   # where the tile being multiplied begins
-        left = int64(k)   # columns of A left, from it on
+        left = int64(k)   # columns of A from there on
         if left > 0:
             x, y = read_m(a_tile, uint64(now), thread_row), read_n(b_tile, uint64(now), thread_col)
         else: x, y = zeros[:rows], zeros[:cols]
