@@ -89,7 +89,7 @@ def sgemm_autotuned_kernel(
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # read C, for beta other than 0?
 ):
-    "Kernel 9 for a tile. Raises `ValueError` for one that cannot work."
+    "Kernel 9 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     bm, bn, bk, tm, tn, pad_a, unroll = tile
     copy_a, copy_b = tile_copiers(tile, predicated, width)

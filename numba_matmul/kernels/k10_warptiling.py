@@ -97,7 +97,7 @@ def sgemm_warptiling_kernel(
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # read C, for beta other than 0?
 ):
-    "Kernel 10 for a tile. Raises `ValueError` for one that cannot work."
+    "Kernel 10 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     rows, cols = tile.shape

@@ -135,7 +135,7 @@ class MainloopSchedule(NamedTuple):
     barrier_step: int = 2  # the step before which the block waits for the next k tile
     copy_steps: int = 3    # steps, from that one on, that share the copies
     serpentine: int = 1    # 1: every other row of an outer product runs backward; 0: none does
-    carried: int = 3       # quarters of the last outer product that are left for the next k tile
+    carried: int = 3       # quarters of the last outer product left for the next k tile
     hidden: int = 1        # 1: addresses of factors that the compiler can't compute again
 
 DEFAULT = MainloopSchedule()

@@ -106,7 +106,7 @@ RULES = {
     "bk must be a multiple of 16, and at least 32": lambda t: t.bk % 16 == 0 and t.bk >= 32,
     "a block has at most 1024 threads": lambda t: t.threads <= 1024,
     "a thread can keep 128 results at most": lambda t: t.results <= 128,
-    "a pass of the block, 8 numbers per thread, must be whole rows of A's tile, and of B's":
+    "a pass of the block, 8 elements per thread, must be whole rows of A's tile, and of B's":
         lambda t: t.threads * 8 % t.bk == t.threads * 8 % t.bn == 0,
     "the tiles must be a whole number of passes":
         lambda t: t.bm * t.bk % (8 * t.threads or 1) == t.bk * t.bn % (8 * t.threads or 1) == 0,
