@@ -134,8 +134,8 @@ class MainloopSchedule(NamedTuple):
     "The order of things while a k tile is multiplied."
     barrier_step: int = 2  # the step before which the block waits for the next k tile
     copy_steps: int = 3    # steps, from that one on, that share the copies
-    serpentine: int = 1    # 1: outer products with every other row backwards; 0: row by row
-    carried: int = 3       # quarters of the last outer product that are left for the next k tile
+    serpentine: int = 1    # 1: every other row of an outer product runs backward; 0: none does
+    carried: int = 3       # quarters of the last outer product left for the next k tile
     hidden: int = 1        # 1: addresses of factors that the compiler can't compute again
 
 DEFAULT = MainloopSchedule()
@@ -160,7 +160,7 @@ RULES = RING_RULES | {  # then a thread's groups of four are equally far apart
 @cache
 def tile_copier(
     tile,        # a `WarpTile`
-    predicated,  # may m, n or k not be multiples of the tile?
+    predicated,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
     part=0,      # which part of a thread's copies …
     parts=1,     # … of this many
@@ -250,7 +250,7 @@ def scheduled_steps(
 def planned_main_loop(
     tile,        # a `WarpTile` that keeps `RULES`
     schedule,    # a `MainloopSchedule`
-    predicated,  # may m, n or k not be multiples of the tile?
+    predicated,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
 ):
     "A device function: a thread's results, summed over some k tiles, as a tuple."
@@ -308,7 +308,7 @@ def planned_main_loop(
         source_a, source_b = sources(a, b, m, n, k, row0, col0, k0, work)
 
         # prologue: start the copies of the first k tiles, one group each
-        free_at, k_tile = uint32(0), uint32(0)  # bytes to the stage that takes the next k tile
+        free_at, k_tile = uint32(0), uint32(0)  # the stage for the next k tile, in bytes
         while k_tile < uint32(tiles_ahead):
             if k_tile < k_tiles: copy_tile(ring, in_stage(work.copied, free_at), source_a, source_b)
             cp_async_commit_group()
@@ -362,7 +362,7 @@ def result_writer(
     tile,        # a `WarpTile`
     predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
 ):
-    "A device function: write a thread's results. Lanes help each other if rows aren't aligned."
+    "A device function: write a thread's results, through shared memory if rows aren't aligned."
     if width < 4 and can_stage(tile): return staged_writer(tile, predicated, read_c)
     write_tile = group_writer(tile, four_writer(predicated, width, read_c))
 
@@ -375,9 +375,9 @@ def result_writer(
 def sgemm_planned_loop_kernel(
     tile=LARGE,        # a `WarpTile` that keeps `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
-    predicated=True,   # may m, n or k not be multiples of the tile?
+    predicated=True,   # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,           # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,       # may beta be other than 0?
+    read_c=True,       # read C, for beta other than 0?
 ):
     "Kernel 13 for a tile and a schedule. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
@@ -407,7 +407,7 @@ def k_tile_cycles(
     tile,  # a `WarpTile`
 ):
     "About how many cycles a multiprocessor takes for a k tile of one block."
-    ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 a cycle
+    ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 per cycle
     return 1.1 * ffma + 200                   # other instructions, conflicts; the barrier
 
 @remembered

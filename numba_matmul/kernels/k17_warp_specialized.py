@@ -92,7 +92,7 @@ def wgmma_mainloop(
     instruction=wgmma_mma_async,  # for the elements' type
     in_cluster=False,  # see `wgmma_multiplier`
 ):
-    "One product for each k tile, or two, 64 rows each."
+    "One product per k tile, or two of 64 rows each."
     zeros = (np.float32(0),) * tile.results
     multiplier = partial(wgmma_multiplier, tile, instruction=instruction, in_cluster=in_cluster)
     if tile.wm == 64: return Mainloop(zeros, multiplier(False), multiplier(True), wgmma_wait_group)
@@ -143,7 +143,7 @@ def order_barrier(
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128 or t.m_major_c,  # and a multiple of 64, see lesson 16
     "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0 or t.m_major_c,
-    # a consumer's last results leave by a box in each stage, see `drain_box`
+    # a consumer's last results take a box in each stage, see `drain_box`
     "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64 or t.m_major_c,
     "wm must be 64, or 128 if it divides bm": lambda t: t.wm in (64, 128) and t.bm % t.wm == 0,
     "a block has three consumers at most": lambda t: t.warpgroups <= 3,
@@ -160,7 +160,7 @@ def with_producer(tile) -> int:
     return tile.threads + 128
 
 def overlaps(tile) -> bool:
-    "Do registers suffice for the results of two tiles, the packed ones of the first included?"
+    "Do registers suffice for the sums of one tile and the packed results of another?"
     return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
@@ -241,7 +241,7 @@ def consumer_loop(
     ):
         warpgroup = uint32(thread // 128 - 1)
         store = tma_store(thread, storage, map_c)
-        pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results that have not left yet
+        pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results not stored yet
         state = PipelineState(uint32(0), uint32(0))
         previous = uint32(0)  # the stage of the previous k tile
         while work < grid.work:
@@ -260,7 +260,7 @@ def consumer_loop(
             while k_tile < k_tiles:
                 order_wait(storage, k_tile, pause)
                 consumer_wait(storage, state)
-                acc = mma(acc, storage, state.stage, warpgroup)  # and the products before these are complete
+                acc = mma(acc, storage, state.stage, warpgroup)  # on return, the previous products are complete
                 release(storage, previous, store.releases)
                 previous, state = state.stage, advance(state)
                 k_tile = uint32(k_tile + uint32(1))
@@ -280,9 +280,9 @@ def consumer_loop(
 def bf16_gemm_warp_specialized_kernel(
     tile=LARGE,              # a `WgmmaTile` that keeps `RULES`
     epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct or split_k
-    predicated=True,         # may m or n not be multiples of the tile? Only for direct and split_k
-    read_c=True,             # is beta not 0? Only direct and split_k read C
-    scaled=True,             # is alpha not 1? Only for overlapped and staged
+    predicated=True,         # guard the edges of C? Only direct and split_k do
+    read_c=True,             # read C, for beta other than 0? Only direct and split_k can
+    scaled=True,             # multiply by alpha, if it isn't 1? Only for overlapped and staged
     stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
     arrivals=None,           # `Arrivals`, in lesson 32
 ):
@@ -318,7 +318,7 @@ def bf16_gemm_warp_specialized_kernel(
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the same memory as the third map names
+        c,            # (m·n,) bits of bfloat16, the memory that the third map describes
         m, n, k,
         split_k,      # uint32, parts of each sum: blocks of a cluster. Each has a k tile or more
         alpha,        # factor of A·B
@@ -386,7 +386,7 @@ def gemm_launch(
 def plan_warp_specialized(
     g: Gemm,
     tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
-    blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,  # of the grid; if None, the fewest that don't give the busiest more tiles
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks if the TMA can copy A, B and C; otherwise kernel 15's plan."
@@ -409,11 +409,11 @@ def bf16_gemm_warp_specialized(
     alpha=1.0,    # factor of A·B
     beta=0.0,     # factor of C
     tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
-    blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,  # of the grid; if None, the fewest that don't give the busiest more tiles
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
-    float32. Where rows are not multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores`
+    float32. Where rows aren't multiples of 16 bytes, or don't start at one, `bf16_gemm_tensor_cores`
     does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
     return run(plan_warp_specialized, a, b, c, alpha, beta, tile, blocks, dtype="bfloat16", **options)
 
