@@ -383,7 +383,7 @@ EXERCISES = (Exercise(
         "correct: in C 0.0": "only `cross` is divided by 2048, and only once",
         "correct: 2,048 times": (
             "each lo is 2048 times as large as what it stands for, and so is `cross`: sums + cross / 2048"),
-        "correct: in C 4,19": "lo is 2048 times too large already, so `cross` is to be divided by that",
+        "correct: in C 4,19": "lo is 2048 times too large already, so divide `cross` by that",
         "correct: k tile by k tile": (
             "what starts at zero, and what goes on? hi·hi starts at zero in each k tile and is added to "
             "`sums`, once; the cross products go on from k tile to k tile (scale_d = 1, and `cross` passed "
