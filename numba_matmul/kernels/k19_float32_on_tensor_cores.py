@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths
 from ..gemm.args import Gemm
-from ..gemm.joined import ScaledTarget, float32_epilogue, reduce_scaled_kernel
+from ..gemm.joined import JoinedTarget, float32_epilogue, reduce_scaled_kernel
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, has_capability, need_whole, sm_count
 from ..gemm.mainloop import Mainloop
@@ -189,7 +189,7 @@ def sgemm_tensor_cores_kernel(
         if bad: return
 
         # each warp's job
-        grid, target = work_grid(m, n, k, split_k), ScaledTarget(c, m, n, alpha, beta, inverse)
+        grid, target = work_grid(m, n, k, split_k), JoinedTarget(c, m, n, alpha, beta, inverse)
         step = uint32(cuda.gridDim.x)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
