@@ -34,6 +34,7 @@ from .k12_async_copy import RULES as RING_RULES
 from numba import cuda, float32, int32, int64, uint32, uint64
 
 # %% ../../nbs/13_planned_loop.ipynb #1300000d
+# of a step's products, those from LEFT on are left for the next pass
 ZEROS, RESULTS, LEFT = (np.float32(0),) * (TM * TN), TM * TN, TM * TN // 4
 NO_X, NO_Y = ZEROS[:TM], ZEROS[:TN]
 
