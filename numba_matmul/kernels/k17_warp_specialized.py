@@ -112,8 +112,8 @@ def wgmma_mainloop(
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
-    """How many k tiles before its end the second consumer waits for the first. More would deadlock: it would
-    hold the stages of all k tiles still to come and of the previous one, not yet released."""
+    """How many k tiles before its end the second consumer waits for the first. More would deadlock: the first
+    needs all of these k tiles, and the one before them is in the ring until the second goes on."""
     return stages - 1
 
 @cache

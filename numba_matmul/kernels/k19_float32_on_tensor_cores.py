@@ -26,7 +26,7 @@ from ..gemm.pipeline import barrier_init, full_barrier, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.split import (
-    Parts, SplitMatrix, declined_array, further_arrays, need_range, nobody_looked, parts_ahead, parts_of,
+    Parts, SplitMatrix, declined_array, further_arrays, need_range, new_parts, nobody_looked, parts_ahead,
     refuse_declined, split_launch, split_matrix)
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
@@ -334,10 +334,10 @@ def plan_tensor_cores(
     # the parts
     launches, workspace = [], []
     if b is None:
-        b = parts_of(g.k, g.n, g.workspace)
+        b = new_parts(g.k, g.n, g.workspace)
         launches.append(split_launch(g.b, g.k, fours_of(g.alignments["b"]), b))
         workspace += b
-    a = parts_of(g.m, g.k, g.workspace)
+    a = new_parts(g.m, g.k, g.workspace)
     launches.append(split_launch(g.a, g.k, fours_of(g.alignments["a"]), a, b))
 
     # their product, and kernel 14
