@@ -18,11 +18,10 @@ from ..arrays import OptIn, from_bf16, rounded, to_bf16, to_d, to_h
 from ..exercise import Exercise, Goal, Mutant
 from ..gemm.tensor_maps import map_of
 from ..gemm.tiles import BK, WgmmaTile
-from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k17_warp_specialized as page
-from ..source import cut, reference_of, replaced, with_constants
+from ..source import cut, reference_of, replaced
 from .e16 import NO_FENCES, ring_of
-from .recorded import barriers_of, k_tiles_on_their_way, products_at_work, runs_of
+from .recorded import barriers_of, judge_ring, k_tiles_on_their_way, products_at_work
 
 
 TILE = WgmmaTile(128, 128, 2)
@@ -54,17 +53,8 @@ def of_consumers(choose, measure):
     "The most or the least of what the first threads of the consumers do."
     return lambda events: choose(measure(events, thread) for thread in CONSUMER_THREADS)
 
-def judge(exercise, kernel):
-    "The verdicts on a kernel, one by one."
-    if verdict := unfit(kernel, (0,) * 4): yield verdict
-    runs = yield from runs_of(kernel, CASES, names_of, multiply)
-    yield Verdict("stages", True, "each stage is full when it is multiplied, and empty when it is filled")
-    yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k} with tiles of {tile.bm}×{tile.bn} and "
-                                             f"{tile.stages} stages" for m, n, k, tile in CASES))
-    for goal in exercise.goals:
-        if goal.counted == "events": yield reached(goal, goal.measure(runs[0]))
-    signature = "void(uint64[::1], uint64[::1], uint16[:, ::1], int64)"
-    yield from judge_code([NO_FENCES], with_constants(kernel, exercise.constants), signature)
+judge = partial(judge_ring, cases=CASES, names_of=names_of, multiply=multiply, arguments=4,
+                signature="void(uint64[::1], uint64[::1], uint16[:, ::1], int64)")
 
 
 REFERENCE = reference_of(page.short_specialized, "my_warp_specialized")

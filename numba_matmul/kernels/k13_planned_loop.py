@@ -34,6 +34,7 @@ from .k12_async_copy import RULES as RING_RULES
 from numba import cuda, float32, int32, int64, uint32, uint64
 
 # %% ../../nbs/13_planned_loop.ipynb #1300000d
+# of a step's products, those from LEFT on are left for the next pass
 ZEROS, RESULTS, LEFT = (np.float32(0),) * (TM * TN), TM * TN, TM * TN // 4
 NO_X, NO_Y = ZEROS[:TM], ZEROS[:TN]
 
@@ -78,7 +79,7 @@ def short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
         if k0 + stage * BK < end:
             start_copies(a_ring, b_ring, stage, a, b, row0, col0, k0 + stage * BK, thread)
         cp_async_commit_group()
-    cp_async_wait_group(2)
+    cp_async_wait_group(2)  # STAGES - 2: the first k tile has landed
     cuda.syncthreads()
     acc, x, y, now, free = ZEROS, NO_X, NO_Y, 0, STAGES - 1
     next_x, next_y = short_factors(a_ring, b_ring, now, 0, row, col)
@@ -210,9 +211,9 @@ def scheduled_steps(
 ):
     """A device function: all outer products of a k tile but the last, with the copies and the barrier
     scheduled between them."""
-    barrier = schedule.barrier_step  # before this step
-    end = barrier + len(copies)
-    commit = barrier + schedule.copy_steps - 1
+    barrier_step = schedule.barrier_step
+    copy_end = barrier_step + len(copies)
+    commit_step = barrier_step + schedule.copy_steps - 1
     serpentine = schedule.serpentine
     open_groups = tile.stages - 3  # of copies that may be in flight: the next k tile has to be there
     rows, cols = tile.shape
@@ -232,11 +233,11 @@ def scheduled_steps(
         for step in static(count - 1):
             # In the tail, without copies, too: the next k tile must have landed for all threads, and since
             # the wait counts groups, an empty one is committed.
-            if step == barrier:
+            if step == barrier_step:
                 cp_async_wait_group(open_groups)
                 cuda.syncthreads()
-            if barrier <= step < end: copies[step - barrier](ring, to, source_a, source_b)
-            if step == commit: cp_async_commit_group()
+            if barrier_step <= step < copy_end: copies[step - barrier_step](ring, to, source_a, source_b)
+            if step == commit_step: cp_async_commit_group()
             # read the factors of the next step, and multiply those of this one
             next_x = load_fours_at(ring, factors.a, (step + 1) * row_stride_bytes.a, stride_m_bytes, rows)
             next_y = load_fours_at(ring, factors.b, (step + 1) * row_stride_bytes.b, stride_n_bytes, cols)

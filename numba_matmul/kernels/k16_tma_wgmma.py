@@ -28,10 +28,10 @@ from ..gemm.writers import Target, mma_tile_writer, pair_writer
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from ..ptx.core import global_address, shared_address, to_array
 from ..static import static, unrolled
-from numba_matmul.ptx.hopper import (
-    cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast, fence_mbarrier_init, fence_proxy_tensormap,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address, wgmma_mma_async,
-    wgmma_wait_group)
+from ..ptx.hopper import (
+    cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast, fence_mbarrier_init,
+    fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address,
+    wgmma_mma_async, wgmma_wait_group)
 from . import k15_tensor_cores
 from numba import cuda, float32, int64, uint16, uint32, uint64
 

@@ -17,15 +17,15 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from numba_matmul.gemm.epilogue import (
-    EPILOGUES, PendingTile, c_bytes, parts_expecter, split_bytes, target_maker, tma_store_of, two_epilogues,
-    with_room)
+from ..gemm.epilogue import (
+    EPILOGUES, PendingTile, c_bytes, parts_expecter, split_bytes, target_maker,
+    tma_store_of, two_epilogues, with_room)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.mainloop import Mainloop, first_k_tiles, release_nothing, start_at_zero
-from numba_matmul.gemm.pipeline import (
-    PipelineState, TensorMaps, barrier_init, consumer_wait, pipeline_advance, producer_acquire, release_of,
-    storage_layout)
+from ..gemm.mainloop import Mainloop, first_k_tiles, start_at_zero
+from ..gemm.pipeline import (
+    PipelineState, TensorMaps, barrier_init, consumer_wait,
+    pipeline_advance, producer_acquire, storage_layout)
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
@@ -112,8 +112,8 @@ def wgmma_mainloop(
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
-    """How many k tiles before its end the second consumer waits for the first. More would deadlock: it would
-    hold the stages of all k tiles still to come and of the previous one, not yet released."""
+    """How many k tiles before its end the second consumer waits for the first. More would deadlock: the first
+    needs all of these k tiles, and the one before them is in the ring until the second goes on."""
     return stages - 1
 
 @cache
@@ -220,14 +220,13 @@ def consumer_loop(
     "A device function, for a warpgroup: multiply its rows of a block's work tiles, and store the results."
     scheduler = persistent_scheduler(tile, is_split, in_cluster)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
-    boxes_left, finish, drain = epilogue
+    pending_boxes, finish, drain = epilogue
     tma_store = tma_store_of(tile)
     advance = pipeline_advance(tile.stages)
-    release = release_nothing if mainloop.releases else release_of(tile)
-    zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
+    zeros, mma, wait, release = mainloop.zeros, mainloop.mma, mainloop.wait, mainloop.releaser(tile)
     start = mainloop.start or start_at_zero
-    k_prologue = max(1, boxes_left)  # k tiles before the main loop
-    mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
+    k_prologue = max(1, pending_boxes)  # k tiles before the main loop
+    mma_prologue = first_k_tiles(k_prologue, tile, pending_boxes > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
     wm, nothing = tile.wm, (np.uint32(0),) * (tile.results // 2)
 
@@ -304,15 +303,15 @@ def bf16_gemm_warp_specialized_kernel(
     shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
-    work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
+    work_grid = persistent_scheduler(tile, is_split, in_cluster=is_split).work_grid
     expect_parts, target_of = parts_expecter(tile), target_maker(is_split)
-    maps_of, loader, epilogue = arrivals or (whole_maps, k_tile_loader, EPILOGUES[epilogue])
+    maps_of, loader, epilogue_of = arrivals or (whole_maps, k_tile_loader, EPILOGUES[epilogue])
     is_arriving = arrivals is not None
-    produce = producer_loop(tile, is_split, loader(tile), is_split)
-    finish = epilogue(tile, predicated, read_c, scaled)
-    if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile, in_cluster=is_split),
-                            is_split)
+    epilogue = epilogue_of(tile, predicated, read_c, scaled)
+    if tile.wm > 64: epilogue = two_epilogues(epilogue)
+    mainloop = wgmma_mainloop(tile, in_cluster=is_split)
+    produce = producer_loop(tile, is_split, loader(tile), in_cluster=is_split)
+    consume = consumer_loop(tile, is_split, epilogue, distance, mainloop, in_cluster=is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
@@ -340,7 +339,7 @@ def bf16_gemm_warp_specialized_kernel(
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
         target = target_of(c, m, n, alpha, beta, split_k)
-        together = split_k if is_split else uint32(cluster)
+        together = split_k if is_split else uint32(cluster)  # blocks with the same work
         work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
