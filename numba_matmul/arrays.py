@@ -127,7 +127,7 @@ def result_dtype(
 # %% ../nbs/00_prep1_numba_cuda.ipynb #e6b86c88
 def cdiv(
     a,  # integer, or tuple of integers
-    b,  # integer, or tuple of as many
+    b,  # integer, or tuple of the same length
 ):
     "Ceiling division, elementwise for tuples: how many pieces of `b`, 1 or more, cover `a`."
     if isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b):
@@ -135,7 +135,7 @@ def cdiv(
     try: a, b = operator.index(a), operator.index(b)
     except TypeError:
         raise TypeError(f"cdiv got {a!r} and {b!r}; expected two whole numbers, "
-                        "or two tuples of as many") from None
+                        "or two tuples of the same length") from None
     if b < 1: raise ValueError(f"cdiv got pieces of {b}; expected 1 or more")
     return -(-a // b)
 

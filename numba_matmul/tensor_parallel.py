@@ -52,7 +52,7 @@ class _Scatter(torch.autograd.Function):
         return dx, dw, None
 
 class _SameOnAll(torch.autograd.Function):
-    "A tensor that all ranks have, and that each adds to rows of its own: gradients are added up."
+    "A tensor that all ranks have, and that each adds to its own rows: gradients are added up."
     @staticmethod
     def forward(ctx, x, group):
         ctx.group = group

@@ -1,4 +1,4 @@
-"""The last kernel for float32 and for bfloat16 as an operator of PyTorch: with gradients, in
+"""The last kernel for float32 and for bfloat16 as a PyTorch operator: with gradients, in
 `torch.compile`, under autocast."""
 from functools import cache, partial
 
@@ -32,7 +32,7 @@ def kernel_for(
     dtype: torch.dtype,  # float32 or bfloat16
 ) -> Kernel:
     """The last kernel for a type that the current GPU can run. For float32 on a Hopper GPU that's kernel 19,
-    which leaves products to kernel 14 that should be faster there: `why` in its module compares the two."""
+    which leaves to kernel 14 what should be faster there: `why` in its module compares the two."""
     if _INSTEAD and dtype == torch.float32: return _INSTEAD[0]
     return _last_kernel(dtype, _capability())
 
@@ -206,9 +206,9 @@ def matmul(
     whatever needs fewer copies (compiled: row-major, unless both factors are column-major).
 
     Errors in float32 are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. On a Hopper GPU kernel 19
-    multiplies, with a workspace about as large as A and B. Kernel 14 does if it should be faster
-    (`use_for_float32` overrides that),
-    or if the GPU, without the host, finds infinities, NaN or numbers that float16 parts can't carry.
+    multiplies, with a workspace about as large as A and B. Kernel 14 takes over if it should be faster
+    (`use_for_float32` overrides that), or if the GPU, without the host, finds infinities, NaN or numbers that
+    float16 parts can't carry.
     `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ saves the
     copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)

@@ -41,7 +41,7 @@ def _in_float64(x):
     return x.detach().to("cuda").double()
 
 def _as_stored(x, dtype):
-    "Float64 numbers as they are after they were stored in a type; infinite beyond its largest."
+    "Float64 numbers rounded to a type, and infinite beyond its largest."
     if dtype in ("uint16", "torch.bfloat16"):
         if isinstance(x, np.ndarray): return from_bf16(to_bf16(x)).astype(np.float64)
         dtype = "torch.bfloat16"
@@ -83,7 +83,7 @@ def assert_matmul_correct(
         _need_matrix("c_before", c_before)
         if tuple(c_before.shape) != (m, n):
             raise ValueError(f"c_before is {tuple(c_before.shape)}, and c is {(m, n)}: "
-                             "they must have one shape")
+                             "they must have the same shape")
     if unit_roundoff is None:
         unit_roundoff = 2**-13 if str(a.dtype).removeprefix("torch.") in ("uint8", E4M3) else 2**-24
     stored, dtype = "float" in str(c.dtype) or str(c.dtype) == "uint16", str(c.dtype)
@@ -136,7 +136,7 @@ def _find_kernel(names, kernel_name):
                      f"the names are: {', '.join(found or names) or 'none'}")
 
 def _incomplete(times, runs):
-    "Names of the kernels whose launches are not as many in each run."
+    "Names of the kernels that weren't launched equally often in every run."
     return [name for name, found in times.items() if len(found) % runs]
 
 def _in_each_run(times, kernel_name, runs):

@@ -2,7 +2,7 @@
 
 The kernel is graded with one consumer, 64×64 tiles, a ring of two stages and five k tiles, the last of
 which isn't whole; and with two consumers, 128×64 tiles, three stages, four k tiles and two blocks. As in
-exercise 17, copies land and products read their factors as late as they may. Since factors come in parts, a
+exercise 17, copies land and products read their factors as late as possible. Since factors come in parts, a
 wrong result can be taken apart: how often does it contain each of the four products? Then come the goals:
 
 - **products**: three per k tile. The fourth, lo·lo, is too small to matter.

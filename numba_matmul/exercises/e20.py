@@ -2,7 +2,7 @@
 
 The kernel is graded with one consumer, 64×64 tiles in three columns, a ring of two stages and five k tiles,
 the last of which isn't whole; and with two consumers, 128×128 tiles, three stages and four k tiles. As in
-exercise 17, copies land and products read their factors as late as they may. Every block of A and of B has
+exercise 17, copies land and products read their factors as late as possible. Every block of A and of B has
 its own scale, so a wrong result can be recognized: whose scale is missing, or taken from elsewhere? Then come
 the goals:
 

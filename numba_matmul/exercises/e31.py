@@ -240,7 +240,7 @@ EXERCISES = (Exercise(
             "i of B's?"),
         "correct": (
             "a block is one row of threads: which of x and y does each of threadIdx and blockIdx have here?"),
-        "compiles: an index is a float": "C++ divides integers by /, Python by //",
+        "compiles: an index is a float": "C++ divides integers with /, Python with //",
         "compiles: dimension": (
             "a pointer takes one index, a[row * k + col], an array one per dimension, a[row, col]")},
     solutions=SOLUTIONS, mutants=MUTANTS,

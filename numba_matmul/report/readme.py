@@ -18,7 +18,7 @@ from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_climb, draw_panels, panels, rows_at
-from .tables import in_runs, kernels_of, random_shapes, stale_kernels, sustained, type_name, wall_clock
+from .tables import days, in_runs, kernels_of, random_shapes, stale_kernels, sustained, type_name, wall_clock
 
 
 PICTURE, FRONT = "nbs/results/ladder.svg", "nbs/results/climb.svg"
@@ -79,9 +79,8 @@ def readme_ladder() -> str:
         speeds = {dtype: statistics.median(row["cublas_gflops"] for row in rows)
                   for dtype, rows in by_dtype(rows_at(card)).items()}
         cublas = ", ".join(f"{speed:,.0f} in {type_name(dtype)}" for dtype, speed in speeds.items())
-        first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
-        days = first if first == last else f"{first} to {last}"
-        gpus.append(f"- one {card['gpu']} (driver {card['driver']}, {days}). cuBLAS, in GFLOP/s: {cublas}")
+        about = f"one {card['gpu']} (driver {card['driver']}, {days(card)})"
+        gpus.append(f"- {about}. cuBLAS, in GFLOP/s: {cublas}")
     head = ["#", "lesson", "its idea"] + [f"{card['gpu']}, GFLOP/s | % of cuBLAS" for card in cards]
     lines = [around(" | ".join(head)), "|---|---|---|" + "--:|--:|" * len(cards)]
     shown = []  # rows, for the note on stale ones

@@ -20,6 +20,11 @@ from ..ncu import counted
 from ..registry import KERNELS, number_of
 
 
+def days(card: dict) -> str:
+    "When a card's speeds were measured: a date, or the first and the last."
+    first, last = (pick(row.get("date", card["date"]) for row in card["speed"]) for pick in (min, max))
+    return first if first == last else f"{first} to {last}"
+
 def stale_kernels(
     rows=None,  # rows of result cards, see `marked`; all of them if None
 ) -> str:
