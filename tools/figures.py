@@ -56,6 +56,7 @@ def inks(fig):
 
 def on_paint(fig):
     "Those of them that stand on something painted, as on a cell of a matrix."
+    fig.draw_without_rendering()  # makes all ticks: one that's made later would be a copy of an invisible one
     found = list(inks(fig))
     before = [artist.get_alpha() for artist, _ in found]
     for artist, _ in found: artist.set_alpha(0)
