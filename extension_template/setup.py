@@ -1,8 +1,8 @@
 # Kernels 1 and 5 as an extension of PyTorch that is built ahead of time. It needs nvcc, a C++ compiler and
 # PyTorch's build for CUDA; ninja makes it faster. In this folder:
-#     pip install --no-build-isolation .          installs it (it must see the PyTorch that is there)
+#     pip install --no-build-isolation .          installs it (the build needs the PyTorch you already have)
 #     python setup.py build_ext --inplace         builds it here, to try it out
-# TORCH_CUDA_ARCH_LIST="9.0" says for which GPUs; without it, for those of this machine.
+# TORCH_CUDA_ARCH_LIST="9.0" names the GPUs to build for; by default, it's built for this machine's.
 # For kernels of your own: put them into matmul.cu, and change both names.
 from setuptools import setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension

@@ -237,9 +237,9 @@ def recorded(
     return Markdown("  \n".join(sentences) or nothing)
 
 def gain(
-    experiment,  # name of one that timed a lesson's short kernels, in ms or GFLOP/s, the new one last
+    experiment,  # its name: "kernels 1 and 2 at 4096, short", whose values are in ms or GFLOP/s
     size=4096,   # m = n = k
-    what="comparing the short kernels",  # or what else it compares
+    what=None,   # what is compared, as text; the two short kernels if None
     of=None,     # labels of the two values, if they aren't the first and the last
 ):
     "The gain of a lesson's idea in GFLOP/s, before → after, from the first card that has it, as Markdown."
@@ -252,4 +252,5 @@ def gain(
     if kept["unit"] == "ms": speeds = [2 * size**3 / ms / 1e6 for ms in speeds]
     if len(speeds) == 1: text, what = f"{speeds[0]:,.0f}", "the short kernel"
     else: text = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}"
+    if not what: what = "lesson {}'s short kernel → lesson {}'s".format(*re.findall("[0-9]+", experiment))
     return Markdown(f"**{text} GFLOP/s**, {what}, at {size}×{size}×{size} on one {card['gpu']}")

@@ -132,7 +132,7 @@ class MachineCode:
         return self.mix.get("FFMA", 0) / max(1, len(self.main_loop))
     @property
     def port_conflicts(self):
-        "How many FFMA of the main loop read two registers of one bank: a cycle more for each."
+        "How many FFMA of the main loop read two registers of one bank, which costs a cycle each."
         return sum(map(collides, register_reads(self.main_loop)))
     @property
     def loop(self):
@@ -228,7 +228,7 @@ def kept(
     path,  # of `cache_file`
     make,  # function that returns the answer, if it isn't there: a dict for JSON
 ) -> dict:
-    "An answer about a kernel, from an earlier time if there was one."
+    "An answer about a kernel: the stored one, or else a new one, which is stored."
     try: return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError): found = make()  # not there, or not whole
     with suppress(OSError):  # where nothing can be kept, it is made each time
@@ -300,7 +300,7 @@ def machine_code(
     Raises `CompileError` if that fails, or if a block whose size is known needs more registers than
     there are; `TypeError` or `ValueError` for what it can't take."""
     if target not in TARGETS:
-        raise ValueError(f"unknown target {target!r}: there are {', '.join(TARGETS)}")
+        raise ValueError(f"unknown target {target!r}; expected one of {', '.join(TARGETS)}")
     # What is compiled, for which types, and in blocks of how many threads, where that is known.
     threads = None
     if parts := kernel_parts(kernel):
@@ -364,7 +364,7 @@ def occupancy(
     """How many blocks of a kernel a multiprocessor holds at once, 0 if none fits. `ValueError` for
     numbers that no block has, or an unknown target."""
     if target not in MULTIPROCESSORS:
-        raise ValueError(f"unknown target {target!r}: there are {', '.join(MULTIPROCESSORS)}")
+        raise ValueError(f"unknown target {target!r}; expected one of {', '.join(MULTIPROCESSORS)}")
     if not 1 <= threads <= 1024: raise ValueError(f"a block has 1 to 1024 threads, not {threads}")
     if not 0 <= registers <= 255:
         raise ValueError(f"a thread has 255 registers at most, not {registers}")

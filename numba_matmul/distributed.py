@@ -54,7 +54,7 @@ def product(a, b, out=None):
     return c if out is None else out.copy_(c)
 
 def place(group=None) -> tuple:  # rank, number of ranks
-    "This process among those of the group; all of them if None."
+    "The rank of this process in the group; None: the group of all processes."
     group = group or dist.group.WORLD
     return group.rank(), group.size()
 
@@ -67,7 +67,7 @@ def chunk_of(x, rank, ranks, dim=0):
     return x.narrow(dim, rank * size // ranks, size // ranks)
 
 def aligned(x):
-    "A matrix that the TMA can copy: a transposed view stays one, and others get row-major."
+    "A matrix that the TMA can copy: a transposed view stays one, and any other view becomes row-major."
     if not (x.is_contiguous() or x.t().is_contiguous()): x = x.contiguous()
     return x if aligned_for_tma(x) else x.clone()
 
@@ -198,7 +198,7 @@ def _call(ways, a, b, group, way):
         torch_ops.check_operands(a, b)
         if group is None:
             raise RuntimeError("there is no process group: call torch.distributed.init_process_group first")
-        if way not in (None, *ways): raise ValueError(f"way is {way!r}; there are {', '.join(ways)}")
+        if way not in (None, *ways): raise ValueError(f"way is {way!r}; expected one of {', '.join(ways)}")
         if captured and way in ("peers", "stores"):
             raise RuntimeError(f"a CUDA graph can't replay {way}, which counts its calls: leave out `way`")
         ranks = group.size()
@@ -209,8 +209,8 @@ def _call(ways, a, b, group, way):
     return found(a if a.is_contiguous() else a.contiguous(), b, group)
 
 def all_gather_gemm(
-    a: torch.Tensor,   # (m / ranks, k): the rank's rows of A, as many on each
-    b: torch.Tensor,   # (k, n): as large on each rank
+    a: torch.Tensor,   # (m / ranks, k): the rank's rows of A, the same number on each
+    b: torch.Tensor,   # (k, n): the same size on each rank
     group=None,        # a process group; all processes if None
     way: str = None,   # a key of `GATHER`; the one that should be fastest if None
 ) -> torch.Tensor:     # (m, n)
@@ -364,7 +364,7 @@ def device() -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 def timed(call, runs=5) -> float:
-    "Seconds of a call, the median of several, each after a barrier; of the slowest rank."
+    "Seconds of a call on the slowest rank: the median of several calls, each after a barrier."
     times, finish = [], torch.cuda.synchronize if device().type == "cuda" else lambda: None
     for _ in range(runs):
         dist.barrier()

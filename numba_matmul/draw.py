@@ -24,7 +24,7 @@ def draw_matrix(
     cells,       # 2-D array of color numbers
     title,       # text above
     text=None,   # 2-D array of short texts, one a cell
-    numbers=0,   # 4: every fourth row and column bears its number; 0: none does
+    numbers=0,   # 4: every fourth row and column is numbered; 0: none is
 ):
     "Draw a matrix of colored cells. `ValueError` without cells, or for anything but rows and columns."
     from matplotlib.colors import ListedColormap
@@ -46,7 +46,7 @@ def draw_matrix(
 def color_of(
     name,  # of an array
 ):
-    "The color of A, B or C for an array that is called after one of them: a, as_, tile_b …"
+    "The color of A, B or C for an array named after one of them: a, as_, tile_b …"
     first = [part[0] for part in name.lower().split("_") if part[:1] in ("a", "b", "c") and len(part) < 3]
     return COLORS[1 + "abc".index(first[0])] if first else COLORS[5]
 

@@ -336,7 +336,7 @@ def _next(exercise):
 def mine(
     key: str | int,  # of the exercise: "05", or 5
 ) -> Message:
-    "Your kernel for an exercise, the accepted one if there is one: in Jupyter in a new cell below."
+    "Your kernel for an exercise, the accepted one if there is one. In Jupyter: in a new cell below."
     return work.mine(exercise_of(key).key)
 
 def so_far() -> Message:

@@ -1,4 +1,4 @@
-"""What one can play with about tiles and pipelines; the explorers of banks and sectors are in `widgets`."""
+"""Tiles and pipelines to play with. Banks and sectors are in `widgets`."""
 from itertools import product
 
 from .compiler import MULTIPROCESSORS, occupancy

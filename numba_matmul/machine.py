@@ -3,7 +3,7 @@
 Every lesson asks where the time goes, and shows the answer in the same drawing, with a part of it lit:
 
 From left to right numbers come closer to the arithmetic, and each step has less room and more speed. The
-parts bear names: "dram", "l2", "l1" (or "shared"), "registers", "schedulers" (or "warps"), "fp32", "tensor".
+parts are called: "dram", "l2", "l1" (or "shared"), "registers", "schedulers" (or "warps"), "fp32", "tensor".
 Sizes and speeds are those of the GPU at hand, or of the one whose result card comes first. With nothing lit:
 
 The code
@@ -36,14 +36,14 @@ def _box(ax, x, y, width, height, text, lit, size=8.5, **style):
 
 def draw_machine(
     *lit,       # parts to light, see `PARTS`
-    note="",    # what is said below it
+    note="",    # text below it
     card=None,  # a result card; that of this GPU, or the first one, if None
 ):
-    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for a part
-    that there is not, `LookupError` where there is no card."""
+    """Memory, caches and one multiprocessor, with some parts lit. Returns the figure. `ValueError` for an
+    unknown part, `LookupError` if there is no card."""
     import matplotlib.pyplot as plt
     if unknown := [repr(part) for part in lit if part not in PARTS]:
-        raise ValueError(f"no part is called {', '.join(unknown)}; there are {', '.join(PARTS)}")
+        raise ValueError(f"no part is called {', '.join(unknown)}; expected some of {', '.join(PARTS)}")
     lit = {"l1" if part == "shared" else "schedulers" if part == "warps" else part for part in lit}
     facts = machine_facts(pick_card() if card is None else card)
     fig, ax = plt.subplots(figsize=(7, 3), layout="constrained")

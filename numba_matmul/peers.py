@@ -59,7 +59,7 @@ def wait_for(flags, rank, ranks):
 
 @cuda.jit(device=True)
 def turned_row(row, first, rows):
-    "The row of C of a row counted from the rank's own chunk on."
+    "The row of C, given a row that is counted from the rank's own chunk."
     row = uint32(row + first)
     return uint32(row - rows) if row >= rows else row
 
@@ -100,7 +100,7 @@ def arriving_kernel(
 
 
 def arriving_tile(chunk, n, k, ranks) -> WgmmaTile:
-    "The tile for chunks of so many rows: kernel 18's estimate chooses; None if there is none."
+    "The tile for chunks of this many rows, by kernel 18's estimate; None if no tile fits."
     tiles = [tile for tile in k18.CYCLES if chunk % tile.bm == 0 and k17.overlaps(tile)]
     return min(tiles, default=None, key=lambda tile: k18.estimate(chunk * ranks, n, k, sm_count(), tile))
 
@@ -154,8 +154,8 @@ class PeerMemory:
     """A buffer of each rank that all ranks of the group can write to, and the flags in it.
 
     A call uses one half of the buffer, the next call the other half. So no rank has to wait before it writes:
-    a call ends here after something has arrived from each of the others, and they sent that after they had
-    ended the call before, which was the last to use the next call's half."""
+    a call ends here after something has arrived from each of the others. They sent it after they had ended
+    the previous call, the last one to use the half that comes next."""
     def __init__(
         self,
         group,        # a process group of GPUs of one host
@@ -193,7 +193,7 @@ class PeerMemory:
         return found
 
     def begin(self):
-        "The next call, in torch's current stream. It comes after the call before, even if that's elsewhere."
+        "Start the next call, in torch's current stream, after the previous one, even if that was in another."
         self.calls += 1
         stream = stream_of(self.device.index)
         if stream != self.stream: _ask("cuStreamWaitEvent", stream, self.ended, 0)
@@ -217,7 +217,7 @@ class PeerMemory:
         _ask("cuStreamWriteValue32_v2", stream or self.stream, self.addresses[rank] + 4 * slot, self.calls, 0)
 
     def wait_flag(self, slot):
-        "The stream goes on when a flag in this rank's memory has the number of this call, or a later one's."
+        "The stream goes on once a flag in this rank's memory has the number of this call or a later one."
         _ask("cuStreamWaitValue32_v2", self.stream, self.addresses[self.rank] + 4 * slot, self.calls, 0)
 
 
@@ -229,7 +229,7 @@ def peer_memory(
     size: int,   # bytes, the same on each rank
     device: torch.device,
 ) -> PeerMemory:
-    "A group's peer memory, which lasts; for a larger size all ranks replace it together."
+    "A group's peer memory, which is kept. If a larger one is needed, all ranks replace it together."
     group = group or dist.group.WORLD
     found = _MEMORY.get((group, device))
     if found is None or found.size < size:

@@ -171,7 +171,7 @@ PREDICTED = {
             (256, 256, 65536): (6.0195, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.81015, "issue slots"),
         }),
-        "sgemm_planned_loop": ("d004855ffc5a", {
+        "sgemm_planned_loop": ("91889813c2e9", {
             (256, 256, 256): (0.010881, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019062, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050216, "issue slots"),
@@ -185,7 +185,7 @@ PREDICTED = {
             (256, 256, 65536): (4.4624, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.79567, "issue slots"),
         }),
-        "sgemm_stream_k": ("9db34aac60b4", {
+        "sgemm_stream_k": ("b0435792508f", {
             (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088416, "latency: too few warps (4), waiting for each other at barriers"),
             (1024, 1024, 1024): (0.046628, "issue slots"),
@@ -210,20 +210,20 @@ PREDICTED = {
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("374154fd813d", {
+        "bf16_gemm_warp_specialized": ("dacb0f1c55d1", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("9ed967586fbd", {
+        "bf16_gemm_past_cublas": ("0be1f3f23183", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("531eac9f1e5e", {
+        "sgemm_tensor_cores": ("b0c598d00d9c", {
             (256, 256, 256): (0.004658, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088416, "latency: too few warps (4), waiting for each other at barriers"),
         }),
@@ -397,7 +397,7 @@ PREDICTED = {
             (256, 256, 65536): (5.8482, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80163, "issue slots"),
         }),
-        "sgemm_planned_loop": ("d004855ffc5a", {
+        "sgemm_planned_loop": ("91889813c2e9", {
             (256, 256, 256): (0.010951, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.019194, "waves: the last round of blocks leaves multiprocessors empty"),
             (1024, 1024, 1024): (0.050585, "issue slots"),
@@ -411,7 +411,7 @@ PREDICTED = {
             (256, 256, 65536): (4.4898, "waves: the last round of blocks leaves multiprocessors empty"),
             (16384, 16384, 64): (0.80173, "issue slots"),
         }),
-        "sgemm_stream_k": ("9db34aac60b4", {
+        "sgemm_stream_k": ("b0435792508f", {
             (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088953, "latency: too few warps (4), waiting for each other at barriers"),
             (1024, 1024, 1024): (0.04697, "issue slots"),
@@ -436,20 +436,20 @@ PREDICTED = {
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("374154fd813d", {
+        "bf16_gemm_warp_specialized": ("dacb0f1c55d1", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("9ed967586fbd", {
+        "bf16_gemm_past_cublas": ("0be1f3f23183", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("531eac9f1e5e", {
+        "sgemm_tensor_cores": ("b0c598d00d9c", {
             (256, 256, 256): (0.0046798, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088953, "latency: too few warps (4), waiting for each other at barriers"),
         }),

@@ -2,7 +2,7 @@
 
 Between two such layers a rank has all rows and some of the columns. Before and after them it has some of the
 rows (dimension 0, `Shard(0)`) and all columns. So the first layer gathers rows while it multiplies, and the
-second one scatters its sums; the backward pass does it the other way around."""
+second one scatters its sums; in the backward pass it's the other way around."""
 import torch
 import torch.distributed as dist
 from torch.autograd.function import once_differentiable
@@ -110,8 +110,8 @@ class _ParallelLinear(torch.nn.Module):
             return rule.apply(x.flatten(0, -2), weight, self.group)
 
 class ColumnParallelLinear(_ParallelLinear):
-    """x·Wᵀ + bias with W cut by its outputs: from the rank's rows of x, as many on each rank, to its columns
-    of all rows. Under autocast in bfloat16."""
+    """x·Wᵀ + bias with W cut by its outputs. A rank passes its rows of x, the same number as the others, and
+    gets its columns of the result, in all rows. Under autocast it computes in bfloat16."""
     placements = Shard(0), Shard(0)
 
     @torch.compiler.disable(reason="collectives on a process group aren't traced")
@@ -121,8 +121,8 @@ class ColumnParallelLinear(_ParallelLinear):
         return y.unflatten(0, (x.shape[0] * place(self.group)[1], *x.shape[1:-1]))
 
 class RowParallelLinear(_ParallelLinear):
-    """x·Wᵀ + bias with W cut by its inputs: from the rank's columns of all rows to its rows. Under autocast
-    in bfloat16."""
+    """x·Wᵀ + bias with W cut by its inputs. A rank passes its columns of x, in all rows, and gets its rows of
+    the result. Under autocast it computes in bfloat16."""
     placements = Shard(1), Replicate()
 
     @torch.compiler.disable(reason="collectives on a process group aren't traced")

@@ -119,10 +119,10 @@ def time_line(
     latency=32,     # of global memory, in accesses of shared memory
     until=None,     # where the picture ends, in the same unit; at the end of the run if None
     title="",       # text above
-    pace=None,      # warp → how long everything takes it, where that isn't 1
+    pace=None,      # warp → how many times as long everything takes; 1 if left out
 ):
-    """What lane 0 of each warp of a block does, loads, stores, sums and barriers, in a run of the simulator.
-    Returns the figure. `ValueError` if it's nothing."""
+    """The loads, stores, sums and barriers of lane 0 of each warp of a block, in a run of the simulator.
+    Returns the figure. `ValueError` if there are none."""
     import matplotlib.pyplot as plt
     events = in_child(trace, *check_launch(configured, args), block, simulator=True, timeout=60, keep=True)
     if not events:

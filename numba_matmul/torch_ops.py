@@ -1,5 +1,5 @@
-"""The last kernel of each type as an operator of PyTorch: with gradients, in `torch.compile`, under
-autocast."""
+"""The last kernel for float32 and for bfloat16 as an operator of PyTorch: with gradients, in
+`torch.compile`, under autocast."""
 from functools import cache, partial
 
 import torch
@@ -32,12 +32,12 @@ def kernel_for(
     dtype: torch.dtype,  # float32 or bfloat16
 ) -> Kernel:
     """The last kernel for a type that the current GPU can run. For float32 on a Hopper GPU that's kernel 19,
-    which leaves to kernel 14 what should be faster there: `why` in its module gives both predictions."""
+    which leaves products to kernel 14 that should be faster there: `why` in its module compares the two."""
     if _INSTEAD and dtype == torch.float32: return _INSTEAD[0]
     return _last_kernel(dtype, _capability())
 
 def use_for_float32(
-    number: int = None,  # of a kernel for float32; None: the choice is kernel 19's again
+    number: int = None,  # of a kernel for float32; None: kernel 19 chooses again
 ):
     "Float32 products go to this kernel from now on. `ValueError` if this GPU has no such kernel."
     kernel = KERNELS.get(number)
@@ -227,14 +227,14 @@ def _shape(x): return "×".join(map(str, x.shape)) or "a single number"
 def check_activation(activation: str):
     "`ValueError` if there is none of that name."
     if not isinstance(activation, (str, type(None))) or activation not in ACTIVATIONS:
-        raise ValueError(f"activation is {activation!r}; there are {', '.join(map(repr, ACTIVATIONS))}")
+        raise ValueError(f"activation is {activation!r}; expected one of {', '.join(map(repr, ACTIVATIONS))}")
 
 def check_layer(
     x, w, bias, activation, residual,  # see `linear`
 ):
     "`TypeError` or `ValueError`, unless these make a layer."
     check_activation(activation)
-    if w.dim() != 2: raise ValueError(f"w has {w.dim()} dimensions; expected a matrix (n, k), two of them")
+    if w.dim() != 2: raise ValueError(f"w has {w.dim()} dimensions; expected two: a matrix (n, k)")
     n, k = w.shape
     if not x.dim() or x.shape[-1] != k:
         raise ValueError(f"x is {_shape(x)} and w is {n}×{k}: the last dimension of x must be {k}")

@@ -67,7 +67,7 @@ def waiting(warp, now):
     return "m" if any(warp.clear[board] > now for board in warp.waits) else "t"
 
 class Cycle(NamedTuple):
-    "What was so in a cycle."
+    "The state of one cycle."
     chosen: int    # number of the warp that issued, or `None`
     at: list       # of each warp: its next instruction …
     states: str    # … and a key of `WAITING`

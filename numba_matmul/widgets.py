@@ -28,7 +28,7 @@ def box(
     name,   # of a file in `static/`, without .js
     title,  # what it is, for readers who don't see it
     data,   # what it shows: anything that JSON can hold
-    until="It runs once you trust this notebook, or run this cell.",  # told where it doesn't run
+    until="It runs once you trust this notebook, or run this cell.",  # shown where it doesn't run
 ) -> str:
     "A widget without its script, which may follow several boxes."
     packed = base64.b64encode(zlib.compress(json.dumps(data, separators=(",", ":")).encode(), 9)).decode()

@@ -6,4 +6,4 @@ from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
 
 size = 8 if config.ENABLE_CUDASIM else 4096
 a, b = (to_d(rounded(np.random.randn(size, size), "bfloat16")) for _ in "ab")
-for _ in range(2): bf16_gemm_tensor_cores(a, b)  # the first one compiles, the second is to look at
+for _ in range(2): bf16_gemm_tensor_cores(a, b)  # the first compiles; look at the second

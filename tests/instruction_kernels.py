@@ -19,7 +19,7 @@ from numba_matmul.ptx.hopper import (
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, cvt_rn_satfinite_e4m3x4_f32, fence_mbarrier_init,
     fence_proxy_async, fence_proxy_async_global,
-    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive,
+    fence_proxy_tensormap, ld_shared_v4, mbarrier_arrive,
     mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
     prefetch_tensormap,
     setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address,
@@ -840,20 +840,6 @@ def stored_boxes(rng):
         inside = covered(inside, row, col, 16)
         wanted[(r + row)[inside], (c + col)[inside]] = box[inside]
     return store_boxes_kernel, 32, (Map(out, 16), values, at.astype(np.int32).view(np.uint32)), [wanted]
-
-
-@cuda.jit
-def write_map_kernel(numbers, target):
-    for i in range(16): target[i] = numbers[i]
-    fence_proxy_tensormap_release()
-
-
-@case("fence_proxy_tensormap_release", needs=HOPPER)
-def written_map(rng):
-    """What was written is there; whether copies see it too is a matter of chance. On a GPU, all tensor maps
-    of the cases here are written by a kernel that ends with this fence."""
-    numbers = words(rng, 16, dtype=np.uint64)
-    return write_map_kernel, 1, (numbers, Out(16, np.uint64)), [numbers]
 
 
 @cache

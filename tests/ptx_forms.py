@@ -16,7 +16,7 @@ from numba_matmul.ptx.hopper import (
     cp_async_bulk_tensor_2d_multicast, cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, cvt_rn_satfinite_e4m3x4_f32, fence_mbarrier_init,
     fence_proxy_async, fence_proxy_async_global,
-    fence_proxy_tensormap, fence_proxy_tensormap_release, ld_shared_v4, mbarrier_arrive,
+    fence_proxy_tensormap, ld_shared_v4, mbarrier_arrive,
     mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
     prefetch_tensormap,
     setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, wgmma_mma_async,
@@ -145,9 +145,6 @@ FORMS = {
     "fence_proxy_tensormap": Form(
         lambda tensor_map: fence_proxy_tensormap(tensor_map), "sm_90", SYNCHRONIZE + "membar / fence",
         ["fence.proxy.tensormap::generic.acquire.sys [tensor_map], 128"], "uint64"),
-    "fence_proxy_tensormap_release": Form(
-        lambda: fence_proxy_tensormap_release(), "sm_90", SYNCHRONIZE + "membar / fence",
-        ["fence.proxy.tensormap::generic.release.gpu"]),
     "fence_proxy_async": Form(
         lambda: fence_proxy_async(), "sm_90", SYNCHRONIZE + "membar / fence",
         ["fence.proxy.async.shared::cta"]),

@@ -78,7 +78,7 @@ def test_what_is_asked_of_cards_wrongly_is_told(results):
     for card in None, {}, [1]:
         with pytest.raises(ValueError, match="isn't a result card"): cards.write_card(card)
     for part in "nonsense", 3, ["l2"], None, "":
-        with pytest.raises(ValueError, match="no part is called .*; there are dram"):
+        with pytest.raises(ValueError, match="no part is called .*; expected some of dram"):
             draw_machine(part)
     for card in {}, "H100", [1]:
         with pytest.raises(ValueError, match="card must"): draw_machine("l2", card=card)

@@ -156,8 +156,7 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "bar_sync": nothing,
 }
 # their bodies do nothing, or nothing that a single block notices
-SILENT = {"setmaxnreg_dec", "setmaxnreg_inc", "fence_proxy_tensormap_release", "prefetch_tensormap",
-          "fence_proxy_async_global"}
+SILENT = {"setmaxnreg_dec", "setmaxnreg_inc", "prefetch_tensormap", "fence_proxy_async_global"}
 
 
 def binding_of(mistake): return mistake.partition(",")[0]

@@ -96,7 +96,7 @@ def test_a_factor_is_any_number_that_float32_holds(name):
 
 
 @pytest.mark.parametrize("name,tile,text", [
-    ("sgemm_1d_blocktiling", Tile(64, 64, 16, 8), "one number for each thread to copy"),
+    ("sgemm_1d_blocktiling", Tile(64, 64, 16, 8), "so that each thread copies one element"),
     ("sgemm_1d_blocktiling", Tile(60, 64, 8, 8), "multiple of tm"),
     ("sgemm_1d_blocktiling", Tile(64, 64, 64, 1), "at most 1024 threads"),
     ("sgemm_2d_blocktiling", Tile(32, 128, 8, 8, 8), "fill whole rows of B's tile"),

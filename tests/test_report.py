@@ -67,12 +67,14 @@ def test_what_a_lesson_says_of_its_kernel(load):
 
 def test_what_a_lesson_gains(load):
     def timed(unit, **values): return dict(unit=unit, values=values, date="2030-01-02")
-    load(invented(row("sgemm_naive", 200, 12.5)) | dict(experiments=dict(
-        two=timed("ms", old=FLOP / 200e6, new=FLOP / 640e6), one=timed("ms", new=FLOP / 640e6),
-        many=timed("GFLOP/s", old=200, between=300, new=700), wrong=timed("µs", new=3))))
-    assert str(cards.gain("two")).startswith("**200 → 640 GFLOP/s**, comparing the short kernels")
+    short = {"kernels 6 and 8 at 4096, short": timed("ms", old=FLOP / 200e6, new=FLOP / 640e6)}
+    load(invented(row("sgemm_naive", 200, 12.5)) | dict(experiments=short | dict(
+        one=timed("ms", new=FLOP / 640e6), many=timed("GFLOP/s", old=200, between=300, new=700),
+        wrong=timed("µs", new=3))))
+    assert str(cards.gain("kernels 6 and 8 at 4096, short")).startswith(
+        "**200 → 640 GFLOP/s**, lesson 6's short kernel → lesson 8's, at 4096×4096×4096")
     assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
-    assert str(cards.gain("many")).startswith("**200 → 700 GFLOP/s**")
+    assert str(cards.gain("many", what="all")).startswith("**200 → 700 GFLOP/s**, all, ")
     told = str(cards.gain("many", of=("old", "between"), what="a and b"))
     assert told.startswith("**200 → 300 GFLOP/s**, a and b, at 4096×4096×4096")
     assert str(cards.gain("none")) == "none: not recorded yet."
@@ -144,6 +146,11 @@ def test_where_a_kernel_loses_and_what_the_tiles_say():
     found = ALL[name]
     assert tables.losing([one, other], found) == [(1290, 640, 64), (4096, 4096, 4096), (2048, 2048, 2048)]
     assert tables.losing([one, other], found, below=90) == [(1290, 640, 64)]
+    before = invented(row(name, 1000, 90, 2048) | dict(code="0" * 12))  # timed, and then the kernel changed
+    assert tables.losing([before], found) == [(2048, 2048, 2048)]
+    assert not tables.losing([before], found, stale=False)
+    *_, line, _, note = str(tables.lost([before], found)).splitlines()
+    assert line.startswith("| 2048 | 90 † | ") and note.startswith("(†: kernel 12 has changed since")
     lines = str(tables.lost([one, other], found)).splitlines()
     assert "%: Invented · Other" in lines[0]
     # tiles of 128 rows and 64 columns: 11 × 10 of them, on ten multiprocessors; 1/128 + 1/64 to 1/128 + 1/256

@@ -55,7 +55,7 @@ REFUSED = {
     "a has shape (2, 2, 3); expected a matrix": lambda: matmul(tensor(2, 2, 3), tensor(3, 4)),
     "b has shape (3,); expected a matrix": lambda: matmul(tensor(2, 3), tensor(3)),
     "a is torch.sparse_coo; expected a dense tensor": lambda: matmul(tensor(2, 3).to_sparse(), tensor(3, 4)),
-    "activation is 'sigmoid'; there are": lambda: linear(tensor(2, 3), tensor(4, 3), activation="sigmoid"),
+    "activation is 'sigmoid'; expected": lambda: linear(tensor(2, 3), tensor(4, 3), activation="sigmoid"),
     "x is 2×3 and w is 4×5: the last dimension": lambda: linear(tensor(2, 3), tensor(4, 5)),
     "w has 3 dimensions": lambda: linear(tensor(2, 3), tensor(1, 4, 3)),
     "bias is 4×1; w is 4×3, so expected 4 numbers": lambda: linear(tensor(2, 3), tensor(4, 3), tensor(4, 1)),
@@ -82,8 +82,8 @@ REFUSED = {
         lambda: matmul(tensor(2, 3), np.ones((3, 4), np.float32)),
     "x is a builtins.list; expected a torch tensor": lambda: linear([[1.0]], tensor(4, 1)),
     "x is a single number and w is 4×3": lambda: linear(tensor(1)[0], tensor(4, 3)),
-    "activation is ['relu']; there are": lambda: linear(tensor(2, 3), tensor(4, 3), activation=["relu"]),
-    "activation is 'swish'; there are": lambda: Linear(3, 4, activation="swish")}
+    "activation is ['relu']; expected": lambda: linear(tensor(2, 3), tensor(4, 3), activation=["relu"]),
+    "activation is 'swish'; expected": lambda: Linear(3, 4, activation="swish")}
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -2,8 +2,9 @@
 
 Everything in `tests/compiled.py` is compiled at both commits, for every target it supports. Names and line
 tables may differ: the comparison covers registers, stack, shared memory, and the instructions with their
-operands, one by one. `STAMP=1` then updates the fingerprints on the result cards: a kernel whose machine
-code is unchanged keeps the speeds that were current at that commit, although its source has changed."""
+operands, one by one. `STAMP=1` then updates the fingerprints on the result cards and of the predictions:
+a kernel whose machine code is unchanged keeps those that were current at that commit, although its source has
+changed."""
 import json
 import os
 import re
@@ -19,9 +20,6 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWN = 12  # lines of a difference
 
 
-def place(row): return row["name"], row["m"], row["n"], row["k"]
-
-
 def listing(code):
     "What must stay the same in a `MachineCode`, as lines without names."
     head = (f"{code.registers} registers, {code.stack_bytes} bytes of stack, {code.shared_bytes} of shared "
@@ -32,10 +30,11 @@ def listing(code):
 
 def compile_all(path):
     """Compile every case of this tree, and write label and listings by target: a kernel's cases are
-    identified by their order. Also the current speeds on its cards, as (GPU, kernel, size)."""
+    identified by their order. Also the fingerprints of all kernels, by GPU and name."""
     import numba_matmul  # noqa: F401  first: this chooses between the GPU and the simulator
-    from numba_matmul.cards import load_cards, marked
+    from numba_matmul.cards import code_of, load_cards
     from numba_matmul.compiler import machine_code
+    from numba_matmul.registry import ALL
     from numba_matmul.sim.launch import launch_of
     from numba_matmul.bench.timing import progress
     sys.path.insert(0, str(ROOT/"tests"))
@@ -50,9 +49,8 @@ def compile_all(path):
         for number, label, codes in progress(pool.map(compiled, cases()), "compiled"):
             found[f"kernel {number}, case {count[number]}"] = label, codes
             count[number] += 1
-    fresh = [(card["gpu"], *place(row)) for card in load_cards() for row in card["speed"]
-             if "stale" not in marked(card, row)]
-    path.write_text(json.dumps(dict(cases=found, fresh=fresh)), encoding="utf-8")
+    codes = {card["gpu"]: {name: code_of(card, name) for name in ALL} for card in load_cards()}
+    path.write_text(json.dumps(dict(cases=found, codes=codes)), encoding="utf-8")
 
 
 def listings(tree, path):
@@ -64,23 +62,27 @@ def listings(tree, path):
                    env=os.environ | {"PYTHONPATH": str(tree)},
                    check=True)
     made = json.loads(path.read_text(encoding="utf-8"))
-    if "fresh" not in made:
-        sys.exit(f"{tree.name} has no fingerprints on its cards yet: choose a later commit")
+    if "codes" not in made: sys.exit(f"{tree.name} doesn't tell fingerprints yet: choose a later commit")
     return made
 
 
-def renew(fresh, same):
-    """Give speeds that were current the fingerprint of the present code, if they belong to a kernel whose
-    machine code is unchanged."""
+def renew(codes, same):
+    """Give speeds and predictions that were current the fingerprint of the present code, if they belong to a
+    kernel whose machine code is unchanged."""
     from numba_matmul.cards import card_folder, code_of, write_whole
     from numba_matmul.registry import number_of
+    renewed = {}  # fingerprint then → now
     for path in sorted(card_folder().glob("*.json")):
         card = json.loads(path.read_text(encoding="utf-8"))
-        rows = [row for row in card["speed"]
-                if number_of(row["name"]) in same and [card["gpu"], *place(row)] in fresh]
-        for row in rows: row["code"] = code_of(card, row["name"])
+        renewed |= {code: code_of(card, name) for name, code in codes.get(card["gpu"], {}).items()
+                    if number_of(name) in same}
+        rows = [row for row in card["speed"] if row.get("code") in renewed]
+        for row in rows: row["code"] = renewed[row["code"]]
         write_whole(path, json.dumps(card, indent=1, allow_nan=False) + "\n")
         print(f"{path.name}: {len(rows)} speeds have the fingerprint of the present code")
+    path = ROOT/"numba_matmul"/"predicted.py"
+    text = path.read_text(encoding="utf-8")
+    write_whole(path, re.sub(r"\b[0-9a-f]{12}\b", lambda code: renewed.get(code[0], code[0]), text))
 
 
 def main(base, stamp):
@@ -109,7 +111,7 @@ def main(base, stamp):
     print(f"{len(both)} pieces of machine code compared with {base}: {len(changed)} differ.")
     if stamp:
         def number(case): return int(re.search(r"\d+", case)[0])
-        renew(was["fresh"], {*map(number, before)} - {number(case) for case, _ in changed})
+        renew(was["codes"], {*map(number, before)} - {number(case) for case, _ in changed})
     sys.exit(bool(changed) or before.keys() != after.keys())
 
 

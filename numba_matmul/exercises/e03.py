@@ -68,8 +68,8 @@ EXERCISES = (Exercise(
                 hint="neighboring threads (threadIdx.x) should copy neighboring columns, of A and of B"),
            # with rows of 17 or 32 words the two rows of a warp share banks, and nothing does when TILE is 32
            Goal("wavefronts", costliest("shared"), most=2, unit="wavefronts per request",
-                hint="threads of a warp need different words from one bank: let threadIdx.x run along a "
-                     "row of the tile, or pad its rows"),
+                hint="some threads of a warp need different words from the same bank: let threadIdx.x run "
+                     "along a row of the tile, or pad its rows"),
            NO_FLOAT64),
     hints={
         "in bounds": (

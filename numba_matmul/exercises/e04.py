@@ -203,8 +203,8 @@ EXERCISES = (Exercise(
             "each of these sums belongs in another element of C: is an i missing from an index, or the "
             "block's row0 or col0?"),
         "correct": (
-            "with TM = 1, this would be lesson 3. Which indices need an i? And acc is set to zero once. Then "
-            "each of the BK steps of every tile adds to it")},
+            "compare with lesson 3, this kernel with TM = 1: which indices need an i? And acc is set "
+            "to zero once, before the first tile; each of the BK steps of every tile adds to it")},
     solutions=SOLUTIONS,
     mutants=MUTANTS,
     short=("kernels 3 and 4 at 4096, short", "short_1d"),

@@ -259,9 +259,9 @@ OF_BLOCKS = ("the rows of a block begin at row0, from blockIdx.y, its columns at
              "a k tile at k0: is each of them where it belongs?")
 HINTS = {
     f"correct: {CASES[1].name}": SIZES, f"correct: {CASES[2].name}": SIZES,
-    "correct: in the wrong places": "the sums are right, but belong in other columns or rows. Follow one "
-                                    "column of B: where in b_tile does it go, which thread reads it there, "
-                                    "and as which of its own columns?",
+    "correct: in the wrong places": "the sums are right, but they belong in other columns or rows. Follow "
+                                    "one column of B: where in b_tile does it go, which thread reads it "
+                                    "there, and as which of its own columns?",
     "correct": "follow one sum along k: does each k tile begin at k0, and is it multiplied once, all its "
                "BK steps? Is row dot read in step dot? Then follow B[k, x]: where does it go, and which "
                "thread reads it?",
@@ -291,9 +291,8 @@ EXERCISES = (Exercise(
            NO_FLOAT64,
            Goal("instructions", instructions, most=1.55, unit="in the main loop per FFMA",
                 counted="code",
-                hint="reg_n stays in registers only if the compiler knows every index into it. And is "
-                     "anything else in the loop that it doesn't need, such as a second load from global "
-                     "memory?")),
+                hint="reg_n stays in registers only if the compiler knows every index into it. And does "
+                     "the loop do anything it doesn't need to, such as loading from global memory twice?")),
     solutions=SOLUTIONS, mutants=MUTANTS,
     short=("kernels 6 and 7 at 4096, short", "short_linearized"),
     launch=lambda m, n: ((n // 128, m // 128), 256)),

@@ -156,8 +156,8 @@ HINTS = {
     "correct: 64×96×8": SIZES,
     "correct: 128×128×4": SIZES,
     "correct: in the wrong places": (
-        "the sums are right, but belong in other columns or rows: are the columns that a thread reads from "
-        "b_tile those that it stores to c, four at col and four at col + GAP? And the rows of "
+        "the sums are right, but they belong in other columns or rows: are the columns that a thread reads "
+        "from b_tile those that it stores to c, four at col and four at col + GAP? And the rows of "
         "a_tile?"),
     "correct: never written": (
         "a thread stores TM rows, and in each of them two groups of four, at col and at col + GAP"),
@@ -169,7 +169,7 @@ HINTS = {
         "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM elements and the padding after them. "
         "Use the names, and make WIDE from BM: they differ from launch to launch"),
     "in bounds: b_tile": (
-        "the threads across share BN columns: their first groups of four are side by side in "
+        "the threads in a row share BN columns: their first groups of four are side by side in "
         "the left half, and the second groups are GAP farther right, in the same row. Use the names: "
         "they differ from launch to launch"),
     "in bounds": OF_BLOCKS,

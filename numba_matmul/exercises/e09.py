@@ -1,7 +1,7 @@
 """What `grade("09", my_rule)` expects of a rule and of a tile, what it accepts, and what it must catch.
 
-A rule is judged by tiles, so it may be written in any way. Here is a list of tiles that keep the given
-rules; some work, some don't. Which do was found by trying: lesson 9's kernel, without any rules, was run
+A rule may be written in any way: it's judged by the tiles it accepts and refuses. All tiles listed here
+keep the given rules, but some don't work. To find out which, lesson 9's kernel, without any rules, was run
 with each in the strict simulator, and compiled for sm_90. A tile fails if the kernel leaves its arrays,
 declares more shared memory than a block can have, or makes the compiler *spill*, that is, move accumulators
 from registers to local memory. With 128 results per thread it never spills, and with 256 it does. In
@@ -197,7 +197,7 @@ MUTANTS = (
     Mutant("one element per thread", "one_pass = 4 * 256", "one_pass = 256", "accepts"),
     Mutant("passes of four times the size", "one_pass = 4 * 256", "one_pass = 16 * 256", "accepts"),
     Mutant("A·B, not the tile of A", "t.bm * t.bk % one_pass", "t.bm * t.bn % one_pass", "whole passes"),
-    Mutant("the other way round", "if t.bm * t.bk % one_pass or t.bk * t.bn % one_pass",
+    Mutant("the other way around", "if t.bm * t.bk % one_pass or t.bk * t.bn % one_pass",
            "if one_pass % (t.bm * t.bk) or one_pass % (t.bk * t.bn)", "accepts"),
     Mutant("rows forgotten", "if one_pass % t.bk or one_pass % t.bn", "if False", "whole rows"),
     Mutant("A's rows forgotten", "one_pass % t.bk or ", "", "whole rows"),
@@ -215,7 +215,7 @@ MUTANTS = (
     Mutant("elements, not bytes", "if 4 * t.bk *", "if t.bk *", "shared memory"),
     Mutant("float64", "if 4 * t.bk *", "if 8 * t.bk *", "accepts"),
     Mutant("the limit of a multiprocessor", "48 * 1024", "227 * 1024", "shared memory"),
-    Mutant("each of the two tiles checked alone", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)",
+    Mutant("each of the two tiles checked separately", "t.bm + t.pad_a + t.bn", "max(t.bm + t.pad_a, t.bn)",
            "shared memory"),
     Mutant("shared memory forgotten", "if 4 * t.bk * (t.bm + t.pad_a + t.bn) > 48 * 1024:", "if False:",
            "shared memory"),

@@ -1,7 +1,7 @@
 """What `grade("10", my_warptiling)` asks of a map from threads to results, and which maps it must refuse.
 
 Only the map is missing, and every map that gives each result to exactly one thread computes the right
-product. It is graded with two sets of numbers, which differ wherever the page's layout leaves them free: a
+product. It is graded with two sets of constants, which differ wherever the page's layout allows: a
 block of 64×128 sums by four warps with 8×8 results per thread, and six blocks of 16×64 with 2×4. (The copy
 reads as many rows of A as a tile has columns of B, so A gets some more rows than C.) Then come these goals:
 
@@ -160,7 +160,7 @@ def down_across(number, width): return number // width, number % width
                "    row = thread // (BN // TN) * TM\n    col = thread % (BN // TN) * TN\n",
                "loads per step"),
         Mutant("warptiles of 4×8 lanes, row by row", LANES, WIDE, "loads per step"),
-        Mutant("the warps' columns in turns", "warp % (BN // WN) * WN + lane % (WN // TN) * TN",
+        Mutant("the warps' columns interleaved", "warp % (BN // WN) * WN + lane % (WN // TN) * TN",
                "(lane % (WN // TN) * (BN // WN) + warp % (BN // WN)) * TN", "loads per step"),
         Mutant("lanes far apart", PLACE,
                "    row = thread * 11 % THREADS // (BN // TN) * TM\n"
@@ -182,7 +182,7 @@ def down_across(number, width): return number // width, number % width
                "warp // (BM // WM) * WM + lane", "all written"),
         Mutant("all warps on the diagonal", REFERENCE,
                placed(PLACE.replace("col = warp % (BN // WN)", "col = warp // (BN // WN)"), WIDE), "correct"),
-        Mutant("all warps below each other", "warp // (BN // WN) * WM", "warp * WM", "all written"),
+        Mutant("all warps in one column", "warp // (BN // WN) * WM", "warp * WM", "all written"),
         Mutant("a warp of 16", "warp, lane = thread // 32, thread % 32",
                "warp, lane = thread // 16, thread % 16", "in bounds"),
         Mutant("warp and lane exchanged", "warp, lane = thread // 32, thread % 32",

@@ -2,9 +2,9 @@
 
 The kernel is graded with tiles of 16×32×8, so that a run takes a fraction of a second: five k tiles, and a
 single one in two blocks; then with tiles of 8×64×4, four k tiles in two blocks. A missing barrier shows up as
-a race, or as a read of what nobody has written. After that come the goals. Global memory is read 16 bytes at
-a time, shared memory holds two tiles, not three, and there are no fences. Two more are about *when* something
-happens, so they look at the first warp of a recorded run: its loads, stores and barriers, in order.
+a race, or as a read of something no thread has written. After that come the goals. Global memory is read 16
+bytes at a time, shared memory holds two tiles, not three, and there are no fences. Two more are about *when*
+something happens, so they look at the first warp of a recorded run: its loads, stores and barriers, in order.
 
 - **early loads**: between loading a tile and storing it, how much of a tile is multiplied? All of it, in the
   lesson's solution; half is enough to pass.
@@ -81,7 +81,7 @@ SOLUTIONS = {
             store4(b_tile, (now, b_row, b_col), *y)
         cuda.syncthreads()
         k0 += BK
-""" + TAIL, "the last tile by itself": HEAD + FIRST + """    cuda.syncthreads()
+""" + TAIL, "the last tile on its own": HEAD + FIRST + """    cuda.syncthreads()
     k0, now = BK, 0
     while k0 < a.shape[1]:
         x = load4(a, (row0 + a_row, k0 + a_col))

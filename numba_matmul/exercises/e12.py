@@ -66,7 +66,7 @@ def start_if_any(a_ring, b_ring, stage, a, b, row0, col0, k0, thread):
         cp_async_commit_group()
 """ + MULTIPLY + """        now, k0 = (now + 1) & 3, k0 + BK
 """ + TAIL,
-    "the last tiles wait for all": HEAD + FIRST + BEGIN + """
+    "the last tiles wait for all copies": HEAD + FIRST + BEGIN + """
         if k0 + 3 * BK < a.shape[1]: cp_async_wait_group(2)
         else: cp_async_wait_group(0)
         cuda.syncthreads()
@@ -129,9 +129,10 @@ MUTANTS = (
     loop("a tile too far ahead", LOOP.replace("(STAGES - 1) * BK", "STAGES * BK"), "correct"),
     loop("the last tile is left out", LOOP.replace("while k0 <", "while k0 + BK <"), "correct"),
     loop("always the first stage", LOOP.replace("[now,", "[0,"), "all written"),
-    loop("waits for all in every other k tile",
+    loop("waits for all copies in every other k tile",
          LOOP.replace(WAIT, WAIT + "        if k0 // BK % 2: cp_async_wait_group(0)\n"), "time for a copy"),
-    loop("waits for all at the end of a k tile", LOOP.replace(ON, "        cp_async_wait_group(0)\n" + ON),
+    loop("waits for all copies at the end of a k tile",
+         LOOP.replace(ON, "        cp_async_wait_group(0)\n" + ON),
          "time for a copy"),
     loop("an extra barrier in every other k tile",
          LOOP.replace(ON, "        if k0 // BK % 2: cuda.syncthreads()\n" + ON), "barriers per tile"),
@@ -147,7 +148,7 @@ MUTANTS = (
     Mutant("C stored in each k tile", ON + TAIL, indent(TAIL, "    ") + ON, "one store each"),
     Mutant("no groups before the loop", FIRST, FIRST.replace("        cp_async_commit_group()\n", ""),
            "all written"),
-    Mutant("one group for all that comes before the loop", FIRST,
+    Mutant("one group for everything before the loop", FIRST,
            FIRST.replace("        cp_async_commit_group", "    cp_async_commit_group"), "all written"),
     Mutant("only one tile started before the loop", FIRST, FIRST.replace("range(STAGES - 1)", "range(1)"),
            "all written"),

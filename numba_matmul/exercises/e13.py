@@ -167,12 +167,12 @@ SOLUTIONS = {
     "two pairs of factors that change places": loop(
         (ZERO, ZERO.replace("next_x, next_y", "u, v")), (FIRST, FIRST.replace("next_x, next_y", "u, v")),
         (END, END.replace("next_x, next_y", "u, v"))),
-    "reading and multiplying by themselves": loop((FIRST, """
+    "reading and multiplying separately": loop((FIRST, """
         x, y = short_factors(a_ring, b_ring, now, 1, row, col)
         acc = add_outer(acc, next_x, next_y)
 """)),
     "in serpentines": REFERENCE.replace("RESULTS, 0)", "RESULTS, 1)").replace("LEFT, 0)", "LEFT, 1)"),
-    "what is left in two pieces": loop((REST, """
+    "the leftovers in two pieces": loop((REST, """
         acc = add_part(acc, x, y, LEFT, 32, 0)
         acc = add_part(acc, x, y, 32, RESULTS, 0)
 """)),
@@ -208,22 +208,23 @@ MUTANTS = (
     wrong("everything is left", "read to use", (REST, "        acc = add_outer(acc, x, y)\n"),
           (QUARTER, ""), (TAIL, "    return add_outer(acc, x, y)\n")),
     wrong("step 0 is read twice", "reads per tile", (FIRST, READ + FIRST)),
-    wrong("left for after the last step", "correct", (REST, ""), (SEVENTH, SEVENTH + REST)),
-    wrong("what is left is forgotten", "correct", (REST, "")),
-    wrong("the last pass's rest is forgotten", "correct", (TAIL, "    return acc\n")),
+    wrong("left until after step 7", "correct", (REST, ""), (SEVENTH, SEVENTH + REST)),
+    wrong("the leftovers are forgotten", "correct", (REST, "")),
+    wrong("the last pass's leftovers are forgotten", "correct", (TAIL, "    return acc\n")),
     wrong("the first quarter is forgotten", "correct", (QUARTER, "")),
     wrong("the first quarter twice", "correct", (REST, REST.replace("LEFT, RESULTS", "0, RESULTS"))),
-    wrong("all before the jump, and the rest again", "correct",
+    wrong("all before the jump, and the leftovers again", "correct",
           (QUARTER, QUARTER.replace("LEFT", "RESULTS"))),
-    wrong("all after the loop once more", "correct", (TAIL, TAIL.replace("LEFT, RESULTS", "0, RESULTS"))),
+    wrong("all of step 7 after the loop", "correct", (TAIL, TAIL.replace("LEFT, RESULTS", "0, RESULTS"))),
     wrong("one product twice", "correct", (QUARTER, QUARTER.replace("LEFT", "17"))),
     wrong("one product left out", "correct", (REST, REST.replace("LEFT", "17"))),
-    wrong("the rest by the new factors", "correct", (REST, REST.replace("x, y", "next_x, next_y"))),
-    wrong("the first quarter by the new factors", "correct",
+    wrong("the leftovers with the new factors", "correct", (REST, REST.replace("x, y", "next_x, next_y"))),
+    wrong("the first quarter with the new factors", "correct",
           (QUARTER, QUARTER.replace("x, y", "next_x, next_y"))),
-    wrong("the last rest by the new factors", "correct", (TAIL, TAIL.replace("x, y", "next_x, next_y"))),
-    wrong("the rest after step 0", "correct", (TOP, FIRST + REST)),
-    wrong("step 0 by the old factors", "correct", (FIRST, FIRST.replace("next_x, next_y", "x, y"))),
+    wrong("the last leftovers with the new factors", "correct",
+          (TAIL, TAIL.replace("x, y", "next_x, next_y"))),
+    wrong("the leftovers after step 0", "correct", (TOP, FIRST + REST)),
+    wrong("step 0 with the old factors", "correct", (FIRST, FIRST.replace("next_x, next_y", "x, y"))),
     wrong("the new factors overwrite the old", "correct", (READ, READ.replace("next_x, next_y", "x, y"))),
     wrong("step 0 is not read again", "correct", (READ, "")),
     wrong("step 0 of the same k tile", "correct", (READ, ""), (SEVENTH, SEVENTH + READ)),
@@ -243,7 +244,7 @@ MUTANTS = (
     wrong("a barrier in the first k tile only", "all written",
           (BARRIER, WAIT + SYNC.replace("cuda.sync", "if ahead == (STAGES - 1) * BK: cuda.sync"))),
     wrong("the barrier after the read", "all written", (BARRIER, ""), (READ, READ + BARRIER)),
-    wrong("waits for all at the end of a k tile", "time for a copy",
+    wrong("waits for all copies at the end of a k tile", "time for a copy",
           (QUARTER, QUARTER + "        cp_async_wait_group(0)\n")),
     wrong("a fence for each k tile", "fences", (BARRIER, BARRIER + "        cuda.threadfence()\n")),
     wrong("the loop ends after two k tiles", "correct", ("while k0 < end:", "while k0 < 2 * BK:")),
@@ -297,11 +298,11 @@ EXERCISES = (Exercise(
             "a thread waits only for its own copies. Between that wait and the first read of the next k "
             "tile, all threads meet at a barrier"),
         "no races: ring[": (
-            "the copy goes into `free`, the stage of the k tile before. Which barrier tells you that no "
+            "the copy goes into `free`, the previous k tile's stage. Which barrier guarantees that no "
             "thread reads it anymore, and does every thread reach it?"),
         "correct": (
-            "each product counts once: those of steps 0 to 6, the first quarter of step 7, and the rest, by "
-            "the factors of step 7, in the same order. Where is the last k tile's rest added?"),
+            "each product counts once: those of steps 0 to 6, the first quarter of step 7, and the "
+            "rest, with the factors of step 7, in the same order. Where are the last k tile's added?"),
         "barriers": "all threads of the block must reach the same barrier"},
     constants=fixed(SMALL),
     preamble="from numba_matmul.kernels.k13_planned_loop import LEFT, NO_X, NO_Y, RESULTS, ZEROS\n"

@@ -4,7 +4,7 @@ The kernel is graded with blocks of two warps, which compute 32×64 sums, and wi
 ring has stages) or a single one; then with the page's own blocks of four warps. A and B are random numbers in
 bfloat16, C is float32 and may be off by no more than float32 sums are. So a sum that is rounded to bfloat16
 along the way is caught. If sums are wrong, the judge tries A = 1 and then B = 1 everywhere, and says which
-of the two leaves the mistake in. Then come the goals:
+of the two still fails. Then come the goals:
 
 - **wavefronts per step**: all loads from shared memory of a warp for one step, which is 16 columns of A's
   tile and 16 rows of B's. Two `ldmatrix` for A and two for B load 16 8×8 matrices, and with the swizzle
@@ -48,7 +48,7 @@ def wavefronts_a_step(view):
     return sum(site.passes for site in loads) / (2 * 5 * 4)
 
 def with_ones(launch, args, operand):
-    "In a child, A (0) or B (1) or neither being 1 everywhere: is C right, or are its sums, in other places?"
+    "In a child, with A (0), B (1) or neither all ones: is C right, or are its sums in other places?"
     if operand is not None: args[operand][...] = to_bf16(np.ones(1))[0]
     a, b, c = args
     launch(a, b, c)
@@ -57,16 +57,16 @@ def with_ones(launch, args, operand):
     return np.allclose(c, exact, atol=1e-3), np.allclose(found, expected, atol=1e-3)
 
 def looked_into(exercise, kernel, case, mistake):
-    "Where the mistake in wrong sums is: the rest of a sentence."
+    "Where the mistake in wrong sums is: the end of a sentence."
     def tried(operand): return in_case(exercise, kernel, case, with_ones, operand)
     if mistake == "elsewhere": return "" if tried(None)[1] else "; some of the right sums are missing"
     a, b = (tried(operand)[0] for operand in (0, 1))
-    if a and b: return "; all is right if A is 1 everywhere, and if B is"
-    if a or b: return f"; all is right if {'A' if a else 'B'} is 1 everywhere"
+    if a and b: return "; everything is right if A is 1 everywhere, and if B is"
+    if a or b: return f"; everything is right if {'A' if a else 'B'} is 1 everywhere"
     return "; they are wrong even if A or B is 1 everywhere"
 
 def judge(exercise, kernel):
-    "The usual verdicts; wrong sums are looked into."
+    "The usual verdicts; wrong sums are investigated."
     for verdict in judge_kernel(exercise, kernel):
         case, mistake = verdict.mistake or (None, "")
         if mistake in ("elsewhere", "wrong"): verdict.found += looked_into(exercise, kernel, case, mistake)
@@ -193,8 +193,8 @@ MUTANTS = (
     Mutant("lanes in reading order", POINTS_AT, "here, half = lane // 2, lane % 2 * 8", "correct"),
     Mutant("only eight rows", POINTS_AT, "here, half = lane % 8, lane // 16 * 8", "correct"),
     loop("A and B swapped", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(acc, y, x)", "correct"),
-    loop("B is not turned over", Y, Y.replace("_trans", ""), "correct"),
-    loop("A is turned over, too", X, X.replace("ldmatrix_x4", "ldmatrix_x4_trans"), "correct"),
+    loop("B isn't transposed", Y, Y.replace("_trans", ""), "correct"),
+    loop("A is transposed, too", X, X.replace("ldmatrix_x4", "ldmatrix_x4_trans"), "correct"),
     loop("the lower rows of A begin 8 rows down", "row + 16 + here", "row + 8 + here", "correct"),
     loop("the upper rows of A twice", "row + 16 + here", "row + here", "correct"),
     loop("the right columns of B begin 8 columns on", "col + 16 + half", "col + 8 + half", "correct"),
@@ -204,13 +204,13 @@ MUTANTS = (
     loop("no swizzle", "place(row + here, k + half)", "(row + here) * 64 + k + half", "correct"),
     loop("registers of A in another order", "acc = mma_m16n8k16(acc, x, y)",
          "acc = mma_m16n8k16(acc, (x[0], x[2], x[1], x[3]) + x[4:], y)", "correct"),
-    loop("the sum begins anew in each step", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(ZEROS, x, y)",
+    loop("the sum starts over in each step", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(ZEROS, x, y)",
          "correct"),
     loop("a sum is rounded in each step", "mma_m16n8k16(acc, x, y)",
          "mma_m16n8k16(unpack_bf16(cvt_rn_bf16x2_f32(acc[0], acc[1])) + acc[2:], x, y)", "correct"),
     loop("always the first stage", "            x = (ldmatrix_x4(a_ring, now * A_TILE +",
          "            x = (ldmatrix_x4(a_ring,", "all written"),
-    Mutant("odd and even rows, to where they belong", STEPS + ON + END,
+    Mutant("odd and even rows, stored where they belong", STEPS + ON + END,
            ODD_EVEN + ON + replaced(
                END, ("row0 + row + 16 * i + lane // 4", "row0 + row + i + lane // 4 * 2"),
                ("r + 8", "r + 16")),
@@ -218,20 +218,20 @@ MUTANTS = (
     loop("A loaded for each half of B", "            acc = mma_m16n8k16(acc, x, y)\n",
          "            acc = mma_m16n8k16(acc, x, y)\n" + X.replace("x =", "z =")
          + "            if z[0] == uint32(0x7F817F81): acc = ZEROS\n", "wavefronts per step"),
-    loop("each product made twice", "            acc = mma_m16n8k16(acc, x, y)\n",
+    loop("each product computed twice", "            acc = mma_m16n8k16(acc, x, y)\n",
          "            acc = mma_m16n8k16(acc, x, y)\n            again = mma_m16n8k16(acc, x, y)\n"
          "            if again[0] == float32(12345.678): acc = again\n", "products per load"),
     loop("the lower rows of A come first", "mma_m16n8k16(acc, x, y)", "mma_m16n8k16(acc, x[4:] + x[:4], y)",
          "correct"),
-    Mutant("the right half begins a number on, not eight", POINTS_AT, "here, half = lane % 16, lane // 16",
+    Mutant("the right half begins one element on, not eight", POINTS_AT, "here, half = lane % 16, lane // 16",
            "correct"),
     loop("B pair by pair", Y, PAIRS, "wavefronts per step"),
     EXCHANGED,
     loop("no wait", "        cp_async_wait_group(1)\n", "", "all written"),
     loop("no group may be in flight", "group(1)", "group(0)", "time for a copy"),
-    loop("waits for all in every other k tile", WAIT,
+    loop("waits for all copies in every other k tile", WAIT,
          WAIT + "        if k0 // BK % 2: cp_async_wait_group(0)\n", "time for a copy"),
-    loop("waits for all at the end of a k tile", ON, "        cp_async_wait_group(0)\n" + ON,
+    loop("waits for all copies at the end of a k tile", ON, "        cp_async_wait_group(0)\n" + ON,
          "time for a copy"),
     loop("a second barrier in one k tile", ON, "        if k0 == BK: cuda.syncthreads()\n" + ON,
          "barriers per tile"),
@@ -312,19 +312,20 @@ EXERCISES = (Exercise(
             "begins in the warp's row and column, and a lane points at row lane % 16 of 16. Or the epilogue "
             "stores some of acc twice: number 16 * i + 4 * j and the next three"),
         "correct: in the wrong places": (
-            "all sums are there, but not where they belong. In the epilogue: where does the block's tile "
-            "begin in C, where the warp's part in it, where the matrix, and where in that a lane's four "
-            "sums? If that's right, look at x and y: A's upper rows and B's left columns come first"),
+            "all sums are there, but not where they belong. In the epilogue, add up four places: the block's "
+            "tile in C, the warp's part of that tile, the 16×8 matrix in that part, and a lane's four sums "
+            "in the matrix. If they're right, look at x and y: A's upper rows and B's left columns come "
+            "first"),
         "correct: and if B is": (
             "each operand has the right values, but they don't meet: both loads need the same k, and each "
             "address goes through place(row, column)"),
         "correct: right if A is": (
             "so B is read correctly, and A isn't: of 16 rows, a lane points at row lane % 16, and lane // 16 "
-            "says in which half of the 16 columns, in the warp's rows, from column k on; the upper 16 rows "
+            "says which half of the 16 columns, in the warp's rows, from column k on; the upper 16 rows "
             "come first, and x is passed on as it was loaded"),
         "correct: right if B is": (
             "so A is read correctly, and B isn't: its rows run along n, so ldmatrix_x4_trans "
-            "transposes the matrices. A lane points at row k + lane % 16, and lane // 16 says in which half "
+            "transposes the matrices. A lane points at row k + lane % 16, and lane // 16 says which half "
             "of the 16 columns, from the warp's column on"),
         "correct": (
             "either both operands are read wrongly: does a lane point at row lane % 16 of 16, in the half "
@@ -346,7 +347,7 @@ EXERCISES = (Exercise(
             "two lanes write one element of C: which rows and columns does a lane have in each 16×8 matrix, "
             "and where does the matrix begin, in the block's tile and in C?"),
         "no races: ring[": (
-            "a stage may be filled again once no warp reads it anymore: which barrier tells you, and does "
+            "a stage may be filled again once no warp reads it anymore: which barrier ensures that, and does "
             "every thread reach it in each k tile?"),
         "in bounds: start_copies": (
             "after the last k tile there is nothing to copy: test for that. And the block's rows begin at "

@@ -6,7 +6,7 @@ factors are small whole numbers. So their sums are exact, and results must agree
 simulator a copy lands when no thread can go on without it, and a product reads its factors at its wait,
 so what is used or overwritten too early is caught every time. Two of its verdicts differ from
 what a GPU does: where too few bytes are announced, the simulator's phase never ends, and a GPU's may end too
-early; and a descriptor with any other swizzle is refused, where a GPU computes something else.
+early; and a descriptor with any other swizzle is refused, while a GPU computes something else.
 
 After that come these goals:
 
@@ -198,7 +198,7 @@ MUTANTS = (
     changed("announces A alone", "free, STAGE_BYTES)\n", "free, BYTES_A)\n", "barriers"),
     changed("announces B alone", "free, STAGE_BYTES)\n", "free, BN * ROW)\n", "barriers"),
     changed("announces too many bytes", "free, STAGE_BYTES)\n", "free, 2 * STAGE_BYTES)\n", "barriers"),
-    changed("announces numbers, not bytes", "free, STAGE_BYTES)\n", "free, STAGE_BYTES // 2)\n", "barriers"),
+    changed("announces elements, not bytes", "free, STAGE_BYTES)\n", "free, STAGE_BYTES // 2)\n", "barriers"),
     changed("nobody arrives", "            mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)\n", "",
             "barriers"),
     changed("arrives at the mbarrier of this stage", "expect_tx(full + 8 * free",
@@ -212,7 +212,7 @@ MUTANTS = (
     changed("<= in the guard", "ahead < k_tiles", "ahead <= k_tiles", "ends"),
     changed("a k tile too far ahead", "ahead = k_tile + STAGES - 1", "ahead = k_tile + STAGES", "barriers"),
     changed("the same k tile again", "row, col, ahead)", "row, col, k_tile)", "correct"),
-    changed("the ring does not come round", "if stage == STAGES: stage, phase",
+    changed("the stage doesn't wrap around", "if stage == STAGES: stage, phase",
             "if stage > STAGES: stage, phase", "barriers"),
     changed("no barrier", MEET, "", "no races"),
     loop("the barrier before the products", BEGIN + WAIT + MEET + MULTIPLY + AHEAD + ON, "no races"),
@@ -229,7 +229,7 @@ MUTANTS = (
             "products at work"),
     changed("every other k tile is waited for", MEET,
             "        if k_tile % 2: acc = wgmma_wait_group(acc)\n" + MEET, "products at work"),
-    changed("a barrier in every other k tile too many", "        free, stage =",
+    changed("an extra barrier in every other k tile", "        free, stage =",
             "        if k_tile % 2: cuda.syncthreads()\n        free, stage =", "barriers per tile"),
     changed("a named barrier for each k tile", "        free, stage =",
             "        bar_sync(uint32(1), uint32(256))\n        free, stage =", "barriers per tile"),
@@ -271,9 +271,9 @@ MUTANTS = (
     changed("B's tile is A's", "(here + BYTES_A) // 16", "here // 16", "correct"),
     changed("an address, not sixteenths of it", "(here + BYTES_A) // 16", "(here + BYTES_A)", "in bounds"),
     changed("the last k tile is left out", "while k_tile < k_tiles", "while k_tile + 1 < k_tiles", "ends"),
-    Mutant("nobody waits for the last product", TAIL, TAIL.replace("    acc = wgmma_wait_group(acc)\n", ""),
+    Mutant("no wait for the last product", TAIL, TAIL.replace("    acc = wgmma_wait_group(acc)\n", ""),
            "ends"),
-    Mutant("sums picked by a number that only the run knows", TAIL, """    acc = wgmma_wait_group(acc)
+    Mutant("sums indexed by a number known only at run time", TAIL, """    acc = wgmma_wait_group(acc)
     sums = cuda.local.array(PAIRS, float32)
     to_array(acc, sums, 2)
     for part in range(BN // 8):
@@ -385,10 +385,10 @@ EXERCISES = (Exercise(
         "correct: swizzle": "both descriptors keep the page's OF_A and OF_B: add only the address",
         "correct": (
             "if only the lower 64 rows of each tile are wrong, it's the second warpgroup's part of A: BOX * "
-            "warpgroup into the tile. If only blocks other than the first are: is row, col the tile's? If "
-            "nearly all is wrong: where does B's tile begin (BYTES_A after A's), how far is it to the next "
-            "16 of k in A and in B, are there four steps, do the sums go on (scale_d), and which k tile goes "
-            "into which stage?")},
+            "warpgroup into the tile. If only blocks other than the first are: are row and col the tile's? "
+            "If nearly everything is wrong: where does B's tile begin (BYTES_A after A's), how far is it to "
+            "the next 16 of k in A and in B, are there four steps, do the sums accumulate (scale_d), and "
+            "which k tile goes into which stage?")},
     constants=SMALL,
     preamble="""from numba_matmul.ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from numba_matmul.gemm.tiles import BK, BOX, ROW

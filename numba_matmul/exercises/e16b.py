@@ -171,7 +171,7 @@ MUTANTS = (
     # the copy
     send("all threads send", "if thread == 0", "if thread < 128", "one store each"),
     send("the group stays open", "        cp_async_bulk_commit_group()\n", "", "ends"),
-    send("nobody waits for the read", "        cp_async_bulk_wait_group_read(0)\n", "", "ends"),
+    send("no wait for the read", "        cp_async_bulk_wait_group_read(0)\n", "", "ends"),
     send("one group may still be read", "read(0)", "read(1)", "ends"),
     send("always the first box of C", "block * (ROW_BYTES // 2)", "0", "correct"),
     send("bytes, not columns", "(ROW_BYTES // 2)", "ROW_BYTES", "correct"),

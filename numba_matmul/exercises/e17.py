@@ -18,11 +18,10 @@ from ..arrays import OptIn, from_bf16, rounded, to_bf16, to_d, to_h
 from ..exercise import Exercise, Goal, Mutant
 from ..gemm.tensor_maps import map_of
 from ..gemm.tiles import BK, WgmmaTile
-from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k17_warp_specialized as page
-from ..source import cut, reference_of, replaced, with_constants
+from ..source import cut, reference_of, replaced
 from .e16 import NO_FENCES, ring_of
-from .recorded import barriers_of, k_tiles_on_their_way, products_at_work, runs_of
+from .recorded import barriers_of, judge_ring, k_tiles_on_their_way, products_at_work
 
 
 TILE = WgmmaTile(128, 128, 2)
@@ -54,17 +53,8 @@ def of_consumers(choose, measure):
     "The most or the least of what the first threads of the consumers do."
     return lambda events: choose(measure(events, thread) for thread in CONSUMER_THREADS)
 
-def judge(exercise, kernel):
-    "The verdicts on a kernel, one by one."
-    if verdict := unfit(kernel, (0,) * 4): yield verdict
-    runs = yield from runs_of(kernel, CASES, names_of, multiply)
-    yield Verdict("stages", True, "each stage is full when it is multiplied, and empty when it is filled")
-    yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k} with tiles of {tile.bm}×{tile.bn} and "
-                                             f"{tile.stages} stages" for m, n, k, tile in CASES))
-    for goal in exercise.goals:
-        if goal.counted == "events": yield reached(goal, goal.measure(runs[0]))
-    signature = "void(uint64[::1], uint64[::1], uint16[:, ::1], int64)"
-    yield from judge_code([NO_FENCES], with_constants(kernel, exercise.constants), signature)
+judge = partial(judge_ring, cases=CASES, names_of=names_of, multiply=multiply, arguments=4,
+                signature="void(uint64[::1], uint64[::1], uint16[:, ::1], int64)")
 
 
 REFERENCE = reference_of(page.short_specialized, "my_warp_specialized")
@@ -94,7 +84,7 @@ SOLUTIONS = {
 """ + HERE + PRODUCT + """            if k_tile > 0 and releases:
                 mbarrier_arrive(empty + 8 * ((k_tile - 1) % STAGES))
 """ + STORE,
-    "the first time around nobody waits for an empty stage": HEAD + replaced(
+    "the first time around, no wait for an empty stage": HEAD + replaced(
         PRODUCE, (EMPTY, "    " + EMPTY), ("k_tiles:\n", "k_tiles:\n                if k_tile >= STAGES:\n")
         ) + ELSE + CONSUME + STORE,
     "copies and products in functions": """@cuda.jit(device=True)
@@ -158,7 +148,7 @@ MUTANTS = (
             "arrive(full + 8 * stage)", "stages"),
     produce("nobody arrives", EXPECT, "", "ends"),
     produce("bytes of A alone", "stage, STAGE_BYTES)", "stage, BYTES_A)", "ends"),
-    produce("more bytes than come", "stage, STAGE_BYTES)", "stage, 2 * STAGE_BYTES)", "ends"),
+    produce("more bytes than arrive", "stage, STAGE_BYTES)", "stage, 2 * STAGE_BYTES)", "ends"),
     produce("numbers, not bytes", "stage, STAGE_BYTES)", "stage, STAGE_BYTES // 2)", "ends"),
     produce("copies signal the first mbarrier", "full + 8 * stage, map_a", "full, map_a", "ends"),
     Mutant("all threads of the warpgroup copy", "        if thread == 0:\n            while",
@@ -192,7 +182,7 @@ MUTANTS = (
     produce("one k tile too many", "k_tile < k_tiles", "k_tile <= k_tiles", "ends"),
     # products
     consume("both consumers multiply the same rows", "BOX * warpgroup", "0 * warpgroup", "correct"),
-    consume("the stage before is multiplied", "ring + STAGE_BYTES * stage", "ring + STAGE_BYTES * previous",
+    consume("the previous stage is multiplied", "ring + STAGE_BYTES * stage", "ring + STAGE_BYTES * previous",
             "stages"),
     consume("B begins where A does", "here + BYTES_A", "here", "correct"),
     consume("two steps of four", "NEXT_B, 4,", "NEXT_B, 2,", "correct"),
@@ -288,8 +278,8 @@ EXERCISES = (Exercise(
         "results": "the last products are still in flight: wgmma_wait_group(acc) before the results are used",
         "correct": (
             "is each k tile copied once, at row, col and its own number? Does each consumer multiply its "
-            "own 64 rows, BOX * warpgroup into the stage, by B, which begins BYTES_A after A? Four steps, "
-            "and the sums go on"),
+            "own 64 rows, BOX * warpgroup into the stage, with B, which begins BYTES_A after A? Four steps, "
+            "and the sums accumulate"),
         "one store each": "the results are stored once, after the loop over the k tiles",
         "compiles": "the message names what is missing or has the wrong type"},
     preamble="""from numba import uint16, uint64

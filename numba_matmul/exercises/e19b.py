@@ -25,15 +25,14 @@ from ..gemm.pipeline import barrier_init, pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BK, BOX, ROW, WgmmaTile
-from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k19_float32_on_tensor_cores as page
 from ..kernels.k16_tma_wgmma import OF_A, OF_B
 from ..kernels.k17_warp_specialized import with_producer
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
-from ..source import replaced, with_constants
+from ..source import replaced
 from ..static import static, unrolled
 from .e16 import NO_FENCES
-from .recorded import K_TILE, runs_of
+from .recorded import K_TILE, judge_ring
 from numba import cuda, uint32, uint64
 
 
@@ -166,19 +165,9 @@ def barriers(events):
     own = [what for what, who, _ in events if who == CONSUMER]
     return own[own.index("product"):len(own) - own[::-1].index("product")].count("barrier")
 
-def judge(exercise, kernel):
-    "The verdicts on a kernel, one by one."
-    if verdict := unfit(kernel, (0,) * 6): yield verdict
-    events = (yield from runs_of(kernel, CASES, names_of, multiply))[0]
-    yield Verdict("stages", True, "no stage is released while products still read it")
-    yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k}, tiles of {tile.bm}×{tile.bn}"
-                                             for m, n, k, tile in CASES))
-    for goal in exercise.goals:
-        if goal.counted == "events": yield reached(goal, goal.measure(events))
-    code = [goal for goal in exercise.goals if goal.counted == "code"]
-    signature = (f"void(UniTuple(uint64, {WORDS_BEFORE + 4 * MAP_WORDS}), float32[:, ::1], float32, int64, "
-                 "int64, int64)")
-    yield from judge_code(code, with_constants(kernel, exercise.constants), signature)
+judge = partial(judge_ring, cases=CASES, names_of=names_of, multiply=multiply, arguments=6,
+                signature=f"void(UniTuple(uint64, {WORDS_BEFORE + 4 * MAP_WORDS}), float32[:, ::1], float32, "
+                          "int64, int64, int64)")
 
 
 HEAD = """@cuda.jit(launch_bounds=(384, 1))

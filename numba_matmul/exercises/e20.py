@@ -20,17 +20,16 @@ from ..gemm.pipeline import barrier_init, pipeline_advance, storage_layout
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords
 from ..gemm.tiles import BOX
-from ..judge import Verdict, judge_code, reached, unfit
 from ..kernels import k20_fp8 as page
 from ..kernels.k16_tma_wgmma import OF_A, k_tile_loader
 from ..kernels.k17_warp_specialized import with_producer
 from ..ptx.hopper import MAP_WORDS, WORDS_BEFORE
 from ..sim.scheduler import SimulatorError
-from ..source import replaced, with_constants
+from ..source import replaced
 from ..static import static, unrolled
 from .e16 import NO_FENCES
 from .e19b import barriers, products
-from .recorded import runs_of
+from .recorded import judge_ring
 from numba import cuda, uint32, uint64
 
 
@@ -137,19 +136,10 @@ def guesses_of(parts, rows, columns):
         "scales are added, not multiplied": (parts * (rows + columns)).sum(0),
         "B's scale was applied twice": (parts * both * columns).sum(0)}
 
-def judge(exercise, kernel):
-    "The verdicts on a kernel, one by one."
-    if verdict := unfit(kernel, (0,) * 7): yield verdict
-    _, events = yield from runs_of(kernel, CASES, names_of, multiply)  # the second case has one block
-    yield Verdict("stages", True, "no stage is released while products still read it")
-    yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k}, tiles of {tile.bm}×{tile.bn}"
-                                             for m, n, k, tile in CASES))
-    for goal in exercise.goals:
-        if goal.counted == "events": yield reached(goal, goal.measure(events))
-    code = [goal for goal in exercise.goals if goal.counted == "code"]
-    arrays = ", ".join(["float32[:, ::1]"] * 3)
-    signature = f"void(UniTuple(uint64, {WORDS_BEFORE + 2 * MAP_WORDS}), {arrays}, int64, int64, int64)"
-    yield from judge_code(code, with_constants(kernel, exercise.constants), signature)
+judge = partial(judge_ring, cases=CASES, names_of=names_of, multiply=multiply, arguments=7,
+                signature=f"void(UniTuple(uint64, {WORDS_BEFORE + 2 * MAP_WORDS}), float32[:, ::1], "
+                          "float32[:, ::1], float32[:, ::1], int64, int64, int64)",
+                counted=1)  # the second case has one block
 
 
 HEAD = """@cuda.jit(launch_bounds=(384, 1))

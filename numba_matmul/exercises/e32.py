@@ -88,7 +88,7 @@ class Network:
             for rank in left: lines[rank].switch(*(() if lines[rank] else (rank,)))
             if before == (sum(self.received), len(self.kept), len(found)):
                 waits = ", ".join(f"rank {r} for one from rank {s}" for r, s in sorted(self.waiting.items()))
-                raise Wrong("no deadlock", f"no message is on its way, and these wait: {waits}")
+                raise Wrong("no deadlock", f"no message is on its way, and these ranks wait: {waits}")
         for (source, to), letters in self.mail.items():
             if letters: raise Wrong("messages", f"rank {to} never receives what rank {source} sent to it")
         return [found[rank] for rank in range(self.ranks)]
@@ -282,8 +282,8 @@ EXERCISES = (Exercise(
         "messages": "send takes an array and a rank from 0 to ranks - 1, receive a rank",
         "shape": "each rank returns its own rows of C: m/ranks of them, and all columns",
         "correct": (
-            "whose rows is the sum that arrives in a step? It passed through the rank before, which started "
-            "one step earlier. Draw three ranks; after the last step the sum belongs to this rank"),
+            "whose rows is the sum that arrives in a step? The rank before worked on it one step ago. "
+            "Draw three ranks; after the last step, the sum belongs to this rank"),
         "sent unchanged": (
             "send doesn't copy, so the message may still be on its way: put the next sum into another array"),
         "inputs unchanged": "an operation such as *= writes into the matrix itself",

@@ -6,7 +6,7 @@ from unittest.mock import patch
 import numpy as np
 from greenlet import getcurrent
 from ..exercise import Goal
-from ..judge import Verdict, constants_of, first_of
+from ..judge import Verdict, constants_of, first_of, judge_code, reached, unfit
 from ..timeline import trace
 from ..process import ChildError, in_child
 from ..sim import hopper
@@ -219,8 +219,17 @@ def verdict_of(error):
     found = VERDICT_OF.get(error.kind, {})
     return next((found[what] for what in error.data.values() if what in found), "compiles")
 
-def runs_of(kernel, cases, names_of, multiply):
-    "Yield the verdict that fails; return what happens in each case."
+def judge_ring(
+    exercise, kernel,
+    cases,      # (m, n, k, tile) each
+    names_of,   # function of a tile → what the kernel's names stand for
+    multiply,   # in a child: function (kernel, *case) → the verdict that fails and its text, or `None`
+    signature,  # of the kernel
+    arguments,  # how many it has
+    counted=0,  # the case whose events count
+):
+    "The verdicts on a kernel that fills a ring or empties it, one by one."
+    if verdict := unfit(kernel, (0,) * arguments): yield verdict
     runs = []
     for m, n, k, tile in cases:
         args = multiply, with_constants(kernel, names_of(tile)), m, n, k, tile
@@ -232,4 +241,10 @@ def runs_of(kernel, cases, names_of, multiply):
             if why: verdict, text = "arrivals", why
             yield Verdict(verdict, False, f"{m}×{n}×{k}, {tile.stages} stages: {text}")
         runs.append(events)
-    return runs
+    yield Verdict("stages", True, "a stage is full when it is multiplied, until all products have read it")
+    yield Verdict("correct", True, "; ".join(f"{m}×{n}×{k}, {tile.bm}×{tile.bn} tiles, {tile.stages} stages"
+                                             for m, n, k, tile in cases))
+    for goal in exercise.goals:
+        if goal.counted == "events": yield reached(goal, goal.measure(runs[counted]))
+    code = [goal for goal in exercise.goals if goal.counted == "code"]
+    yield from judge_code(code, with_constants(kernel, exercise.constants), signature)

@@ -145,7 +145,7 @@ def boxes_storer(
 
 class Epilogue(NamedTuple):
     "What happens to a tile's accumulators."
-    boxes_left: int   # carried over to the next tile, which stores one after each of its first k tiles
+    pending_boxes: int  # for the next tile, which stores one after each of its first k tiles
     finish: Callable  # device function, at the end of a tile: packs or stores it; returns what's pending
     drain: Callable   # device function, at the end of the block: stores what is still pending
 

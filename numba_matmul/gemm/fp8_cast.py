@@ -11,7 +11,7 @@ from math import gcd
 import numpy as np
 from numba import config, cuda, float32, int32, int64, uint8, uint32, uint64
 
-from ..arrays import array_like, current_gpu, is_torch
+from ..arrays import array_like, cdiv, current_gpu, is_torch
 from ..fp8 import E4M3, LARGEST
 from ..ptx.ampere import unpack_bf16
 from ..ptx.core import float_as_uint, load4, uint_as_float
@@ -287,7 +287,7 @@ SCALES = "row", "1x128", "128x128"
 
 def scale_shape(rows: int, cols: int, scales: str) -> tuple:
     "The shape of a matrix's scales."
-    down, across = -(-rows // SIDE), -(-cols // SIDE)
+    down, across = cdiv(rows, SIDE), cdiv(cols, SIDE)
     return {"row": (rows,), "1x128": (rows, across), "128x128": (down, across)}[scales]
 
 
@@ -305,14 +305,14 @@ def cast_launch(
     flat, out = x.ravel(), to.ravel()
     if wide: flat, out = flat.view(np.float32), out.view(np.uint32 if kind == "float32" else np.uint64)
     if scales == "row":
-        kept = min(8, -(-cols // (numbers * THREADS)))
+        kept = min(8, cdiv(cols, numbers * THREADS))
         return Launch(cast_rows_kernel(kind, wide, kept), rows, THREADS, (flat, np.int64(cols), out, scale))
-    across = np.uint32(-(-cols // SIDE))
+    across = np.uint32(cdiv(cols, SIDE))
     if scales == "128x128":
         args = flat, np.int64(rows), np.int64(cols), out, scale.ravel(), across
         return Launch(cast_squares_kernel(kind, wide), scale.size, SQUARE_THREADS, args)
     args = flat, np.uint32(rows), np.int64(cols), out, scale.ravel(), across
-    blocks = -(-scale.size // (THREADS // lanes_of(kind)))
+    blocks = cdiv(scale.size, THREADS // lanes_of(kind))
     return Launch(cast_groups_kernel(kind, wide), blocks, THREADS, args)
 
 
@@ -420,7 +420,7 @@ def transpose_kernel(
     return transpose_kernel
 
 
-def pitch_of(k: int) -> int: return -(-k // 16) * 16
+def pitch_of(k: int) -> int: return cdiv(k, 16) * 16
 
 def pad_launch(
     x,   # (rows, k) uint8
@@ -429,7 +429,7 @@ def pad_launch(
     "The launch that pads rows."
     rows, cols = map(int, x.shape)
     args = x.ravel(), np.int64(rows), np.int64(cols), to.ravel(), np.int64(to.shape[1])
-    return Launch(pad_rows_kernel, -(-rows // (THREADS // 32)), THREADS, args)
+    return Launch(pad_rows_kernel, cdiv(rows, THREADS // 32), THREADS, args)
 
 def transpose_launch(
     x,   # (k, n) uint8
@@ -439,8 +439,8 @@ def transpose_launch(
     "The launch that transposes a matrix and pads its rows."
     rows, cols = map(int, x.shape)
     wide = alignment >= 4 and cols % 4 == 0
-    flat, across = x.ravel(), -(-cols // SIDE)
+    flat, across = x.ravel(), cdiv(cols, SIDE)
     if wide: flat = flat.view(np.uint32)
     args = (flat, np.int64(rows), np.int64(cols), to.ravel().view(np.uint32), np.int64(to.shape[1]),
             np.uint32(across))
-    return Launch(transpose_kernel(wide), across * -(-rows // SIDE), THREADS, args)
+    return Launch(transpose_kernel(wide), across * cdiv(rows, SIDE), THREADS, args)

@@ -13,7 +13,7 @@ from .tiles import WgmmaTile
 from numba import cuda, float32, int64, uint64
 
 
-class ScaledTarget(NamedTuple):
+class JoinedTarget(NamedTuple):
     "Where results go."
     array: object    # C, flat; or the workspace, for parts of sums
     rows: int

@@ -21,7 +21,11 @@ class Mainloop(NamedTuple):
     start: Callable = None
     # do `first_mma` and `mma` release the k tile's stage themselves? Then its own products are complete on
     # return
-    releases: bool = False
+    releases_itself: bool = False
+
+    def releaser(self, tile: WgmmaTile) -> Callable:
+        "A device function: how a loop that calls `mma` releases the previous k tile's stage."
+        return release_nothing if self.releases_itself else release_of(tile)
 
 @cuda.jit(device=True)
 def start_at_zero(zeros, target, grid, number, k_begin, thread): return zeros
@@ -38,8 +42,7 @@ def first_k_tiles(
 ) -> Callable:
     "A device function: multiply the first `count` k tiles of a tile of C. Accumulators start at zero."
     advance = pipeline_advance(tile.stages)
-    release = release_nothing if mainloop.releases else release_of(tile)
-    first_mma, mma = mainloop.first_mma, mainloop.mma
+    first_mma, mma, release = mainloop.first_mma, mainloop.mma, mainloop.releaser(tile)
     stored = count if stores else 0
     store_box = [boxes_storer(tile, box, box + 1) for box in range(stored)]
 

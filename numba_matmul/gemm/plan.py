@@ -346,7 +346,7 @@ def run(
 ):                         # C
     """C ← alpha·A·B + beta·C by the launches of a plan, which is made in the first call of a kind. Raises
     whatever `gemm_args` and `make_plan` raise."""
-    see_constants(make_plan)
+    see_constants(make_plan)  # has one changed that it depends on? Then there are no cached plans
 
     # in the simulator every call is planned
     if config.ENABLE_CUDASIM:
@@ -395,8 +395,8 @@ def run(
         packed = _PLANS.get(key)
     except (AttributeError, TypeError): key = None  # these aren't matrices, or the options can't be cached
     if packed is None:
-        kinds = dtype, others, dtype_c, k_major_b
-        return _first_call(key, make_plan, a, b, c, alpha, beta, kinds, given, options)
+        g = gemm_args(a, b, c, alpha, beta, dtype, others, dtype_c, k_major_b)
+        return _first_call(key, g, make_plan(g, *given, **options), a, b, c, alpha, beta, others or {})
     if packed.delegate: return packed.delegate(a, b, c, alpha, beta)
 
     # there was: only the addresses are new
@@ -429,10 +429,8 @@ def _others_of(others, is_tensor):
     return tuple(addresses), tuple(layouts)
 
 
-def _first_call(key, make_plan, a, b, c, alpha, beta, kinds, given, options):
-    "Make a plan, execute it, and cache it for the next call like this one."
-    g, others = gemm_args(a, b, c, alpha, beta, *kinds), kinds[1]
-    plan = make_plan(g, *given, **options)
+def _first_call(key, g, plan, a, b, c, alpha, beta, others):
+    "Pack a new plan, execute it, and cache it for the next call like this one."
     operands = g.a, g.b, g.c, *g.others.values()
     packed = PackedPlan(plan, operands)
     if g.result.dtype != a.dtype: packed.dtype_c = str(g.result.dtype).removeprefix("torch.")
@@ -440,11 +438,11 @@ def _first_call(key, make_plan, a, b, c, alpha, beta, kinds, given, options):
     (first_a, end_a), (first_b, end_b), _ = g.spans
     same_or_apart = g.spans[0] == g.spans[1] or max(first_a, first_b) >= min(end_a, end_b)
     if key is not None and g.m and g.n and g.k and same_or_apart: _keep(key, packed)
-        # The plan's own workspace was made only to learn its sizes. Its memory is freed here: every call,
-        # including this one, uses the stream's from `workspace_of`.
+    # The plan's own workspace was made only to learn its sizes. Its memory is freed here: every call,
+    # including this one, uses the stream's from `workspace_of`.
     g.workspace = None
     if plan.delegate: return plan.delegate(a, b, g.result, alpha, beta)
     # a single tensor is enough to launch on torch's stream
-    tensors = [x for x in (a, b, c, *(others or {}).values()) if is_torch(x)]
+    tensors = [x for x in (a, b, c, *others.values()) if is_torch(x)]
     packed([span(x)[0] for x in operands], stream_of(tensors[0].get_device()) if tensors else 0)
     return g.result

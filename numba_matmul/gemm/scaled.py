@@ -4,6 +4,7 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
+from ..arrays import cdiv
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from ..ptx.core import add_scaled, store2
 from ..ptx.hopper import pack_scaled
@@ -135,7 +136,7 @@ FLOAT32 = Elements(float32_before, write_float32, store2)
 BF16 = Elements(bf16_before, write_bf16, write_two_bf16)
 
 @cache
-def pair_writer(stores: Stores) -> Callable:
+def element_pair_writer(stores: Stores) -> Callable:
     "A device function: write two neighbors of a row of C."
     _, predicated, width, read_c = stores
     before, write_one, write_two = FLOAT32 if stores.float32_c else BF16
@@ -158,7 +159,7 @@ def pair_writer(stores: Stores) -> Callable:
 @cache
 def scaled_writer(scaling: str, stores: Stores) -> Callable:
     "A device function: scale four sums, two of a row and two that are eight rows below, and write them."
-    write, col_factor = pair_writer(stores), factors_of(scaling)[1]
+    write, col_factor = element_pair_writer(stores), factors_of(scaling)[1]
 
     @cuda.jit(device=True)
     def write_scaled(to, row, col, sums, above, below):
@@ -281,7 +282,7 @@ def scaling_of(
     for name, x in ("scale_a", scale_a), ("scale_b", scale_b):
         if str(x.dtype) != "float32": raise TypeError(f"{name} is {x.dtype}; expected float32")
     shape_a, shape_b = tuple(scale_a.shape), tuple(scale_b.shape)
-    blocks_a, blocks_b = (m, -(-k // 128)), (-(-k // 128), -(-n // 128))
+    blocks_a, blocks_b = (m, cdiv(k, 128)), cdiv((k, n), (128, 128))
     one = (), (1,), (1, 1)
     if shape_a in one and shape_b in one: return "one"
     if shape_a in (*one, (m,), (m, 1)) and shape_b in (*one, (n,), (1, n)): return "rows"

@@ -232,7 +232,7 @@ class Parts(NamedTuple):
     inverse: object  # (rows,) float32: what undoes the scale of a row, see `split_rows_kernel`
 
 
-def parts_of(
+def new_parts(
     rows: int, cols: int,  # of a matrix
     allocate: Callable,    # function (*shape, kind) → array, see `Gemm`
 ) -> Parts:
@@ -249,7 +249,7 @@ def split_launch(
     x,                # (rows, cols) float32 device array, row-major
     k: int,           # products per sum
     read4: Callable,  # see `balanced_reader`
-    parts: Parts,     # see `parts_of`
+    parts: Parts,     # see `new_parts`
     other: Parts = None,  # B's, for A
 ) -> Launch:
     "The launch that splits a matrix."
@@ -278,7 +278,7 @@ def split_matrix(
     k, n = map(int, x.shape)
     if max(k, n) > LONGEST: raise ValueError(f"b is {k}×{n}; expected at most {LONGEST:,} rows and columns")
     def allocate(*shape, kind): return array_like(b, shape, kind if is_torch(b) else KEPT_AS.get(kind, kind))
-    parts = parts_of(k, n, allocate)
+    parts = new_parts(k, n, allocate)
     arrays = x, *map(numba_array, parts)
     alignment = gcd(16, span(x)[0], 4 * n)
     def plan(): return Plan([split_launch(x, k, fours_of(alignment), Parts(*arrays[1:]))]), arrays

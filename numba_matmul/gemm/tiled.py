@@ -91,7 +91,7 @@ def tile_launches(
     flat: bool = False,    # does it take A and B as flat arrays?
 ) -> list:
     "One block per tile of C: one launch, or one per strip of rows."
-    k, launches = np.int64(g.k if g.alpha else 0), []
+    k, launches = np.int64(g.k if g.alpha else 0), []  # if alpha is 0, A and B aren't read
     for a_rows, c_rows in row_strips(g, tile.bm):
         blocks = cdiv((g.n, c_rows.shape[0]), (tile.bn, tile.bm))
         a, b = (a_rows.ravel(), g.b.ravel()) if flat else (a_rows, g.b)
@@ -110,6 +110,7 @@ def tiled(
     most_k: int = None,  # the most columns of A that it can take
 ) -> Callable:          # the host function
     "A host function, whose `plan` launches a kernel with one block per tile of C."
+    # a factory takes a tile, or these fields of it
     sizes = [name for name in signature(factory).parameters if hasattr(default_tile, name)]
 
     def plan(g, tile, **options):

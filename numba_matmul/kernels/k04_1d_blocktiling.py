@@ -46,7 +46,7 @@ def short_1d(a, b, c):
 # %% ../../nbs/04_1d_blocktiling.ipynb #1e52875f
 RULES = {
     "bm must be a multiple of tm": lambda t: t.bm % t.tm == 0,
-    "bm·bk and bk·bn must both be bm·bn / tm, one number for each thread to copy":
+    "bm·bk and bk·bn must both be bm·bn / tm, so that each thread copies one element":
         lambda t: t.bm * t.bk == t.threads == t.bk * t.bn,
     "a block has at most 1024 threads": lambda t: t.threads <= 1024,
     "the tiles must fit into 48 KB of shared memory": lambda t: t.shared_bytes <= 48 * 1024,

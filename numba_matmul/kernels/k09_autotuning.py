@@ -85,11 +85,11 @@ TILE = GroupTile(bm=128, bn=128, bk=16, tm=8, tn=8)  # Simon Boehm's, for an A60
 @cache
 def sgemm_autotuned_kernel(
     tile=TILE,        # a `GroupTile` that keeps `RULES`
-    predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
+    width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
+    read_c=True,      # read C, for beta other than 0?
 ):
-    "Kernel 9 for a tile. Raises `ValueError` for one that cannot work."
+    "Kernel 9 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     bm, bn, bk, tm, tn, pad_a, unroll = tile
     copy_a, copy_b = tile_copiers(tile, predicated, width)
@@ -113,7 +113,7 @@ def sgemm_autotuned_kernel(
         # in it, the thread's first group of results
         thread_row = uint32(thread // 16 * tm)
         thread_col = uint32(thread % 16 * tn)
-        # the first of the elements of A and B that this thread copies
+        # the first elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
         a_from = (row0 + a_row) * k + a_col

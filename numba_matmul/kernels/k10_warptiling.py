@@ -93,11 +93,11 @@ def thread_place(
 @cache
 def sgemm_warptiling_kernel(
     tile=TILE,        # a `WarpTile` that keeps `RULES`
-    predicated=True,  # may m, n or k not be multiples of the tile?
-    width=1,          # floats an access: 4, or 1 where rows do not start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
+    width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
+    read_c=True,      # read C, for beta other than 0?
 ):
-    "Kernel 10 for a tile. Raises `ValueError` for one that cannot work."
+    "Kernel 10 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
     bm, bn, bk = tile.bm, tile.bn, tile.bk
     rows, cols = tile.shape
@@ -122,7 +122,7 @@ def sgemm_warptiling_kernel(
         row0 = int64(uint32(cuda.blockIdx.y)) * bm
         col0 = int64(uint32(cuda.blockIdx.x)) * bn
         thread_row, thread_col = place(thread)
-        # the first of the elements of A and B that this thread copies
+        # the first elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
         a_from = (row0 + a_row) * k + a_col

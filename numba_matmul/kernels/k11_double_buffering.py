@@ -86,7 +86,7 @@ def tile_fetchers(
         fetched,     # local array, four elements per pass
         a, k,        # A, flat, and how long its rows are
         a_from,      # index of the first element that this thread copies
-        rows, cols,  # rows and columns that are left to the edge of A, from there
+        rows, cols,  # rows and columns from there to the edge of A
     ):
         for s in range(0, bm, stride_a):
             x = read4(a, uint64(a_from + s * k), cols if s < rows else 0)
@@ -126,9 +126,9 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 @cache
 def sgemm_double_buffering_kernel(
     tile=TILE,        # a `WarpTile` that keeps `RULES`
-    predicated=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    read_c=True,      # read C, for beta other than 0?
 ):
     "Kernel 11 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
@@ -162,7 +162,7 @@ def sgemm_double_buffering_kernel(
         row0 = int64(uint32(cuda.blockIdx.y)) * bm
         col0 = int64(uint32(cuda.blockIdx.x)) * bn
         thread_row, thread_col = place(thread)
-        # the first of the elements of A and B that this thread copies
+        # the first elements of A and B that this thread copies
         a_row, a_col = uint32(thread // (bk // 4)), uint32(thread % (bk // 4) * 4)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
         a_from = (row0 + a_row) * k + a_col
@@ -179,12 +179,12 @@ def sgemm_double_buffering_kernel(
             store_a(a_tile, now, next_a, a_row, a_col)
             store_b(b_tile, now, next_b, b_row, b_col)
         cuda.syncthreads()
-        left = int64(k)  # columns of A, from this tile on
+        left = int64(k)  # columns of A left, this tile's included
         while left > 0:
             left -= bk
             a_from += bk
             b_from += bk * n
-            # load the next tile early (past the edge, a predicate keeps all loads out)
+            # load the next tile early (past the edge, predicates turn every load off)
             has_next = predicated or left > 0
             if has_next:
                 fetch_a(next_a, a, k, a_from, rows_a, left - a_col)

@@ -107,7 +107,7 @@ def pipelined_steps(
         acc,                     # results, a tuple
         x, y,                    # factors of the first step
         a_tile, b_tile,          # in shared memory
-        row,                     # where they were read
+        row,                     # the row they came from
         thread_row, thread_col,  # columns where the thread's factors begin
     ):
         for step in static(1, count + 1):
@@ -124,7 +124,7 @@ def pipelined_steps(
 @cache
 def async_copiers(
     tile,        # a `WarpTile`
-    predicated,  # may m, n or k not be multiples of the tile?
+    predicated,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 1 where rows aren't aligned
 ):
     "Two device functions: start to copy a block of A, transposed, and a block of B."
@@ -139,7 +139,7 @@ def async_copiers(
         a, k,           # A, flat, and how long its rows are
         a_from,         # index of the first element that this thread copies
         row, col,       # where that is in the block of A
-        rows, cols,     # rows and columns that are left to the edge of A, from there
+        rows, cols,     # rows and columns from there to the edge of A
     ):
         for s in range(0, bm, stride_a):
             inside = 1 if not predicated or (s < rows and cols > 0) else 0
@@ -176,9 +176,9 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 @cache
 def sgemm_async_copy_kernel(
     tile=TILE,        # a `WarpTile` that keeps `RULES`
-    predicated=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    read_c=True,      # read C, for beta other than 0?
 ):
     "Kernel 12 for a tile. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
@@ -216,15 +216,15 @@ def sgemm_async_copy_kernel(
         # in it, the thread's first group of results
         first_row, first_col = place(thread)
         thread_row, thread_col = uint64(first_row), uint64(first_col)
-        # the first of the elements of A and B that this thread copies
+        # the first elements of A and B that this thread copies
         a_row, a_col = uint32(thread // bk), uint32(thread % bk)
         b_row, b_col = uint32(thread // (bn // 4)), uint32(thread % (bn // 4) * 4)
         a_from, b_from = (row0 + a_row) * k + a_col, b_row * n + col0 + b_col
         rows_a, cols_b = m - row0 - a_row, n - col0 - b_col  # from there to the edge
 
         # prologue: start the copies of the first tiles, one group each
-        ahead = int64(k)   # columns of A from the tile on that is copied next
-        free = uint32(0)   # where the ring takes it
+        ahead = int64(k)   # columns of A left, from the next tile to copy on
+        free = uint32(0)   # that tile's place in the ring
         for _ in range(tiles_ahead):
             if ahead > 0:
                 copy_a(a_tile, free, a, k, a_from, a_row, a_col, rows_a, ahead - a_col)
@@ -240,7 +240,7 @@ def sgemm_async_copy_kernel(
         # main loop
         acc = zeros
         now = uint32(0)   # where the tile being multiplied begins
-        left = int64(k)   # columns of A from it on
+        left = int64(k)   # columns of A from there on
         if left > 0:
             x, y = read_m(a_tile, uint64(now), thread_row), read_n(b_tile, uint64(now), thread_col)
         else: x, y = zeros[:rows], zeros[:cols]
@@ -253,7 +253,7 @@ def sgemm_async_copy_kernel(
             cp_async_commit_group()
             a_from += bk
             b_from += bk * n
-            # all steps but the last, which reads from the next tile: so that has to be there
+            # all steps but the last, which reads from the next tile and so has to wait for it
             acc, x, y = steps(acc, x, y, a_tile, b_tile, uint64(now), thread_row, thread_col)
             cp_async_wait_group(pending)
             cuda.syncthreads()

@@ -34,6 +34,7 @@ from .k12_async_copy import RULES as RING_RULES
 from numba import cuda, float32, int32, int64, uint32, uint64
 
 # %% ../../nbs/13_planned_loop.ipynb #1300000d
+# of a step's products, those from LEFT on are left for the next pass
 ZEROS, RESULTS, LEFT = (np.float32(0),) * (TM * TN), TM * TN, TM * TN // 4
 NO_X, NO_Y = ZEROS[:TM], ZEROS[:TN]
 
@@ -78,7 +79,7 @@ def short_main_loop(a_ring, b_ring, a, b, row0, col0, k0, end, thread):
         if k0 + stage * BK < end:
             start_copies(a_ring, b_ring, stage, a, b, row0, col0, k0 + stage * BK, thread)
         cp_async_commit_group()
-    cp_async_wait_group(2)
+    cp_async_wait_group(2)  # STAGES - 2: the first k tile has landed
     cuda.syncthreads()
     acc, x, y, now, free = ZEROS, NO_X, NO_Y, 0, STAGES - 1
     next_x, next_y = short_factors(a_ring, b_ring, now, 0, row, col)
@@ -134,8 +135,8 @@ class MainloopSchedule(NamedTuple):
     "The order of things while a k tile is multiplied."
     barrier_step: int = 2  # the step before which the block waits for the next k tile
     copy_steps: int = 3    # steps, from that one on, that share the copies
-    serpentine: int = 1    # 1: outer products with every other row backwards; 0: row by row
-    carried: int = 3       # quarters of the last outer product that are left for the next k tile
+    serpentine: int = 1    # 1: every other row of an outer product runs backward; 0: none does
+    carried: int = 3       # quarters of the last outer product left for the next k tile
     hidden: int = 1        # 1: addresses of factors that the compiler can't compute again
 
 DEFAULT = MainloopSchedule()
@@ -160,7 +161,7 @@ RULES = RING_RULES | {  # then a thread's groups of four are equally far apart
 @cache
 def tile_copier(
     tile,        # a `WarpTile`
-    predicated,  # may m, n or k not be multiples of the tile?
+    predicated,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
     part=0,      # which part of a thread's copies …
     parts=1,     # … of this many
@@ -210,9 +211,9 @@ def scheduled_steps(
 ):
     """A device function: all outer products of a k tile but the last, with the copies and the barrier
     scheduled between them."""
-    barrier = schedule.barrier_step  # before this step
-    end = barrier + len(copies)
-    commit = barrier + schedule.copy_steps - 1
+    barrier_step = schedule.barrier_step
+    copy_end = barrier_step + len(copies)
+    commit_step = barrier_step + schedule.copy_steps - 1
     serpentine = schedule.serpentine
     open_groups = tile.stages - 3  # of copies that may be in flight: the next k tile has to be there
     rows, cols = tile.shape
@@ -232,11 +233,11 @@ def scheduled_steps(
         for step in static(count - 1):
             # In the tail, without copies, too: the next k tile must have landed for all threads, and since
             # the wait counts groups, an empty one is committed.
-            if step == barrier:
+            if step == barrier_step:
                 cp_async_wait_group(open_groups)
                 cuda.syncthreads()
-            if barrier <= step < end: copies[step - barrier](ring, to, source_a, source_b)
-            if step == commit: cp_async_commit_group()
+            if barrier_step <= step < copy_end: copies[step - barrier_step](ring, to, source_a, source_b)
+            if step == commit_step: cp_async_commit_group()
             # read the factors of the next step, and multiply those of this one
             next_x = load_fours_at(ring, factors.a, (step + 1) * row_stride_bytes.a, stride_m_bytes, rows)
             next_y = load_fours_at(ring, factors.b, (step + 1) * row_stride_bytes.b, stride_n_bytes, cols)
@@ -250,7 +251,7 @@ def scheduled_steps(
 def planned_main_loop(
     tile,        # a `WarpTile` that keeps `RULES`
     schedule,    # a `MainloopSchedule`
-    predicated,  # may m, n or k not be multiples of the tile?
+    predicated,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
 ):
     "A device function: a thread's results, summed over some k tiles, as a tuple."
@@ -308,7 +309,7 @@ def planned_main_loop(
         source_a, source_b = sources(a, b, m, n, k, row0, col0, k0, work)
 
         # prologue: start the copies of the first k tiles, one group each
-        free_at, k_tile = uint32(0), uint32(0)  # bytes to the stage that takes the next k tile
+        free_at, k_tile = uint32(0), uint32(0)  # the stage for the next k tile, in bytes
         while k_tile < uint32(tiles_ahead):
             if k_tile < k_tiles: copy_tile(ring, in_stage(work.copied, free_at), source_a, source_b)
             cp_async_commit_group()
@@ -362,7 +363,7 @@ def result_writer(
     tile,        # a `WarpTile`
     predicated, width, read_c,  # see `sgemm_planned_loop_kernel`
 ):
-    "A device function: write a thread's results. Lanes help each other if rows aren't aligned."
+    "A device function: write a thread's results, through shared memory if rows aren't aligned."
     if width < 4 and can_stage(tile): return staged_writer(tile, predicated, read_c)
     write_tile = group_writer(tile, four_writer(predicated, width, read_c))
 
@@ -375,9 +376,9 @@ def result_writer(
 def sgemm_planned_loop_kernel(
     tile=LARGE,        # a `WarpTile` that keeps `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
-    predicated=True,   # may m, n or k not be multiples of the tile?
+    predicated=True,   # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,           # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,       # may beta be other than 0?
+    read_c=True,       # read C, for beta other than 0?
 ):
     "Kernel 13 for a tile and a schedule. Raises `ValueError` for one that can't work."
     check_tile(tile, RULES)
@@ -407,7 +408,7 @@ def k_tile_cycles(
     tile,  # a `WarpTile`
 ):
     "About how many cycles a multiprocessor takes for a k tile of one block."
-    ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 a cycle
+    ffma = tile.bm * tile.bn * tile.bk / 128  # a multiprocessor does 128 per cycle
     return 1.1 * ffma + 200                   # other instructions, conflicts; the barrier
 
 @remembered

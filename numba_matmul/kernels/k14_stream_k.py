@@ -29,9 +29,9 @@ from ..ptx.core import add_fours, store_fours, store_relaxed
 from .k06_vectorized import four_writer
 from .k10_warptiling import thread_place
 from .k13_planned_loop import BK, BM, BN, PADDED, RESULTS, STAGES, THREADS, short_main_loop, short_write
-from numba_matmul.kernels.k13_planned_loop import (
-    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES, MainloopSchedule, check_schedule,
-    planned_main_loop, result_writer)
+from .k13_planned_loop import (
+    COMPILED, DEFAULT, LARGE, PATH_TILES, RULES, SMALL_TILES,
+    MainloopSchedule, check_schedule, planned_main_loop, result_writer)
 from numba import cuda, float32, int64, uint32, uint64
 
 # %% ../../nbs/14_stream_k.ipynb #14000007

@@ -106,7 +106,7 @@ RULES = {
     "bk must be a multiple of 16, and at least 32": lambda t: t.bk % 16 == 0 and t.bk >= 32,
     "a block has at most 1024 threads": lambda t: t.threads <= 1024,
     "a thread can keep 128 results at most": lambda t: t.results <= 128,
-    "a pass of the block, 8 numbers per thread, must be whole rows of A's tile, and of B's":
+    "a pass of the block, 8 elements per thread, must be whole rows of A's tile, and of B's":
         lambda t: t.threads * 8 % t.bk == t.threads * 8 % t.bn == 0,
     "the tiles must be a whole number of passes":
         lambda t: t.bm * t.bk % (8 * t.threads or 1) == t.bk * t.bn % (8 * t.threads or 1) == 0,
@@ -131,9 +131,9 @@ def fitting_stages(
 class SourceIndex(NamedTuple):
     "What a thread copies next."
     array: object  # A or B, flat
-    start: int     # index of the thread's first number
+    start: int     # index of the thread's first element
     pitch: int     # from one row to the next
-    rows: int      # that are left to the edge of the matrix, from the thread's first row on
+    rows: int      # from the thread's first one to the edge of the matrix
     cols: int      # the same for columns
 
 @cache
@@ -141,8 +141,8 @@ def bf16_copier(
     rows, cols,  # of the tile
     pitch,       # from a row of it to the next, in shared memory
     threads,     # of the block
-    predicated,  # may it reach over the edge of the matrix?
-    width,       # numbers that a copy moves, 8, 4 or 2; 1: a thread loads and stores each itself
+    predicated,  # may the tile extend past the edge of the matrix?
+    width,       # elements that a copy moves: 8, 4 or 2; 1: a thread loads and stores each itself
 ):
     "A device function (ring, place in it, `SourceIndex`): start to copy a tile."
     step = 8 * threads // cols
@@ -178,7 +178,7 @@ def mma_steps(
     "A device function: the first `count` steps of a tile, and between them the copies."
     rows, cols = tile.shape
     pitch_a, pitch_b = tile.pitch
-    stride_a_bytes = 32 * pitch_a  # 16 rows of A further down
+    stride_a_bytes = 32 * pitch_a  # 16 rows of A
     pairs = cols // 2
     swizzle = tile.swizzle
 
@@ -196,13 +196,13 @@ def mma_steps(
         x, y,        # factors of the first step
         ring,        # shared memory
         at_a, at_b,  # addresses of the rows that this lane points at
-        ahead,       # columns of A that are left for the tile to copy
+        ahead,       # columns of A left, from the tile to copy on
         to_a, to_b,  # where the thread copies to
         a, b,        # a `SourceIndex` each
     ):
         if copies_first: start_copies(ring, ahead, to_a, to_b, a, b)
         for step in static(1, count + 1):
-            # 16 numbers of A further on, which are 32 bytes, and 16 rows of B
+            # the next 16 columns of A, 32 bytes on, and the next 16 rows of B
             at = uint32(at_a ^ uint32(32 * step)) if swizzle else uint32(at_a + uint32(32 * step))
             next_x = ldmatrix(ring, at, 0, stride_a_bytes, 0, rows, 0)
             next_y = ldmatrix(ring, at_b, 32 * step * pitch_b, 32, swizzle, pairs, 1)
@@ -217,10 +217,10 @@ def mma_steps(
 @cache
 def warp_tile_mover(
     tile,        # an `MmaTile`
-    predicated,  # may it reach over the edge of C?
+    predicated,  # may the tile extend past the edge of C?
 ):
     "A device function: move a warp's results from shared memory to C."
-    across = tile.wn // 8  # chunks of 8 numbers in a row
+    across = tile.wn // 8  # chunks of 8 elements in a row
     pitch = tile.wn + 8
     passes = tile.wm * tile.wn // 256
 
@@ -243,18 +243,18 @@ def warp_tile_mover(
 @cache
 def bf16_gemm_tensor_cores_kernel(
     tile=TILE,           # an `MmaTile` that keeps `RULES`
-    predicated=True,     # may m, n or k not be multiples of the tile?
-    width=1,             # numbers that a copy moves, see `bf16_copier`
-    read_c=True,         # is beta not 0?
-    copies_first=False,  # start the copies of a k tile before all else?
-    staged=True,         # do results go through shared memory, where rows of C are aligned?
+    predicated=True,     # guard the edges, for m, n or k that aren't multiples of the tile?
+    width=1,             # elements that a copy moves, see `bf16_copier`
+    read_c=True,         # read C, for beta other than 0?
+    copies_first=False,  # start the copies of a k tile before its first loads?
+    staged=True,         # store results through shared memory, if rows of C are aligned?
 ):
     "Kernel 15 for a tile: C ← alpha·A·B + beta·C. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
     bm, bn, bk, wm, wn, stages, pad, swizzle, group_m = tile
     rows, cols = tile.shape
     threads = tile.threads
-    # the ring, in numbers: a stage is a tile of A, and one of B after it
+    # the ring, in elements: a stage is a tile of A and then one of B
     pitch_a, pitch_b = tile.pitch
     start_b = bm * pitch_a
     stage_size = tile.stage_size
@@ -316,8 +316,8 @@ def bf16_gemm_tensor_cores_kernel(
         rows_a, cols_b = m - row0 - a_row, n - col0 - b_col
 
         # prologue: start the copies of the first tiles, a group each
-        ahead = int64(k)   # columns of A from the tile on that is copied next
-        free = uint32(0)   # where the ring takes it
+        ahead = int64(k)   # columns of A left, from the next tile to copy on
+        free = uint32(0)   # that tile's place in the ring
         for _ in range(tiles_ahead):
             if ahead > 0:
                 copy_a(ring, uint32(to_a + free), SourceIndex(a, a_from, k, rows_a, ahead - a_col))
@@ -332,8 +332,8 @@ def bf16_gemm_tensor_cores_kernel(
 
         # main loop
         acc = zeros
-        now = uint32(0)   # where the tile begins that is multiplied
-        left = int64(k)   # columns of A from it on
+        now = uint32(0)   # where the tile being multiplied begins
+        left = int64(k)   # columns of A from there on
         if left > 0:
             x = ldmatrix(ring, read_a, 0, stride_a_bytes, 0, rows, 0)
             y = ldmatrix(ring, read_b, 0, 32, swizzle, pairs, 1)
@@ -377,8 +377,8 @@ def bf16_gemm_tensor_cores_kernel(
 # %% ../../nbs/15_tensor_cores.ipynb #e76c489e
 def plan_tensor_cores(
     g: Gemm,
-    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, as far as it fits the GPU, if None
-    **options,  # of the factory, where they should not follow from the matrices
+    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, with the stages that fit, if None
+    **options,  # factory options that override what the matrices imply
 ) -> Plan:
     "One block per tile of C."
     need_capability(KERNEL.capability, "bfloat16 on tensor cores")
@@ -397,8 +397,8 @@ def bf16_gemm_tensor_cores(
     c=None,     # (m, n) bfloat16 device array, row-major; a new one like `a` if None
     alpha=1.0,  # factor of A·B
     beta=0.0,   # factor of C
-    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, as far as it fits the GPU, if None
-    **options,  # of the factory, where they should not follow from the matrices
+    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, with the stages that fit, if None
+    **options,  # factory options that override what the matrices imply
 ):              # `c`
     """C ← alpha·A·B + beta·C on tensor cores by mma.sync, sums in float32 (sm_80 and up). Raises
     `TypeError`, `ValueError`, or `RuntimeError` on an older GPU or one with too little shared

@@ -28,10 +28,10 @@ from ..gemm.writers import Target, mma_tile_writer, pair_writer
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair
 from ..ptx.core import global_address, shared_address, to_array
 from ..static import static, unrolled
-from numba_matmul.ptx.hopper import (
-    cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast, fence_mbarrier_init, fence_proxy_tensormap,
-    mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address, wgmma_mma_async,
-    wgmma_wait_group)
+from ..ptx.hopper import (
+    cp_async_bulk_tensor_2d_global_to_shared, cp_async_bulk_tensor_2d_multicast, fence_mbarrier_init,
+    fence_proxy_tensormap, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, tensor_map_address,
+    wgmma_mma_async, wgmma_wait_group)
 from . import k15_tensor_cores
 from numba import cuda, float32, int64, uint16, uint32, uint64
 
@@ -114,7 +114,7 @@ def short_tma_wgmma(map_a, map_b, c, k):
         a = OF_A | (here + BOX * warpgroup) // 16
         b = OF_B | (here + BYTES_A) // 16
         acc = wgmma_mma_async(acc, a, b, NEXT_A, NEXT_B, 4, 1, 1, 1)
-        cuda.syncthreads()  # the k tile before is multiplied
+        cuda.syncthreads()  # the previous k tile is multiplied
         ahead = k_tile + STAGES - 1
         if elected and ahead < k_tiles:
             mbarrier_arrive_expect_tx(full + 8 * free, STAGE_BYTES)
@@ -164,7 +164,7 @@ def k_tile_loader(
     @unrolled
     def load_k_tile(
         storage,   # `SharedStorage`
-        stage,     # that is empty
+        stage,     # an empty one
         maps,      # `TensorMaps`
         row, col,  # of the tile of C
         k_tile,    # its number
@@ -205,13 +205,13 @@ def k_tile_loader(
 @cache
 def wgmma_multiplier(
     tile,             # a `WgmmaTile`
-    accumulate=True,  # do the accumulators go on, or start at zero?
+    accumulate=True,  # add to the accumulators, or start at zero?
     pending=1,        # calls whose products may be incomplete on return
     instruction=wgmma_mma_async,  # for the elements' type
     in_cluster=False,  # is the block one of a cluster, whatever the tile?
 ):
-    """A device function: start to multiply a k tile that has landed, by a warpgroup. On return the
-    products of the call before are complete (wgmma.wait_group 1)."""
+    """A device function: start to multiply a k tile that has landed, by a warpgroup. On return, the
+    previous call's products are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
     steps, in_cluster = BK // 16, in_cluster or tile.cluster > 1
     scale_d = int(accumulate)
@@ -246,8 +246,8 @@ def wgmma_multiplier(
 @cache
 def bf16_gemm_tma_wgmma_kernel(
     tile=TILE,        # a `WgmmaTile` that keeps `RULES`
-    predicated=True,  # may m or n not be multiples of the tile?
-    read_c=True,      # is beta not 0?
+    predicated=True,  # guard the edges, for m or n that aren't multiples of the tile?
+    read_c=True,      # read C, for beta other than 0?
 ):
     "Kernel 16 for a tile: C ← alpha·A·B + beta·C, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, RULES)
@@ -293,7 +293,7 @@ def bf16_gemm_tma_wgmma_kernel(
         while k_tile < k_tiles:
             consumer_wait(storage, state)
             acc = mma(acc, storage, state.stage, uint32(thread // 128))
-            cuda.syncthreads()  # no warpgroup is at work any more on the k tile before
+            cuda.syncthreads()  # no warpgroup is still multiplying the previous k tile
             coming = uint32(k_tile + uint32(k_tiles_ahead))
             if thread == 0 and coming < k_tiles: load_k_tile(storage, free, maps, row, col, coming)
             free = state.stage
@@ -335,8 +335,8 @@ def bf16_gemm_tma_wgmma(
     tile=None,  # a `WgmmaTile` that keeps `RULES`; `TILE` if None
     **options,  # factory options that override what the matrices imply
 ):              # `c`
-    """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows are not
-    multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores` does it. Raises `TypeError`,
+    """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows aren't
+    multiples of 16 bytes, or don't start at one, `bf16_gemm_tensor_cores` does it. Raises `TypeError`,
     `ValueError`, or `RuntimeError` on another GPU."""
     return run(plan_tma_wgmma, a, b, c, alpha, beta, tile, dtype="bfloat16", **options)
 

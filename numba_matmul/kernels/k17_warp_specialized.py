@@ -17,15 +17,15 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths, tile_paths
 from ..gemm.args import Gemm
-from numba_matmul.gemm.epilogue import (
-    EPILOGUES, PendingTile, c_bytes, parts_expecter, split_bytes, target_maker, tma_store_of, two_epilogues,
-    with_room)
+from ..gemm.epilogue import (
+    EPILOGUES, PendingTile, c_bytes, parts_expecter, split_bytes, target_maker,
+    tma_store_of, two_epilogues, with_room)
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.mainloop import Mainloop, first_k_tiles, release_nothing, start_at_zero
-from numba_matmul.gemm.pipeline import (
-    PipelineState, TensorMaps, barrier_init, consumer_wait, pipeline_advance, producer_acquire, release_of,
-    storage_layout)
+from ..gemm.mainloop import Mainloop, first_k_tiles, start_at_zero
+from ..gemm.pipeline import (
+    PipelineState, TensorMaps, barrier_init, consumer_wait,
+    pipeline_advance, producer_acquire, storage_layout)
 from ..gemm.plan import Launch, Plan, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
@@ -92,7 +92,7 @@ def wgmma_mainloop(
     instruction=wgmma_mma_async,  # for the elements' type
     in_cluster=False,  # see `wgmma_multiplier`
 ):
-    "One product for each k tile, or two, 64 rows each."
+    "One product per k tile, or two of 64 rows each."
     zeros = (np.float32(0),) * tile.results
     multiplier = partial(wgmma_multiplier, tile, instruction=instruction, in_cluster=in_cluster)
     if tile.wm == 64: return Mainloop(zeros, multiplier(False), multiplier(True), wgmma_wait_group)
@@ -112,8 +112,8 @@ def wgmma_mainloop(
 
 # %% ../../nbs/17_warp_specialized.ipynb #f6a0b1c1
 def stagger_distance(stages):
-    """How many k tiles before its end the second consumer waits for the first. More would deadlock: it would
-    hold the stages of all k tiles still to come and of the previous one, not yet released."""
+    """How many k tiles before its end the second consumer waits for the first. More would deadlock: the first
+    needs all of these k tiles, and the one before them is in the ring until the second goes on."""
     return stages - 1
 
 @cache
@@ -143,7 +143,7 @@ def order_barrier(
 RULES = RING_RULES | {
     "bm must be 64 or 128": lambda t: t.bm <= 128 or t.m_major_c,  # and a multiple of 64, see lesson 16
     "bn must be a multiple of 128, two boxes of results": lambda t: t.bn % 128 == 0 or t.m_major_c,
-    # a consumer's last results leave by a box in each stage, see `drain_box`
+    # a consumer's last results take a box in each stage, see `drain_box`
     "stages must be at least bn / 64": lambda t: t.stages >= t.bn // 64 or t.m_major_c,
     "wm must be 64, or 128 if it divides bm": lambda t: t.wm in (64, 128) and t.bm % t.wm == 0,
     "a block has three consumers at most": lambda t: t.warpgroups <= 3,
@@ -160,7 +160,7 @@ def with_producer(tile) -> int:
     return tile.threads + 128
 
 def overlaps(tile) -> bool:
-    "Do registers suffice for the results of two tiles, the packed ones of the first included?"
+    "Do registers suffice for the sums of one tile and the packed results of another?"
     return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
@@ -220,14 +220,13 @@ def consumer_loop(
     "A device function, for a warpgroup: multiply its rows of a block's work tiles, and store the results."
     scheduler = persistent_scheduler(tile, is_split, in_cluster)
     work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
-    boxes_left, finish, drain = epilogue
+    pending_boxes, finish, drain = epilogue
     tma_store = tma_store_of(tile)
     advance = pipeline_advance(tile.stages)
-    release = release_nothing if mainloop.releases else release_of(tile)
-    zeros, mma, wait = mainloop.zeros, mainloop.mma, mainloop.wait
+    zeros, mma, wait, release = mainloop.zeros, mainloop.mma, mainloop.wait, mainloop.releaser(tile)
     start = mainloop.start or start_at_zero
-    k_prologue = max(1, boxes_left)  # k tiles before the main loop
-    mma_prologue = first_k_tiles(k_prologue, tile, boxes_left > 0, mainloop)
+    k_prologue = max(1, pending_boxes)  # k tiles before the main loop
+    mma_prologue = first_k_tiles(k_prologue, tile, pending_boxes > 0, mainloop)
     pause_at, order_wait, order_arrive = order_barrier(distance)
     wm, nothing = tile.wm, (np.uint32(0),) * (tile.results // 2)
 
@@ -241,7 +240,7 @@ def consumer_loop(
     ):
         warpgroup = uint32(thread // 128 - 1)
         store = tma_store(thread, storage, map_c)
-        pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results that have not left yet
+        pending = PendingTile(nothing, uint32(0), uint32(0), False)  # results not stored yet
         state = PipelineState(uint32(0), uint32(0))
         previous = uint32(0)  # the stage of the previous k tile
         while work < grid.work:
@@ -260,7 +259,7 @@ def consumer_loop(
             while k_tile < k_tiles:
                 order_wait(storage, k_tile, pause)
                 consumer_wait(storage, state)
-                acc = mma(acc, storage, state.stage, warpgroup)  # and the products before these are complete
+                acc = mma(acc, storage, state.stage, warpgroup)  # on return, the previous products are complete
                 release(storage, previous, store.releases)
                 previous, state = state.stage, advance(state)
                 k_tile = uint32(k_tile + uint32(1))
@@ -280,9 +279,9 @@ def consumer_loop(
 def bf16_gemm_warp_specialized_kernel(
     tile=LARGE,              # a `WgmmaTile` that keeps `RULES`
     epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct or split_k
-    predicated=True,         # may m or n not be multiples of the tile? Only for direct and split_k
-    read_c=True,             # is beta not 0? Only direct and split_k read C
-    scaled=True,             # is alpha not 1? Only for overlapped and staged
+    predicated=True,         # guard the edges of C? Only direct and split_k do
+    read_c=True,             # read C, for beta other than 0? Only direct and split_k can
+    scaled=True,             # multiply by alpha, if it isn't 1? Only for overlapped and staged
     stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
     arrivals=None,           # `Arrivals`, in lesson 32
 ):
@@ -304,21 +303,21 @@ def bf16_gemm_warp_specialized_kernel(
     shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
-    work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
+    work_grid = persistent_scheduler(tile, is_split, in_cluster=is_split).work_grid
     expect_parts, target_of = parts_expecter(tile), target_maker(is_split)
-    maps_of, loader, epilogue = arrivals or (whole_maps, k_tile_loader, EPILOGUES[epilogue])
+    maps_of, loader, epilogue_of = arrivals or (whole_maps, k_tile_loader, EPILOGUES[epilogue])
     is_arriving = arrivals is not None
-    produce = producer_loop(tile, is_split, loader(tile), is_split)
-    finish = epilogue(tile, predicated, read_c, scaled)
-    if tile.wm > 64: finish = two_epilogues(finish)
-    consume = consumer_loop(tile, is_split, finish, distance, wgmma_mainloop(tile, in_cluster=is_split),
-                            is_split)
+    epilogue = epilogue_of(tile, predicated, read_c, scaled)
+    if tile.wm > 64: epilogue = two_epilogues(epilogue)
+    mainloop = wgmma_mainloop(tile, in_cluster=is_split)
+    produce = producer_loop(tile, is_split, loader(tile), in_cluster=is_split)
+    consume = consumer_loop(tile, is_split, epilogue, distance, mainloop, in_cluster=is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the same memory as the third map names
+        c,            # (m·n,) bits of bfloat16, the memory that the third map describes
         m, n, k,
         split_k,      # uint32, parts of each sum: blocks of a cluster. Each has a k tile or more
         alpha,        # factor of A·B
@@ -340,7 +339,7 @@ def bf16_gemm_warp_specialized_kernel(
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
         target = target_of(c, m, n, alpha, beta, split_k)
-        together = split_k if is_split else uint32(cluster)
+        together = split_k if is_split else uint32(cluster)  # blocks with the same work
         work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
@@ -386,7 +385,7 @@ def gemm_launch(
 def plan_warp_specialized(
     g: Gemm,
     tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
-    blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,  # of the grid; if None, the fewest that don't give the busiest more tiles
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks if the TMA can copy A, B and C; otherwise kernel 15's plan."
@@ -409,11 +408,11 @@ def bf16_gemm_warp_specialized(
     alpha=1.0,    # factor of A·B
     beta=0.0,     # factor of C
     tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
-    blocks=None,  # of the grid; the fewest that are as fast as one for each multiprocessor if None
+    blocks=None,  # of the grid; if None, the fewest that don't give the busiest more tiles
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in
-    float32. Where rows are not multiples of 16 bytes, or begin in between, `bf16_gemm_tensor_cores`
+    float32. Where rows aren't multiples of 16 bytes, or don't start at one, `bf16_gemm_tensor_cores`
     does it. Raises `TypeError`, `ValueError`, or `RuntimeError` on another GPU."""
     return run(plan_warp_specialized, a, b, c, alpha, beta, tile, blocks, dtype="bfloat16", **options)
 

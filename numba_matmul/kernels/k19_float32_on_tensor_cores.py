@@ -18,7 +18,7 @@ import numpy as np
 from ..arrays import cdiv
 from ..bench.paths import Path, edge_paths
 from ..gemm.args import Gemm
-from ..gemm.joined import ScaledTarget, float32_epilogue, reduce_scaled_kernel
+from ..gemm.joined import JoinedTarget, float32_epilogue, reduce_scaled_kernel
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, has_capability, need_whole, sm_count
 from ..gemm.mainloop import Mainloop
@@ -26,7 +26,7 @@ from ..gemm.pipeline import barrier_init, full_barrier, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.split import (
-    Parts, SplitMatrix, declined_array, further_arrays, need_range, nobody_looked, parts_ahead, parts_of,
+    Parts, SplitMatrix, declined_array, further_arrays, need_range, new_parts, nobody_looked, parts_ahead,
     refuse_declined, split_launch, split_matrix)
 from ..gemm.tensor_maps import TensorMapWords, tma_counts
 from ..gemm.tiled import check_options, chosen_options
@@ -189,7 +189,7 @@ def sgemm_tensor_cores_kernel(
         if bad: return
 
         # each warp's job
-        grid, target = work_grid(m, n, k, split_k), ScaledTarget(c, m, n, alpha, beta, inverse)
+        grid, target = work_grid(m, n, k, split_k), JoinedTarget(c, m, n, alpha, beta, inverse)
         step = uint32(cuda.gridDim.x)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
@@ -334,10 +334,10 @@ def plan_tensor_cores(
     # the parts
     launches, workspace = [], []
     if b is None:
-        b = parts_of(g.k, g.n, g.workspace)
+        b = new_parts(g.k, g.n, g.workspace)
         launches.append(split_launch(g.b, g.k, fours_of(g.alignments["b"]), b))
         workspace += b
-    a = parts_of(g.m, g.k, g.workspace)
+    a = new_parts(g.m, g.k, g.workspace)
     launches.append(split_launch(g.a, g.k, fours_of(g.alignments["a"]), a, b))
 
     # their product, and kernel 14

@@ -32,9 +32,9 @@ from ..gemm.tensor_maps import LONGEST, TensorMapWords
 from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from ..ptx.core import add_tuples
-from numba_matmul.ptx.hopper import (
-    cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address, wgmma_mma_async_e4m3,
-    wgmma_wait_group)
+from ..ptx.hopper import (
+    cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address,
+    wgmma_mma_async_e4m3, wgmma_wait_group)
 from ..static import static, unrolled
 from .k16_tma_wgmma import k_tile_loader, wgmma_multiplier
 from .k17_warp_specialized import (
@@ -87,8 +87,8 @@ def promoted_mainloop(
         upper = wgmma_wait_group(add_tuples(upper, products))  # nothing is in flight, but the sums stay above
         products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
         return upper, add_tuples(lower, products), products
-    if tile.wm == 64: return Mainloop(zeros, one(True), one(False), nothing_in_flight, releases=True)
-    return Mainloop((zeros,) * 3, two, two, nothing_in_flight, releases=True)
+    if tile.wm == 64: return Mainloop(zeros, one(True), one(False), nothing_in_flight, releases_itself=True)
+    return Mainloop((zeros,) * 3, two, two, nothing_in_flight, releases_itself=True)
 
 # %% ../../nbs/20_fp8.ipynb #20export2
 @cache
@@ -149,7 +149,7 @@ def block_mainloop(
     @cuda.jit(device=True)
     def block_wait(acc): return acc[0]
     start = zeros if wm == 64 else (zeros,) * 3
-    return Mainloop(start, mma_of(True), mma_of(False), block_wait, start_block, releases=True)
+    return Mainloop(start, mma_of(True), mma_of(False), block_wait, start_block, releases_itself=True)
 
 # %% ../../nbs/20_fp8.ipynb #20export3
 RULES = {
@@ -194,9 +194,9 @@ def fp8_gemm_kernel(
     "Kernel 20 for a tile: C ← alpha·A·B + beta·C with scales, k > 0. `ValueError` if the tile breaks a rule."
     check_tile(tile, rules_of(promoted, scaling))
     by_threads, is_split = epilogue in ("direct", "split_k"), epilogue == "split_k"
-    if by_threads: finish = by_threads_epilogue(tile, scaling, stores, is_split)
-    else: finish = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
-    if tile.wm > 64: finish = two_epilogues(finish)
+    if by_threads: epilogue = by_threads_epilogue(tile, scaling, stores, is_split)
+    else: epilogue = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
+    if tile.wm > 64: epilogue = two_epilogues(epilogue)
     if scaling == "blocks": mainloop = block_mainloop(tile, is_split)
     elif promoted: mainloop = promoted_mainloop(tile, is_split)
     else: mainloop = wgmma_mainloop(tile, wgmma_mma_async_e4m3, is_split)
@@ -205,9 +205,9 @@ def fp8_gemm_kernel(
     distance = stagger_distance(tile.stages) if staggers else 0
     shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init, expect_parts = barrier_init(tile.stages, consumers * cluster), parts_expecter(tile)
-    work_grid = persistent_scheduler(tile, is_split, is_split).work_grid
-    produce = producer_loop(tile, is_split, k_tile_loader(tile), is_split)
-    consume = consumer_loop(tile, is_split, finish, distance, mainloop, is_split)
+    work_grid = persistent_scheduler(tile, is_split, in_cluster=is_split).work_grid
+    produce = producer_loop(tile, is_split, k_tile_loader(tile), in_cluster=is_split)
+    consume = consumer_loop(tile, is_split, epilogue, distance, mainloop, in_cluster=is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))

@@ -63,11 +63,6 @@ def prefetch_tensormap(
 ):
     "Fetch a tensor map ahead of its first use. PTX ISA, prefetch.tensormap."
 
-@bind("fence.proxy.tensormap::generic.release.gpu;")
-def fence_proxy_tensormap_release():
-    """Make a tensor map written by this thread visible to others' copies, once they have fenced it too.
-    PTX ISA, fence.proxy.tensormap."""
-
 
 MAP_WORDS = 16  # 8-byte words of a tensor map
 WORDS_BEFORE = 6  # and words before the first one, see `tensor_map_address`

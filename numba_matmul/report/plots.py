@@ -172,7 +172,7 @@ def draw_sizes(
     import matplotlib.pyplot as plt
     sizes = {size for card in cards for kernel in kernels_of(dtype) for size in by_size(card, kernel.name)}
     _need([m for m, n, k in sizes if m == n == k and m & (m - 1) == 0],
-          f"no card has {dtype} speeds at powers of two")
+          f"no card has {type_name(dtype)} speeds at powers of two")
     cards = [card for card in cards if any(by_size(card, kernel.name) for kernel in kernels_of(dtype))]
     fig, axes = plt.subplots(len(cards), figsize=(7, 3.3 * len(cards)), sharex=True, sharey=True,
                              squeeze=False, layout="constrained")
@@ -188,7 +188,8 @@ def draw_sizes(
             ax.plot(list(rows), [row["gflops"] for row in rows.values()], mark_of(kernel.number) + "-",
                     lw=1.2, color=color_at(kernel.number), markersize=4, label=label_of(kernel.number))
         ax.plot(*zip(*sorted(cublas.items())), "k--", label="cuBLAS", zorder=3)
-        ax.set(xscale="log", yscale="log", ylabel="GFLOP/s", title=f"{card['gpu']}, {dtype}: speed by size")
+        ax.set(xscale="log", yscale="log", ylabel="GFLOP/s",
+               title=f"{card['gpu']}, {type_name(dtype)}: speed by size")
         ax.set_xticks(sorted(cublas), sorted(cublas))
         ax.minorticks_off()
         ax.grid(color=COLORS[8], alpha=0.3, lw=0.6)
@@ -209,15 +210,16 @@ def percents(
             for rows in found.values() for size in rows}
 
 def draw_shapes(
-    panels,  # title → size as text → GPU → % of cuBLAS
+    panels,   # title → size as text → GPU → % of cuBLAS
+    rows=(),  # of result cards: those shown, for a note on stale speeds
 ):
     """A dot for each size, sorted, and red below 100; a panel for each title, all on one scale. Returns the
     figure. `ValueError` without sizes."""
     import matplotlib.pyplot as plt
     panels = {title: {size: row for size, row in found.items() if row} for title, found in panels.items()}
     _need(any(panels.values()), "no panel has a size with a speed")
-    rows = max(map(len, panels.values()))
-    fig, axes = plt.subplots(1, len(panels), figsize=(7, 1.2 + 0.19 * rows), sharex=True, squeeze=False,
+    most = max(map(len, panels.values()))
+    fig, axes = plt.subplots(1, len(panels), figsize=(7, 1.2 + 0.19 * most), sharex=True, squeeze=False,
                              layout="constrained")
     every = [percent for found in panels.values() for row in found.values() for percent in row.values()]
     gpus = list(dict.fromkeys(gpu for found in panels.values() for row in found.values() for gpu in row))
@@ -232,7 +234,7 @@ def draw_shapes(
                         markerfacecolor="none" if gpus.index(gpu) else color)
         ax.axvline(100, color="black", linestyle="--", lw=1)
         ax.set_yticks(range(len(sizes)), sizes, fontsize=8)
-        ax.set(xscale="log", title=title, xlabel="% of cuBLAS", ylim=(-0.7, rows - 0.3))
+        ax.set(xscale="log", title=title, xlabel="% of cuBLAS", ylim=(-0.7, most - 0.3))
         ticks, crowded = (25, 50, 75, 100, 150, 200, 400), (150,) if len(panels) < 3 else (75, 150, 200)
         ax.set_xticks(ticks, ["" if tick in crowded else str(tick) for tick in ticks], fontsize=8)
         ax.set_xlim(min(45, 0.9 * min(every)), max(450, 1.1 * max(every)))  # ticks outside are not shown
@@ -244,6 +246,7 @@ def draw_shapes(
         axes[0, 0].plot([], [], "os^D"[i % 4], color="black", label=gpu,
                         markerfacecolor="none" if i else "black")
     fig.legend(loc="outside upper center", ncols=len(gpus), frameon=False, fontsize=8)
+    if note := _noted("", rows): fig.supxlabel(note.strip(), fontsize=8)
     plt.close(fig)
     return fig
 

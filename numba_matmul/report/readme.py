@@ -208,7 +208,7 @@ def readme_calls() -> str:
                      for row in rows.values()]
             lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
     where = ", and ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
-    host = f" Where the host takes much longer than the GPU, it sets the time: {where}." if where else ""
+    host = f" Where the host takes far longer than the GPU, the host sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
                       "This is wall-clock time per call, including the host's work, over 1,000 calls in a "
                       "row on square matrices. Lower is better. In a run this long, the power limit may "

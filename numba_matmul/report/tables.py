@@ -27,6 +27,10 @@ def stale_kernels(
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
     return stale_note(rows, _called)
 
+def _below(rows):
+    "The same below a table in Markdown, as a list of one line or none."
+    return [f"\n({STALE.strip()}: {note})"] if (note := stale_kernels(rows)) else []
+
 def _called(names):
     "Kernels by their numbers, those of other tools by name."
     numbers = sorted(filter(None, map(number_of, names)))
@@ -124,7 +128,7 @@ def cublas_chose(
     rows = [f"| {size_text(*size)} | "
             f"{re.sub(r'^void |cutlass::Kernel2<|_execute_kernel.*|[>(].*', '', name)} |"
             for size, name in sorted(names.items())]
-    return Markdown("\n".join([f"| {card['gpu']} | {dtype} |", "|---|---|", *rows]))
+    return Markdown("\n".join([f"| {card['gpu']} | {type_name(dtype)} |", "|---|---|", *rows]))
 
 
 BESIDE = {4092: 4096, 6000: 6144, 2047: 2048, 4097: 4096}  # a size that fits no tile, and the next that does
@@ -134,46 +138,55 @@ def kept(
     dtype,  # of the matrices
 ) -> Markdown:
     "Speed at sizes that fit no tile, in % of that at the next one that fits: each kernel, and cuBLAS."
+    used = []
     def line(who, name, speed):
-        pairs = [[card_row(card, name, size) for size in sizes] for sizes in BESIDE.items()]
-        shown = [f"{100 * odd[speed] / even[speed]:.0f}" if odd and even else "–" for odd, even in pairs]
+        shown = []
+        for odd, even in BESIDE.items():
+            pair = [row for size in (odd, even) if (row := card_row(card, name, size))]
+            mark = STALE * (speed == "gflops" and any("stale" in row for row in pair))
+            shown.append(f"{100 * pair[0][speed] / pair[1][speed]:.0f}{mark}" if len(pair) == 2 else "–")
+            if mark and len(pair) == 2: used.extend(pair)
         return f"| {who} | {' | '.join(shown)} |"
     kernels = kernels_of(dtype)
     rows = [line(kernel.number, kernel.name, "gflops") for kernel in kernels]
     head = " | ".join(f"{odd} / {even}" for odd, even in BESIDE.items())
-    return Markdown("\n".join([f"| {card['gpu']}, {dtype} | {head} |", "|--:|" + "--:|" * len(BESIDE), *rows,
-                               line("cuBLAS", kernels[-1].name, "cublas_gflops")]))
+    return Markdown("\n".join([f"| {card['gpu']}, {type_name(dtype)} | {head} |",
+                               "|--:|" + "--:|" * len(BESIDE), *rows,
+                               line("cuBLAS", kernels[-1].name, "cublas_gflops"), *_below(used)]))
 
 
 def losing(
-    cards,     # result cards
-    kernel,    # a `Kernel`
-    below=98,  # percent
-) -> list:     # of (m, n, k), the worst first
+    cards,       # result cards
+    kernel,      # a `Kernel`
+    below=98,    # percent
+    stale=True,  # count speeds of the kernel before it changed, too?
+) -> list:       # of (m, n, k), the worst first
     "The sizes at which a kernel has less than this of cuBLAS's speed on at least one card."
-    found = [by_size(card, kernel.name) for card in cards]
-    worst = {size: min(rows[size]["percent"] for rows in found if size in rows) for rows in found
-             for size in rows}
+    worst = {}
+    for card in cards:
+        for size, row in by_size(card, kernel.name).items():
+            if stale or "stale" not in row: worst[size] = min(row["percent"], worst.get(size, row["percent"]))
     return sorted((size for size, percent in worst.items() if percent < below), key=worst.get)
 
 def lost(
-    cards,   # result cards
-    kernel,  # a `Kernel`
+    cards,       # result cards
+    kernel,      # a `Kernel`
+    tiles=None,  # that its `select_config` chooses from, if that needs them
 ) -> Markdown:
     """The sizes at which a kernel is slower than cuBLAS: by how much, the two tiles as rows and columns of
     C, how many waves they make (tiles per multiprocessor, or parts of tiles), and what a block fetches per
-    multiply-add, with 128×256 as 1."""
+    multiply-add, with 128×256 as 1. Our tile is the one the kernel has today."""
     found, sms = [by_size(card, kernel.name) for card in cards], cards[0]["multiprocessors"]
     select_config = getattr(inspect.getmodule(kernel.fn), "select_config", None)
     def described(size, rows, columns, wide=1, high=1, parts=1):  # blocks of a cluster share what they fetch
         waves = cdiv(size[0], rows * high) * high * cdiv(size[1], columns * wide) * wide * parts / sms
         fetched = (1 / (rows * high) + 1 / (columns * wide)) / (1 / 128 + 1 / 256)
         return f"{rows}×{columns}", f"{waves:.2f}", f"{fetched:.2f}"
-    lines = []
+    lines, given = [], dict(tiles=tiles) if tiles else {}
     for size in losing(cards, kernel):
         ours, more = ("–",) * 3, ""
         if select_config:
-            config = select_config(*size, sms)
+            config = select_config(*size, sms, **given)
             # a turned tile has its rows and columns exchanged, and with them what a cluster shares
             shape, shared = config.tile[:2], (getattr(config.tile, "cluster", 1), 1)
             if getattr(config.tile, "m_major_c", 0): shape, shared = shape[::-1], shared[::-1]
@@ -184,13 +197,15 @@ def lost(
         names = dict.fromkeys(cublas_tile(rows[size]["cublas_kernel"]) for rows in found if size in rows)
         theirs = [described(size, rows, columns, wide, high)
                   for (columns, rows), (wide, high) in filter(None, names)] or [("–",) * 3]
-        percents = " · ".join(f"{rows[size]['percent']:.0f}" if size in rows else "–" for rows in found)
+        percents = " · ".join(f"{rows[size]['percent']:.0f}{STALE * ('stale' in rows[size])}"
+                              if size in rows else "–" for rows in found)
         pairs = " | ".join(f"{one} · {' or '.join(dict.fromkeys(others))}"
                            for one, others in zip(ours, zip(*theirs)))
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
     head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
-    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines]))
+    used = [rows[size] for size in losing(cards, kernel) for rows in found if size in rows]
+    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines, *_below(used)]))
 
 
 # Bytes are counted in two places: those a kernel requests, and those the GPU's own memory delivers.

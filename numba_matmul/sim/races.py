@@ -140,7 +140,7 @@ def _report(array, index, before, done, now, doing, same=False):
     update = before.place == now.place and done != doing and "+=" in where
     cure = f"; cuda.atomic.add({array.name}, …) reads, adds and writes in one step" * update
     grid.races[lines] = SimulatorError(
-        f"race: {label} was {_DONE[done]} by {by} at {earlier}, and is {_DONE[doing]} by {thread} with "
-        f"{lack} in between, in {thread} of {thread.block}, {where}{cure}",
+        f"race: {label} was {_DONE[done]} by {by} at {earlier}, and is {_DONE[doing]} by {thread} of "
+        f"{thread.block} at {where}, with {lack} in between{cure}",
         "race", array=array.name, accesses=(done, doing), same_block=same_block)
     if len(grid.races) == MOST_RACES: raise SimulatorError("")
