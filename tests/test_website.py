@@ -128,6 +128,15 @@ def test_what_is_black_takes_the_ink_of_the_page_unless_it_stands_on_paint():
     assert before == [text.get_color() for text in ax.texts]
 
 
+def test_ticks_that_are_made_when_a_figure_is_drawn_are_visible():
+    import matplotlib.pyplot as plt
+    fig, ax = plt.subplots(figsize=(3.5, 2.2), layout="constrained")
+    ax.set(xlim=(0, 3.1))
+    plt.close(fig)
+    page = BeautifulSoup(runpy.run_path(str(ROOT/"tools"/"figures.py"))["svg_of"](fig), "html.parser")
+    assert "3.0" in [text.get_text() for text in page.find_all("text", style=lambda x: "opacity" not in x)]
+
+
 def test_a_figure_is_told_by_its_titles_axes_and_legend_or_by_its_label():
     import matplotlib.pyplot as plt
     title_of = runpy.run_path(str(ROOT/"tools"/"figures.py"))["title_of"]

@@ -60,6 +60,7 @@ def on_paint(fig):
     before = [artist.get_alpha() for artist, _ in found]
     for artist, _ in found: artist.set_alpha(0)
     fig.savefig(pixels := io.BytesIO(), format="rgba", dpi=fig.dpi, transparent=True)
+    for artist, _ in inks(fig): artist.set_alpha(None)  # ticks made meanwhile are copies of an invisible one
     for (artist, _), alpha in zip(found, before): artist.set_alpha(alpha)
     width, height = fig.canvas.get_width_height()
     drawn = np.frombuffer(pixels.getvalue(), np.uint8).reshape(height, width, 4)[::-1]

@@ -346,7 +346,7 @@ EXERCISES = (Exercise(
             "a block's part begins at its number times PART, a thread's four at 4 * thread in it, and the "
             "next four STEP farther on"),
         "in bounds": (
-            "row0 and col0 are those of the block's tile, and its k tiles go from begin to before stop"),
+            "row0 and col0 are those of the block's tile, and its k tiles are those from begin to stop - 1"),
         "correct: NaN, and each": NOT_THERE,
         "correct: = nan": NOT_THERE,
         "correct: never written": (
