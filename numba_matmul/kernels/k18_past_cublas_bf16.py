@@ -128,8 +128,8 @@ class MachineModel(NamedTuple):
     step: float = 125      # per stage at least: a barrier, copies, products
     own_row: float = 1.35  # per 128-byte row that a multiprocessor gets
     row_64: float = 2.15   # the same if all multiprocessors ask: rows of whole cache lines,
-    row_16: float = 3.03   # of whole sectors,
-    row_8: float = 4.1     # or of neither
+    row_16: float = 3.48   # of whole sectors,
+    row_8: float = 4.55    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
     part: float = 2.0      # sums per cycle that a block sends to others, and adds up
 
