@@ -123,15 +123,15 @@ PADDED = tuple("".join(names) for count in range(4) for names in combinations("a
 
 class MachineModel(NamedTuple):
     "What the estimate knows about a GPU. Cycles are those of 2048 multiply-adds on a multiprocessor."
-    start: float = 2720    # cycles of a launch with almost nothing to do
-    result: float = 0.117  # to store a result
-    step: float = 164      # per stage at least: a barrier, copies, products
-    own_row: float = 1.21  # per 128-byte row that a multiprocessor gets
-    row_64: float = 2.24   # the same if all multiprocessors ask: rows of whole cache lines,
-    row_16: float = 3.63   # of whole sectors,
-    row_8: float = 4.74    # or of neither
+    start: float = 2420    # cycles of a launch with almost nothing to do
+    result: float = 0.095  # to store a result
+    step: float = 125      # per stage at least: a barrier, copies, products
+    own_row: float = 1.35  # per 128-byte row that a multiprocessor gets
+    row_64: float = 2.15   # the same if all multiprocessors ask: rows of whole cache lines,
+    row_16: float = 3.48   # of whole sectors,
+    row_8: float = 4.55    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
-    part: float = 2.02     # sums per cycle that a block sends to others, and adds up
+    part: float = 2.0      # sums per cycle that a block sends to others, and adds up
 
 H100_COPY_GB_S = 2975
 
@@ -188,10 +188,9 @@ def estimate(
     from_l2 = (cols * row(k, "a") + rows * row(n, "b") if tile.m_major_c
                else rows * row(k, "a") + cols * row(n, "b"))
     filled = work * tile.cluster / (waves * sms)  # multiprocessors with a tile
-    # large clusters crowd together, and ask as if all multiprocessors did
-    asking = 1 if split_k > 4 else filled**0.8
-    # whatever takes longest
-    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row, from_l2 * asking)
+    # whatever takes longest; if half of them ask, rows take more than half as long
+    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row,
+                 from_l2 * filled**0.7)
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
     # a block of a cluster stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
