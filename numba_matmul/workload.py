@@ -163,14 +163,13 @@ def _direct(ins, path):
         found = [int(number) for number in re.findall(r"\bR(\d+)", x.operands)]
         if x.name == "STS": return {*found, *range(found[-1], found[-1] + x.width // 4)}
         return {*found[1:]}
-    loads, found = [place for place, i in enumerate(path) if ins[i].name == "LDG"], set()
-    for place in loads:
-        x = ins[path[place]]
-        first = int(re.search(r"\bR(\d+)", x.operands)[1])
-        loaded = {*range(first, first + x.width // 4)}
-        after = (ins[i] for i in path[place + 1:] + path[:place])
-        user = next((y for y in after if reads(y) & loaded), None)
-        if user and user.name in ("FFMA", "FMUL"): found.add(path[place])
+    found = set()
+    for place, i in enumerate(path):
+        if ins[i].name != "LDG": continue
+        first = int(re.search(r"\bR(\d+)", ins[i].operands)[1])
+        loaded = {*range(first, first + ins[i].width // 4)}
+        user = next((ins[j] for j in path[place + 1:] + path[:place] if reads(ins[j]) & loaded), None)
+        if user and user.name in ("FFMA", "FMUL"): found.add(i)
     return found
 
 def _sharing(ins, path, view, k, step):
@@ -185,9 +184,8 @@ def _sharing(ins, path, view, k, step):
         return (found[1], int(found[2] or "0", 16)) if found else (None, 0)
     def rows(some):
         "Registers with which several of these loads begin: they're neighbors in a row."
-        offsets = defaultdict(set)
-        for base, offset in map(address, some): offsets[base].add(offset)
-        return {base for base, found in offsets.items() if base and len(found) > 1}
+        count = Counter(base for base, _ in {*map(address, some)})
+        return {base for base in count if base and count[base] > 1}
     # Which array is walked along its rows? How many warps of a block touch each sector?
     touched, lines, size = Counter(), defaultdict(set), {}
     for site in _global([*view.sites.values()][0], "load"):
