@@ -157,44 +157,70 @@ class KLoop:
     def __eq__(self, other): return self.key == other.key
 
 
-def _sharing(ins, path, view, k):
+def _direct(ins, path):
+    "The loads from global memory on the path whose numbers go into a product, not into a tile first."
+    def reads(x):
+        found = [int(number) for number in re.findall(r"\bR(\d+)", x.operands)]
+        if x.name == "STS": return {*found, *range(found[-1], found[-1] + x.width // 4)}
+        return {*found[1:]}
+    found = set()
+    for place, i in enumerate(path):
+        if ins[i].name != "LDG": continue
+        first = int(re.search(r"\bR(\d+)", ins[i].operands)[1])
+        loaded = {*range(first, first + ins[i].width // 4)}
+        user = next((ins[j] for j in path[place + 1:] + path[:place] if reads(ins[j]) & loaded), None)
+        if user and user.name in ("FFMA", "FMUL"): found.add(i)
+    return found
+
+def _sharing(ins, path, view, k, step):
     """For loads that feed the products directly: does an earlier pass or another warp bring their sector?
     Returns instruction number → array, bits, offset along the row in bytes."""
     loads = [i for i in dict.fromkeys(path) if ins[i].name == "LDG"]
-    if any(ins[i].name in ("STS", "LDGSTS") for i in path): return {}
+    if any(ins[i].name in ("STS", "LDGSTS") for i in path):  # tiles, and perhaps not of both
+        direct = _direct(ins, path)
+        loads = [i for i in loads if i in direct]
     def address(i):
         found = re.search(r"\[(R\d+)(?:\.64|\.U32)?(?:\+UR\d+)?\+?(-?0x[0-9a-f]+)?\]", ins[i].operands)
         return (found[1], int(found[2] or "0", 16)) if found else (None, 0)
-    offsets = defaultdict(set)
-    for base, offset in map(address, loads): offsets[base].add(offset)
-    rows = {base for base, found in offsets.items() if base and len(found) > 1}  # neighbors in a row
-    low = min((address(i)[1] for i in loads if address(i)[0] in rows), default=0)
+    def rows(some):
+        "Registers with which several of these loads begin: they're neighbors in a row."
+        count = Counter(base for base, _ in {*map(address, some)})
+        return {base for base in count if base and count[base] > 1}
     # Which array is walked along its rows? How many warps of a block touch each sector?
-    touched, sites = Counter(), [*view.sites.values()][0]
-    for site in sites:
-        if (site.space, site.operation) == ("global", "load"): touched[site.array] += site.passes
+    touched, lines, size = Counter(), defaultdict(set), {}
+    for site in _global([*view.sites.values()][0], "load"):
+        touched[site.array] += site.passes
+        lines[site.line].add(site.array)
+        size[site.array] = site.size
     names = sorted(touched, key=lambda name: view.shapes[name][-1:] != (k,))
     if not names: return {}
-    def several(name, along): return touched[name] / _sectors(view.reads[name]) > (12 if along else 1.5)
-    found = {}
-    for number, i in enumerate(loads):
-        base, offset = address(i)
-        along = base in rows
-        if not rows:  # each has an address of its own, as with `range`: a product's come in turns
-            along, offset = number % 2 == 0, number // 2 * ins[i].width // 8
-        name = names[0] if along else names[-1]
-        bits = ALONG * along + OTHERS * several(name, along)
-        found[i] = name, bits, offset - low if along else 0
+    def several(name, along):
+        return touched[name] / _sectors(view.reads[name]) > 1.5 * (32 / size[name] if along else 1)
+    # Most lines read one array. Where one reads both, only A's loads are neighbors in a row. Or if none are,
+    # each load has an address of its own, as with `range`, and a product's come in turns.
+    array = {i: min(lines[ins[i].line]) for i in loads if len(lines[ins[i].line]) == 1}
+    unclear = [i for i in loads if i not in array]
+    near = rows(unclear)
+    for number, i in enumerate(unclear):
+        array[i] = names[0 if (address(i)[0] in near if near else number % 2 == 0) else -1]
+    # Where in its row does a load begin? Those with an address of their own come step by step, row after row.
+    walked, found = [i for i in loads if array[i] == names[0]], {}
+    near, at_once = rows(walked), max(1, round(sum(ins[i].width / 4 for i in walked) / step))
+    low = min((address(i)[1] for i in walked if address(i)[0] in near), default=0)
+    for i in loads:
+        along, (base, offset) = array[i] == names[0], address(i)
+        if along: offset = offset - low if base in near else walked.index(i) // at_once * ins[i].width
+        found[i] = array[i], ALONG * along + OTHERS * several(array[i], along), offset if along else 0
     return found
 
 def _sectors(read): return len({element // 8 for element in read})
 
 
-def _table(code, path, view, k):
+def _table(code, path, view, k, step):
     "The loop as the table that `cycles.replay` takes; service counted in passes, and lines apart."
     ins, sites = code.instructions, [*view.sites.values()][0]
     delays = iter(bank_delays([ins[i] for i in path]))
-    sharing = _sharing(ins, path, view, k)
+    sharing = _sharing(ins, path, view, k, step)
     table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
     for row, i in enumerate(path):
         x = ins[i]
@@ -270,33 +296,35 @@ def _read(code, view, shape, threads, stays):
     # a function that was compiled into the kernel has the line of its call
     if not set().union(*lines) <= {site.line for site in _global(sites, "load")}: loading = []
     # Trip counts: a thread does results × k multiply-adds, and loads so many elements for each of k.
-    def products(loop): return sum(x.name in ("FFMA", "FMUL") for x in ins[loop.start:loop.end])
+    # Only what a pass walks counts: of an if and its else, it's one.
+    def products(walked): return sum(ins[i].name in ("FFMA", "FMUL") for i in walked)
+    once, inner = _walk(ins, outer, main, 1), range(main.start, main.end)
     per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k / tiles
-    loads = sum(x.width / 4 for x in ins[outer.start:outer.end] if x.name in ("LDG", "LDGSTS"))
+    loads = sum(ins[i].width / 4 for i in _loads(ins, once))
     counts = None
     if loading:
         # How often these loops turn, and the pass itself, isn't in the machine code. But each pass meets the
         # same barriers, and the microscope counts those, and how often a thread runs each line.
         inside = _barriers(ins[outer.start:outer.end])
         step = inside and k * tiles * inside / max(1, view.barriers - _barriers(ins) + inside)
-        turns = step and (results * step - products(outer) + products(main)) / products(main)
+        turns = step and (results * step - products(once) + products(inner)) / products(inner)
         counts = Counter()
         for site in _global(sites, "load"): counts[site.line] += site.requests
         counts = {line: round(32 * found / threads * step / k / tiles) for line, found in counts.items()}
         if any(len(one) != 1 for one in lines) or len(set.union(*lines)) < len(lines):
             raise NoPrediction("it loads in several loops, and how often each runs isn't clear")
     elif outer == main:
-        step, turns = products(main) / results, 1
+        step, turns = products(once) / results, 1
         # the source loads at least what the machine code does, which may merge loads
         if loads / step > 1.4 * per_k: raise NoPrediction("how often its loop loads isn't clear")
     else:
         step = 2 ** round(log2(loads / per_k))
-        turns = (results * step - products(outer) + products(main)) / products(main)
+        turns = (results * step - products(once) + products(inner)) / products(inner)
     if step < 1 or step % 1 or turns < 1 or turns % 1 or (outer == main and turns != 1):
         raise NoPrediction(f"the trip counts of its loops aren't clear: {step:.2f} steps of k a pass, "
                            f"{turns:.2f} turns of the loop inside")
     path = _walk(ins, outer, main, int(turns), loading, counts)
-    table, lines = _table(code, path, view, k)
+    table, lines = _table(code, path, view, k, step)
     # Sectors of a tile: a tile in shared memory is loaded once, and the L1 cache keeps what others load.
     if any(ins[i].name in ("STS", "LDGSTS") for i in path):
         brought = sum(site.passes for site in _global(sites, "load"))

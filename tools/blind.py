@@ -6,8 +6,9 @@
     python tools/blind.py now 2       # what today's model says, no longer blind: now_2.json
 
 The first round has the kernels of loops.py and tiles.py in tests/readers, and the solutions that exercises
-accept besides the lesson's own; the second those of simple.py and fast.py. A round's predictions are
-committed before its kernels are timed, and stay as they were."""
+accept besides the lesson's own; the second those of simple.py and fast.py; the third those of first_steps.py
+and register_tiles.py. A round's predictions are committed before its kernels are timed, and stay as they
+were."""
 import fcntl
 import json
 import os
@@ -38,7 +39,7 @@ PAGES = {"01": None, "02": None, "03": k03_smem_blocking, "04": k04_1d_blocktili
 GPUS = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 
-MODULES = {"1": ("loops", "tiles"), "2": ("simple", "fast")}
+MODULES = {"1": ("loops", "tiles"), "2": ("simple", "fast"), "3": ("first_steps", "register_tiles")}
 
 
 def kernels(number):
@@ -56,23 +57,30 @@ def kernels(number):
     return found
 
 
-def written():
-    "The kernels of the second round by name, as `readers.written.Written`."
-    return {name: one for module in MODULES["2"]
-            for name, one in import_module(f"readers.{module}").WRITTEN.items()}
+def written(number):
+    "The kernels of a later round by name, as `readers.written.Written`; none of the first."
+    return {} if number == "1" else {name: one for module in MODULES[number]
+                                     for name, one in import_module(f"readers.{module}").WRITTEN.items()}
+
+def arguments(number, name, a, b, c):
+    "What a kernel of a round is called with."
+    one = written(number).get(name)
+    return one.arguments(a, b, c) if one else (a, b, c)
 
 def check_all(number):
     "Small products in the simulator, compared with numpy's."
-    assert number == "2", "the launches of the first round are for 4096 only"
+    assert number != "1", "the launches of the first round are for 4096 only"
     random, wrong = np.random.default_rng(0), []
-    for name, one in written().items():
-        m, n, k = (64, 64, 64) if one.sized else (one.rows, 2 * one.cols, one.least)
+    for name, one in written(number).items():
+        m, n, k = one.rows + 3, one.cols + 5, 3 * one.least + 1
+        if not one.edges: m, n, k = one.rows, 2 * one.cols, 3 * one.least
+        if one.sized: m, n, k = 64, 64, 64
         a, b = (random.standard_normal(shape, np.float32) for shape in ((m, k), (k, n)))
         c = np.full((m, n), 0 if one.adds else np.nan, np.float32)
-        one.at(m, n)(a, b, c)
+        one.at(m, n)(*one.arguments(a, b, c))
         if not abs(c - a.astype(np.float64) @ b).max() < 1e-4: wrong.append(name)
     if wrong: sys.exit(f"wrong: {wrong}")
-    print(len(written()), "kernels are right")
+    print(len(written(number)), "kernels are right")
 
 def predict_all(number, what="predicted"):
     "What the model says of each kernel: GPU → ms and limit, or why it says nothing."
@@ -81,7 +89,7 @@ def predict_all(number, what="predicted"):
     for name, kernel in kernels(number).items():
         said[name] = {}
         for gpu in GPUS:
-            found = predict(kernel, matrix, matrix, matrix, gpu=gpu)
+            found = predict(kernel, *arguments(number, name, matrix, matrix, matrix), gpu=gpu)
             said[name][gpu] = [float(f"{found.ms:.5g}"), found.limit] if found.ms else [None, found.why]
         print(name, said[name], flush=True)
     filed(what, number).write_text(json.dumps(said, indent=1, ensure_ascii=False) + "\n")
@@ -92,13 +100,13 @@ def filed(what, number):
     return FOLDER/(what + ("" if number == "1" else f"_{number}") + ".json")
 
 
-def median_ms(kernel, a, b, c):
+def median_ms(kernel, *what):
     "Median time of a launch by events, after a tenth of a second of it."
     from numba import cuda
     def once():
         start, stop = cuda.event(), cuda.event()
         start.record()
-        kernel(a, b, c)
+        kernel(*what)
         stop.record()
         stop.synchronize()
         return start.elapsed_time(stop)
@@ -111,21 +119,21 @@ def time_some(number, lock, *names):
     from numba import cuda
     random = np.random.default_rng(0)
     a, b = (cuda.to_device(random.standard_normal((SIZE, SIZE), np.float32)) for _ in "ab")
-    adds = {name for name, one in written().items() if one.adds} if number == "2" else ()
+    adds = {name for name, one in written(number).items() if one.adds}
     some = random.integers(0, SIZE, 64)
     rows = a.copy_to_host()[some].astype(np.float64) @ b.copy_to_host()
     known, c = kernels(number), cuda.device_array((SIZE, SIZE), np.float32)
     for name in names:
         try:
-            compiler = known[name].dispatcher
-            compiler.compile(tuple(map(compiler.typeof_pyval, (a, b, c))))
+            compiler, what = known[name].dispatcher, arguments(number, name, a, b, c)
+            compiler.compile(tuple(map(compiler.typeof_pyval, what)))
             with open(lock, "w") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 c.copy_to_device(np.full(c.shape, 0 if name in adds else np.nan, np.float32))
-                known[name](a, b, c)
+                known[name](*what)
                 wrong = abs(c.copy_to_host()[some] - rows).max()
                 ok = bool(wrong < 2e-3) and not np.isnan(c.copy_to_host()).any()
-                ms = median_ms(known[name], a, b, c)
+                ms = median_ms(known[name], *what)
             for stream in (sys.stdout, sys.stderr):  # the second is for those who watch
                 print(json.dumps([name, ms if ok else None]), file=stream, flush=True)
         except Exception as e:

@@ -1,4 +1,4 @@
-"A reader's kernel with its launch, as the modules of the second round list them."
+"A reader's kernel with its launch, as the modules of the later rounds list them."
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -15,11 +15,19 @@ class Written(NamedTuple):
     sized: bool = False           # is the size of square matrices a constant of the kernel?
     adds: bool = False            # does it add to C, which has to be zero?
     least: int = 32               # the shortest sum it can do
+    edges: bool = False           # does it take shapes that aren't whole tiles?
+    flat: bool = False            # are its matrices one-dimensional?
+    more: Callable | None = None  # (m, n, k) → its further arguments
 
     def at(self, m, n):
         "The kernel with its launch for a C of (m, n)."
         kernel = self.kernel(n) if self.sized else self.kernel
         return kernel[self.grid(m, n) if self.grid else (cdiv(n, self.cols), cdiv(m, self.rows)), self.block]
+
+    def arguments(self, a, b, c):
+        "The arguments of the kernel for these matrices."
+        more = self.more(len(c), *b.shape[::-1]) if self.more else ()
+        return *((x.reshape(x.size) for x in (a, b, c)) if self.flat else (a, b, c)), *more
 
 
 def collection():
