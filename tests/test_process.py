@@ -133,7 +133,7 @@ def with_a_child(): in_child(with_a_command, path, simulator=True)
 if case == "diagnosis": diagnose(endless[1, 1], np.zeros(1, np.float32))
 if case == "grandchild": in_child(with_a_child, simulator=True)
 if case == "idle": in_child(held, path, simulator=True, keep=True)
-if case == "out of time": in_child(never_interrupted, simulator=True, timeout=8)
+if case == "out of time": in_child(never_interrupted, simulator=True, timeout=4)
 time.sleep(100)
 """
 
