@@ -237,9 +237,9 @@ def recorded(
     return Markdown("  \n".join(sentences) or nothing)
 
 def gain(
-    experiment,  # its name: "kernels 1 and 2 at 4096, short", whose values are in ms or GFLOP/s
+    experiment,  # its name, such as "kernels 1 and 2 at 4096, short"; its values are in ms or GFLOP/s
     size=4096,   # m = n = k
-    what=None,   # what is compared, as text; the two short kernels if None
+    what=None,   # what is compared, as text; if None, the two kernels that the name begins with
     of=None,     # labels of the two values, if they aren't the first and the last
 ):
     "The gain of a lesson's idea in GFLOP/s, before → after, from the first card that has it, as Markdown."
@@ -252,5 +252,8 @@ def gain(
     if kept["unit"] == "ms": speeds = [2 * size**3 / ms / 1e6 for ms in speeds]
     if len(speeds) == 1: text, what = f"{speeds[0]:,.0f}", "the short kernel"
     else: text = f"{speeds[0]:,.0f} → {speeds[-1]:,.0f}"
-    if not what: what = "lesson {}'s short kernel → lesson {}'s".format(*re.findall("[0-9]+", experiment))
+    if not what:
+        two = re.match(r"kernels (\d+) and (\d+) ", experiment)
+        if not two: raise ValueError(f"{experiment!r} doesn't begin with two kernels: say what it compares")
+        what = f"lesson {two[1]}'s short kernel → lesson {two[2]}'s"
     return Markdown(f"**{text} GFLOP/s**, {what}, at {size}×{size}×{size} on one {card['gpu']}")

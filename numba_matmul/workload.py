@@ -50,8 +50,7 @@ def k_loop(code):
     if not code.main or "FFMA" not in names:
         raise NoPrediction("no loop of its machine code multiplies in float32")
     around = [loop for loop in code.loops if loop == code.main or loop.holds(code.main)]
-    around = [loop for loop in around
-              if any(x.name in ("LDG", "LDGSTS") for x in ins[loop.start:loop.end])]
+    around = [loop for loop in around if _loads(ins, range(loop.start, loop.end))]
     if not around: raise NoPrediction("no loop both multiplies and loads from global memory")
     found = min(around, key=lambda loop: loop.end - loop.start)
     if any(x.name == "STG" for x in ins[found.start:found.end]):
@@ -61,6 +60,7 @@ def k_loop(code):
     return found
 
 def _loads(ins, where): return [i for i in where if ins[i].name in ("LDG", "LDGSTS")]
+def _fills_tiles(ins, where): return any(ins[i].name in ("STS", "LDGSTS") for i in where)
 
 def _loading(ins, outer, main):
     "The loops in `outer` that do nothing but load: the compiler doesn't know how often."
@@ -95,7 +95,7 @@ def _walk(ins, outer, main, turns, loading=(), counts=None):
             i = loop.end
             continue
         path.append(i)
-        if ins[i].name in ("LDG", "LDGSTS") and ins[i].line in left: left[ins[i].line] -= 1
+        if _loads(ins, [i]) and ins[i].line in left: left[ins[i].line] -= 1
         to = labels.get(ins[i].target, 0)
         forward = i < to < outer.end
         # branches under a condition: taken only around loads that don't run
@@ -176,7 +176,7 @@ def _sharing(ins, path, view, k, step):
     """For loads that feed the products directly: does an earlier pass or another warp bring their sector?
     Returns instruction number → array, bits, offset along the row in bytes."""
     loads = [i for i in dict.fromkeys(path) if ins[i].name == "LDG"]
-    if any(ins[i].name in ("STS", "LDGSTS") for i in path):  # tiles, and perhaps not of both
+    if _fills_tiles(ins, path):  # tiles, and perhaps not of both
         direct = _direct(ins, path)
         loads = [i for i in loads if i in direct]
     def address(i):
@@ -307,26 +307,25 @@ def _read(code, view, shape, threads, stays):
         # same barriers, and the microscope counts those, and how often a thread runs each line.
         inside = _barriers(ins[outer.start:outer.end])
         step = inside and k * tiles * inside / max(1, view.barriers - _barriers(ins) + inside)
-        turns = step and (results * step - products(once) + products(inner)) / products(inner)
         counts = Counter()
         for site in _global(sites, "load"): counts[site.line] += site.requests
         counts = {line: round(32 * found / threads * step / k / tiles) for line, found in counts.items()}
         if any(len(one) != 1 for one in lines) or len(set.union(*lines)) < len(lines):
             raise NoPrediction("it loads in several loops, and how often each runs isn't clear")
     elif outer == main:
-        step, turns = products(once) / results, 1
+        step = products(once) / results
         # the source loads at least what the machine code does, which may merge loads
         if loads / step > 1.4 * per_k: raise NoPrediction("how often its loop loads isn't clear")
     else:
         step = 2 ** round(log2(loads / per_k))
-        turns = (results * step - products(once) + products(inner)) / products(inner)
+    turns = step and (results * step - products(once) + products(inner)) / products(inner)
     if step < 1 or step % 1 or turns < 1 or turns % 1 or (outer == main and turns != 1):
         raise NoPrediction(f"the trip counts of its loops aren't clear: {step:.2f} steps of k a pass, "
                            f"{turns:.2f} turns of the loop inside")
     path = _walk(ins, outer, main, int(turns), loading, counts)
     table, lines = _table(code, path, view, k, step)
     # Sectors of a tile: a tile in shared memory is loaded once, and the L1 cache keeps what others load.
-    if any(ins[i].name in ("STS", "LDGSTS") for i in path):
+    if _fills_tiles(ins, path):
         brought = sum(site.passes for site in _global(sites, "load"))
     else: brought = sum(_sectors(read) for read in view.reads.values())
     return KLoop(code.name, code.registers, code.shared_bytes, results, int(step),
@@ -432,7 +431,7 @@ def workload(
                 code, microscope(configured, *args, blocks=[(0, 0, 0)]), shape, threads, stays)))
         try: return seen(small)
         except SimulatorError as e:
-            if "out of bounds" not in str(e): raise
+            if e.kind != "bounds" or e.data["negative"]: raise
         try: return seen((*small[:2], small[2] + LONGER))  # its k tiles are long
         except SimulatorError as e:
             raise NoPrediction(f"with k = {small[2] + LONGER}, in the simulator, {e}") from None

@@ -41,8 +41,7 @@ def test_a_kernel_that_never_ends_is_told_so(monkeypatch):
     "After 2 s here; a reader's kernel has 20."
     in_child = judge.in_child
     monkeypatch.setattr(judge, "in_child", lambda *args, timeout, **more: in_child(*args, timeout=2, **more))
-    one = next(one for one in ALL.values() if any(m.name == "never ends" for m in one.mutants))
-    mutant = next(m for m in one.mutants if m.name == "never ends")
+    one, mutant = next((one, m) for one in ALL.values() for m in one.mutants if m.name == "never ends")
     ok, found = outcome(one, mutant)
     assert ok and mutant.verdict == "ends" and "within 2 s" in found, found
 

@@ -215,7 +215,6 @@ def test_todays_model_is_as_good_on_them_as_it_was(number, count, mean, within):
 def test_what_is_kept_of_readers_kernels_is_what_the_model_says(module, name):
     """Uniform registers; loops that only load; tiles after tiles; an if and its else; a tile of one matrix,
     while the other is loaded for each product."""
-    sys.path.append(str(ROOT/"tests"))
     kernel = import_module(f"readers.{module}").KERNELS[name]
     large = np.broadcast_to(np.float32(0), (4096, 4096))
     ms, measured = next(found[name] for found in (blind(number, "now") for number in ("", "_2", "_3"))

@@ -75,6 +75,7 @@ def test_what_a_lesson_gains(load):
         "**200 → 640 GFLOP/s**, lesson 6's short kernel → lesson 8's, at 4096×4096×4096")
     assert str(cards.gain("one")).startswith("**640 GFLOP/s**, the short kernel, at 4096×4096×4096")
     assert str(cards.gain("many", what="all")).startswith("**200 → 700 GFLOP/s**, all, ")
+    with pytest.raises(ValueError, match="'many'.*say what it compares"): cards.gain("many")
     told = str(cards.gain("many", of=("old", "between"), what="a and b"))
     assert told.startswith("**200 → 300 GFLOP/s**, a and b, at 4096×4096×4096")
     assert str(cards.gain("none")) == "none: not recorded yet."

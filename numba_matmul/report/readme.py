@@ -18,7 +18,7 @@ from ..exercise import exercises
 from ..draw import number_text
 from ..registry import KERNELS, OTHERS, number_of
 from .plots import DTYPES, by_dtype, draw_climb, draw_panels, panels, rows_at
-from .tables import days, in_runs, kernels_of, random_shapes, stale_kernels, sustained, type_name, wall_clock
+from .tables import days, in_runs, kernels_of, random_shapes, stale_below, sustained, type_name, wall_clock
 
 
 PICTURE, FRONT = "nbs/results/ladder.svg", "nbs/results/climb.svg"
@@ -64,12 +64,6 @@ def _number(row, field):
     text = f"{row[field]:,.0f}" if field == "gflops" else f"{row[field]:.1f}"
     return text + STALE * ("stale" in row)
 
-def _stale(rows):
-    "The line below a table with stale speeds: a list, empty if none are."
-    note = stale_kernels(rows)
-    said, _, command = note.partition(": ")
-    return [f"\n({STALE.strip()}: {said}. Run `{command}` to time them again.)"] if note else []
-
 def readme_ladder() -> str:
     "The generated part of the README: the picture, and each lesson with its speed on each card."
     cards = [card for card in load_cards() if rows_at(card)]
@@ -106,8 +100,8 @@ def readme_ladder() -> str:
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
     how = ("Runs of each kernel alternate with runs of cuBLAS, and each % compares the two. The speeds of "
            "cuBLAS in this list are medians over all kernels.")
-    return "\n".join([bars, "", f"![{shows}]({PICTURE})", "", *lines, *_stale(shown), "", where, "", *gpus,
-                      "", how])
+    return "\n".join([bars, "", f"![{shows}]({PICTURE})", "", *lines, *stale_below(shown), "", where, "",
+                      *gpus, "", how])
 
 
 def _by_units(rows):
@@ -152,7 +146,7 @@ def readme_speed() -> str:
                       "*Sustained*: over seconds of work, when the power limit may lower the clock; the "
                       "other speeds are from short runs with rests in between. In bfloat16, where n or k "
                       "isn't a multiple of 8, cuBLAS falls back to "
-                      f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash}", *_stale(shown)])
+                      f"[older kernels](nbs/90_ladder.ipynb#What-cuBLAS-chose).{dash}", *stale_below(shown)])
 
 
 def _first_card(): return next(card for card in load_cards() if rows_at(card))
@@ -178,7 +172,7 @@ def readme_front() -> str:
     return "\n".join([f"![{about}]({FRONT})", "",
                       f"| {card['gpu'].removeprefix('NVIDIA ')}, 4096×4096×4096 | GFLOP/s "
                       "| % of cuBLAS | error (× cuBLAS's) |",
-                      "|---|--:|--:|--:|", *lines, *_stale(shown), "",
+                      "|---|--:|--:|--:|", *lines, *stale_below(shown), "",
                       f"**About {hours} hours** for the {pages} pages up to the last kernel."])
 
 def readme_copy() -> str:

@@ -32,9 +32,12 @@ def stale_kernels(
     if rows is None: rows = [marked(card, row) for card in load_cards() for row in card["speed"]]
     return stale_note(rows, _called)
 
-def _below(rows):
-    "The same below a table in Markdown, as a list of one line or none."
-    return [f"\n({STALE.strip()}: {note})"] if (note := stale_kernels(rows)) else []
+def stale_below(
+    rows,  # of a table in Markdown
+) -> list:
+    "The same as the line below that table: a list, empty if no speed is stale."
+    said, _, command = stale_kernels(rows).partition(": ")
+    return [f"\n({STALE.strip()}: {said}. Run `{command}` to time them again.)"] if said else []
 
 def _called(names):
     "Kernels by their numbers, those of other tools by name."
@@ -146,18 +149,22 @@ def kept(
     used = []
     def line(who, name, speed):
         shown = []
-        for odd, even in BESIDE.items():
-            pair = [row for size in (odd, even) if (row := card_row(card, name, size))]
-            mark = STALE * (speed == "gflops" and any("stale" in row for row in pair))
-            shown.append(f"{100 * pair[0][speed] / pair[1][speed]:.0f}{mark}" if len(pair) == 2 else "–")
-            if mark and len(pair) == 2: used.extend(pair)
+        for sizes in BESIDE.items():
+            odd, even = (card_row(card, name, size) for size in sizes)
+            if not (odd and even):
+                shown.append("–")
+                continue
+            ours = [odd, even] if speed == "gflops" else []
+            used.extend(ours)
+            mark = STALE * any("stale" in row for row in ours)
+            shown.append(f"{100 * odd[speed] / even[speed]:.0f}{mark}")
         return f"| {who} | {' | '.join(shown)} |"
     kernels = kernels_of(dtype)
     rows = [line(kernel.number, kernel.name, "gflops") for kernel in kernels]
     head = " | ".join(f"{odd} / {even}" for odd, even in BESIDE.items())
     return Markdown("\n".join([f"| {card['gpu']}, {type_name(dtype)} | {head} |",
                                "|--:|" + "--:|" * len(BESIDE), *rows,
-                               line("cuBLAS", kernels[-1].name, "cublas_gflops"), *_below(used)]))
+                               line("cuBLAS", kernels[-1].name, "cublas_gflops"), *stale_below(used)]))
 
 
 def losing(
@@ -187,8 +194,9 @@ def lost(
         waves = cdiv(size[0], rows * high) * high * cdiv(size[1], columns * wide) * wide * parts / sms
         fetched = (1 / (rows * high) + 1 / (columns * wide)) / (1 / 128 + 1 / 256)
         return f"{rows}×{columns}", f"{waves:.2f}", f"{fetched:.2f}"
-    lines, given = [], dict(tiles=tiles) if tiles else {}
+    lines, used, given = [], [], dict(tiles=tiles) if tiles else {}
     for size in losing(cards, kernel):
+        used += [rows[size] for rows in found if size in rows]
         ours, more = ("–",) * 3, ""
         if select_config:
             config = select_config(*size, sms, **given)
@@ -209,8 +217,7 @@ def lost(
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
     head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
-    used = [rows[size] for size in losing(cards, kernel) for rows in found if size in rows]
-    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines, *_below(used)]))
+    return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines, *stale_below(used)]))
 
 
 # Bytes are counted in two places: those a kernel requests, and those the GPU's own memory delivers.
