@@ -304,8 +304,8 @@ EXERCISES = (Exercise(
            NO_FENCES, *copy_order(2)),
     hints={
         "correct: never written": (
-            "a lane has four sums of each 16×8 matrix: two neighbors in one row, and the two eight rows "
-            "below them. Does each of its 32 sums have its own place?"),
+            "a lane has four sums of each 16×8 matrix: two neighbors in one row, and the same two "
+            "columns eight rows down. Does each of its 32 sums have its own place?"),
         "correct: right sums are missing": (
             "some rows of A or columns of B were multiplied twice, and others not at all. The second "
             "ldmatrix_x4 of A begins 16 rows below the first, that of B 16 columns to the right; the first "
