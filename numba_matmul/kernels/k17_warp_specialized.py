@@ -20,6 +20,7 @@ from ..gemm.args import Gemm
 from ..gemm.epilogue import (
     EPILOGUES, PendingTile, c_bytes, parts_expecter, split_bytes, target_maker,
     tma_store_of, two_epilogues, with_room)
+from ..gemm.grid_sums import grid_target, parts_memory
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.mainloop import Mainloop, first_k_tiles, start_at_zero
@@ -152,6 +153,7 @@ RULES = RING_RULES | {
     "the ring, and two boxes for each 64 rows, must fit into 227 KB":
         lambda t: shared_bytes(t) <= 227 * 1024}
 LARGE = WgmmaTile(bm=128, bn=256, stages=4)
+BY_THREADS = "direct", "split_k", "split_grid"  # epilogues in which threads store C
 # by the number of consumers
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = {1: 40, 2: 40, 3: 32}, {1: 240, 2: 232, 3: 160}
 
@@ -278,9 +280,9 @@ def consumer_loop(
 @cache
 def bf16_gemm_warp_specialized_kernel(
     tile=LARGE,              # a `WgmmaTile` that keeps `RULES`
-    epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct or split_k
-    predicated=True,         # guard the edges of C? Only direct and split_k do
-    read_c=True,             # read C, for beta other than 0? Only direct and split_k can
+    epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct, split_k or split_grid
+    predicated=True,         # guard the edges of C? Only those of `BY_THREADS` do
+    read_c=True,             # read C, for beta other than 0? Only these can
     scaled=True,             # multiply by alpha, if it isn't 1? Only for overlapped and staged
     stagger_consumers=True,  # does the second consumer wait until the first has started its last products?
     arrivals=None,           # `Arrivals`, in lesson 32
@@ -295,31 +297,32 @@ def bf16_gemm_warp_specialized_kernel(
                          "can't be overlapped")
     if epilogue == "split_k" and tile.cluster > 1:
         raise ValueError(f"{tile}: a cluster either shares tiles of A, or sums")
-    if epilogue in ("direct", "split_k") and tile.wm > 64:
+    if epilogue in BY_THREADS and tile.wm > 64:
         raise ValueError(f"{tile}: registers don't suffice for the {epilogue} epilogue if wm is {tile.wm}")
     consumers = tile.warpgroups
-    is_split = epilogue == "split_k"
+    is_split, in_cluster = epilogue in ("split_k", "split_grid"), epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
     shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
     init = barrier_init(tile.stages, consumers * tile.cluster)
     cluster, prefetch = tile.cluster, tile.m_major_c
-    work_grid = persistent_scheduler(tile, is_split, in_cluster=is_split).work_grid
-    expect_parts, target_of = parts_expecter(tile), target_maker(is_split)
+    work_grid = persistent_scheduler(tile, is_split, in_cluster).work_grid
+    expect_parts = parts_expecter(tile)
+    target_of = grid_target if epilogue == "split_grid" else target_maker(is_split)
     maps_of, loader, epilogue_of = arrivals or (whole_maps, k_tile_loader, EPILOGUES[epilogue])
     is_arriving = arrivals is not None
     epilogue = epilogue_of(tile, predicated, read_c, scaled)
     if tile.wm > 64: epilogue = two_epilogues(epilogue)
-    mainloop = wgmma_mainloop(tile, in_cluster=is_split)
-    produce = producer_loop(tile, is_split, loader(tile), in_cluster=is_split)
-    consume = consumer_loop(tile, is_split, epilogue, distance, mainloop, in_cluster=is_split)
+    mainloop = wgmma_mainloop(tile, in_cluster=in_cluster)
+    produce = producer_loop(tile, is_split, loader(tile), in_cluster)
+    consume = consumer_loop(tile, is_split, epilogue, distance, mainloop, in_cluster)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def bf16_gemm_warp_specialized_kernel(
         tensor_maps,  # `TensorMapWords`: A in boxes of bm rows, B and C in boxes of 64
-        c,            # (m·n,) bits of bfloat16, the memory that the third map describes
+        c,            # (m·n,) bits of bfloat16, the memory that the third map describes; or `PartsMemory`
         m, n, k,
-        split_k,      # uint32, parts of each sum: blocks of a cluster. Each has a k tile or more
+        split_k,      # uint32, parts of each sum. Each has a k tile or more
         alpha,        # factor of A·B
         beta,         # factor of C
     ):
@@ -331,15 +334,15 @@ def bf16_gemm_warp_specialized_kernel(
         if prefetch and thread == 0:
             prefetch_tensormap(maps.a)
             prefetch_tensormap(maps.b)
-        if is_split and thread == 0: expect_parts(storage, split_k)
+        if in_cluster and thread == 0: expect_parts(storage, split_k)
         init(storage, thread)
-        if cluster > 1 or is_split: cluster_sync()
+        if cluster > 1 or in_cluster: cluster_sync()
         else: cuda.syncthreads()
 
         # what there is to do, and each warp's job
         grid = work_grid(m, n, k, split_k)
         target = target_of(c, m, n, alpha, beta, split_k)
-        together = split_k if is_split else uint32(cluster)  # blocks with the same work
+        together = split_k if in_cluster else uint32(cluster)  # blocks with the same work
         work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
@@ -355,7 +358,7 @@ def gemm_launch(
     g: Gemm,               # of matrices that the TMA can copy
     tile: WgmmaTile,
     blocks: int,           # of the grid
-    split_k=1,             # blocks of a cluster that share each sum, in lesson 18
+    split_k=1,             # blocks that share each sum, in lesson 18
     **options,             # of the factory
 ) -> Launch:
     "The launch of kernel 17."
@@ -363,7 +366,7 @@ def gemm_launch(
     by_tma = "overlapped" if overlaps(tile) else "staged"
     usual = "split_k" if split_k > 1 else "direct" if options["read_c"] else by_tma
     epilogue = options.setdefault("epilogue", usual)
-    by_threads = epilogue in ("direct", "split_k")
+    by_threads, by_grid = epilogue in BY_THREADS, epilogue == "split_grid"
     if epilogue == "split_k": tile = with_room(tile, split_k)
     # Cᵀ = Bᵀ·Aᵀ
     if tile.m_major_c: g = replace(g, m=g.n, n=g.m, a=g.b, b=g.a)
@@ -373,13 +376,15 @@ def gemm_launch(
     # the TMA needs no predicate, and C no tensor map if the TMA doesn't store it
     options = chosen_options(dict(predicated=by_threads and not tile.fits(g)), options)
     kernel = KERNEL.factory(tile, **options)
-    box_a = g.a, (BK if tile.m_major_a else tile.bm) // tile.cluster
-    maps = TensorMapWords(box_a, (g.b, tile.bn if tile.k_major_b else BK),
+    of_a, of_b = tile.sharers
+    box_a = g.a, (BK if tile.m_major_a else tile.bm) // of_a
+    maps = TensorMapWords(box_a, (g.b, (tile.bn if tile.k_major_b else BK) // of_b),
                           box_a if by_threads else (g.c, tile.c_box))
-    args = (maps, g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha,
+    args = (maps, parts_memory(g, tile, blocks) if by_grid else g.c.ravel(), np.int64(g.m), np.int64(g.n), np.int64(g.k), np.uint32(split_k), g.alpha,
             g.beta)
     size = split_bytes(tile, split_k) if epilogue == "split_k" else shared_bytes(tile)
-    return Launch(kernel, blocks, with_producer(tile), args, size, cluster=max(split_k, tile.cluster))
+    return Launch(kernel, blocks, with_producer(tile), args, size, cooperative=by_grid and split_k > 1,
+                  cluster=tile.cluster if by_grid else max(split_k, tile.cluster))
 
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(

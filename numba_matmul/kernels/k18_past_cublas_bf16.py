@@ -28,7 +28,7 @@ from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, overlaps)
+    BY_THREADS, LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, overlaps)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -45,6 +45,8 @@ def turned_tile(
 
 TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(64, 192, 6),
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
+
+PAIR = TILES[3]._replace(cluster=2, shared_b=1)  # for rows that aren't whole cache lines
 
 TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
               lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
@@ -117,6 +119,7 @@ def padded_operands(
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # per k tile, by an experiment below
 MIN_K_TILES = 2  # of a part of a sum (the last part gets what is left)
 MOST_PARTS = 8  # blocks of a cluster
+MOST_IN_GRID = 16  # or of the whole grid
 # so many clusters of so many blocks run at a time on an H100, which isn't always 132 / blocks
 CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 PADDED = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
@@ -132,6 +135,7 @@ class MachineModel(NamedTuple):
     row_8: float = 4.55    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
     part: float = 2.0      # sums per cycle that a block sends to others, and adds up
+    apart: float = 1.15    # how much slower rows come if all blocks of a cluster have their own k tiles
 
 H100_COPY_GB_S = 2975
 
@@ -154,12 +158,13 @@ def stores_anywhere(tile):
     return tile.wm == 64 and tile.m_major_c
 
 def work_tiles(m, n, tile, split_k=1):
-    "How many, or pairs of them if two blocks share a tile of A."
+    "How many, or pairs of them if two blocks share a tile of A or B."
     if tile.m_major_c: m, n = n, m
-    return split_k * cdiv(m, tile.bm) * cdiv(n, tile.bn * tile.cluster)
+    rows, cols = tile.covered
+    return split_k * cdiv(m, rows) * cdiv(n, cols)
 
 def grid_blocks(m, n, tile, split_k, sms):
-    "The fewest blocks that need no more waves; a cluster for each tile if its blocks share the sums."
+    "The fewest blocks that need no more waves; one for each part if blocks share the sums."
     work = work_tiles(m, n, tile, split_k)
     if split_k > 1: return work
     return tile.cluster * cdiv(work, cdiv(work, max(1, sms // tile.cluster)))
@@ -172,35 +177,41 @@ def estimate(
     split_k=1,     # parts of each sum
     by_threads=False,  # do threads store C, not the TMA?
     model=None,    # `MachineModel`; this GPU's if None
+    by_grid=False,  # do parts go to blocks anywhere, not in a cluster?
 ) -> float:
     "The cycles that a product should take."
     x = model or machine_model()
     work = work_tiles(m, n, tile, split_k)
-    together = max(tile.cluster, split_k)  # blocks of a cluster
+    parts = 1 if by_grid else split_k  # of a cluster
+    together = max(tile.cluster, parts)  # blocks of a cluster
     places = max(1, sms * CLUSTERS[together] // CLUSTERS[1])
-    waves = cdiv(cdiv(work, split_k), places)
+    waves = cdiv(cdiv(work, parts), places)
     results = tile.bm * tile.bn
     # rows that a block gets for a k tile
     def row(cols, name):
         if name in padded or cols % 64 == 0: return x.row_64
         return x.row_8 if cols % 16 else x.row_16
-    rows, cols = tile.bm / tile.cluster, tile.bn
+    of_a, of_b = tile.sharers
+    rows, cols = tile.bm / of_a, tile.bn / of_b
     from_l2 = (cols * row(k, "a") + rows * row(n, "b") if tile.m_major_c
                else rows * row(k, "a") + cols * row(n, "b"))
     filled = work * tile.cluster / (waves * sms)  # multiprocessors with a tile
+    # rows for several blocks arrive more slowly
+    own = tile.bm * (1.5 if of_a > 1 else 1) + tile.bn * (1.5 if of_b > 1 else 1)
     # whatever takes longest; if half of them ask, rows take more than half as long
-    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, (rows + cols) * x.own_row,
-                 from_l2 * filled**0.7)
+    k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, own * x.own_row,
+                 from_l2 * filled**0.7 * (x.apart if parts > 1 else 1))
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
-    # a block of a cluster stores its share
+    # each block stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
-    adding = x.start / 2 + results / x.part if split_k > 1 else 0
+    adding = x.start / (1 if by_grid else 2) + results / x.part if split_k > 1 else 0
     wave = 0.05 * x.start + max(0.1 * x.start + k_tiles * k_tile, storing * filled) + adding
     products = x.start + storing + waves * wave
     # without registers for two tiles, nothing hides the stores
     if not overlaps(tile): products += (waves - 1) * storing * filled
     # A and B are copied by one launch, C by another
     launches = bool(set(padded) & set("ab")) + ("c" in padded)
+    if tile.shared_b: products += x.start / 4
     numbers = dict(a=m * k, b=k * n, c=m * n)
     copying = launches * x.start + sum(4 * numbers[name] / x.copy for name in padded)
     return products + copying
@@ -216,6 +227,20 @@ def parts_of(
     wanted = [min(parts, k_tiles)] if parts else range(1, max(1, most) + 1)
     return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
 
+def grid_parts_of(
+    m, n, k, tile,
+    sms,         # multiprocessors: blocks wait for each other, so all of them have to run at once
+    parts=None,  # wanted; whatever is sensible if None
+) -> set:
+    "The same for parts that go to blocks anywhere. `ValueError` if there are too many."
+    k_tiles, tiles = cdiv(k, tile.bk), tile.cluster * work_tiles(m, n, tile)
+    most = min(sms // tiles, MOST_IN_GRID)
+    if parts and parts > max(1, most):
+        raise ValueError(f"split_k is {parts}, so there are {parts * tiles} blocks; expected at most {sms}: blocks "
+                         "wait for each other, so all of them must run at once")
+    wanted = [min(parts, k_tiles)] if parts else range(2, min(most, k_tiles // MIN_K_TILES) + 1)
+    return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
+
 @remembered
 def select_config(
     m, n, k,        # the matrices
@@ -224,18 +249,28 @@ def select_config(
     padded=PADDED,  # to choose from
     parts=None,     # of each sum; a good number if None
     c_by_tma=True,  # can the TMA store C if it isn't copied?
+    by_grid=None,   # do parts go to blocks anywhere, or to those of a cluster? Whatever is better if None
 ) -> LaunchConfig:  # None: there is no choice
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     model = machine_model()
-    def cycles(tile, names, split_k):
+    def cycles(tile, names, split_k, by_grid):
         by_threads = split_k > 1 or not (c_by_tma or "c" in names)
-        return estimate(m, n, k, sms, tile, names, split_k, by_threads, model)
+        return estimate(m, n, k, sms, tile, names, split_k, by_threads, model, by_grid)
 
-    choices = [(tile, names, split_k) for tile in tiles or TILES for names in padded
-               if c_by_tma or "c" in names or stores_anywhere(tile) for split_k in parts_of(tile, k, parts)]
+    if not tiles: tiles = (*TILES, PAIR) if k % 64 or n % 64 else TILES
+    def ways(tile):
+        "The parts that sums may be cut into, and whether they go to blocks anywhere."
+        in_cluster = [] if by_grid else [(number, False) for number in parts_of(tile, k, parts)]
+        may = by_grid or by_grid is None and tile.wm == 64 and tile.cluster == 1
+        anywhere = [(number, True) for number in grid_parts_of(m, n, k, tile, sms, parts)] if may else []
+        return in_cluster + anywhere or [(1, True)]
+    choices = [(tile, names, *way) for tile in tiles for names in padded
+               if (c_by_tma or "c" in names or stores_anywhere(tile)) and not (names and tile.shared_b)
+               for way in ways(tile)]
     if not choices: return None
-    tile, names, split_k = min(choices, key=lambda choice: cycles(*choice))
-    return LaunchConfig(tile, grid_blocks(m, n, tile, split_k, sms), split_k, names)
+    tile, names, split_k, by_grid = min(choices, key=lambda choice: cycles(*choice))
+    blocks = grid_blocks(m, n, tile, split_k, sms)
+    return LaunchConfig(tile, blocks, split_k, names, by_grid)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #037c07bc
 def plan_parts(
@@ -244,13 +279,16 @@ def plan_parts(
     **options,             # of kernel 17's factory
 ) -> Plan:
     "Kernel 17."
-    tile, blocks, split_k, _ = config
-    if options.get("epilogue") == "split_k": blocks = work_tiles(g.m, g.n, tile, split_k)
+    tile, blocks, split_k, _, by_grid = config
+    if by_grid: options["epilogue"] = "split_grid"
+    shares = options.get("epilogue") in ("split_k", "split_grid")
+    if shares: blocks = tile.cluster * work_tiles(g.m, g.n, tile, split_k)
     # a block with one tile has nothing to overlap
     alone = work_tiles(g.m, g.n, tile) <= blocks // tile.cluster
     if split_k == 1 and alone and g.beta == 0 and not options.get("read_c"):
         options.setdefault("epilogue", "staged")
-    return Plan([gemm_launch(g, tile, blocks, split_k, **options)])
+    launch = gemm_launch(g, tile, blocks, split_k, **options)
+    return Plan([launch], launch.args[1][1:3] if by_grid else ())  # the parts' workspace
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
 def plan_config(g: Gemm, config: LaunchConfig, **options) -> Plan:
@@ -279,21 +317,22 @@ def plan_past_cublas(
     if padded is not None and set(str(padded)) - set("abc"):
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
     if tile is not None: check_tile(tile, RULES | TURNED, WgmmaTile)
-    check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k"))
-    if split_k is not None: split_k = need_whole("split_k", split_k, 1, MOST_PARTS)
+    check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k", "split_grid"))
     epilogue = options.get("epilogue")
+    shares, by_grid = epilogue in ("split_k", "split_grid"), epilogue == "split_grid"
+    if split_k is not None: split_k = need_whole("split_k", split_k, 1, MOST_IN_GRID if by_grid else MOST_PARTS)
     if blocks is not None:
         blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
-        if split_k not in (None, 1) or epilogue == "split_k":
+        if split_k not in (None, 1) or shares:
             raise ValueError(f"blocks is {blocks}; expected None: if blocks share sums, it follows from split_k")
         split_k = 1
-    if epilogue not in (None, "split_k"):
+    if epilogue is not None and not shares:
         if split_k not in (None, 1):
             raise ValueError(f"split_k is {split_k}, and the {epilogue} epilogue doesn't add up parts of sums")
         split_k = 1
 
     # which matrices have to be copied, and which may be
-    may_store = epilogue in (None, "direct", "split_k")  # may threads store C?
+    may_store = epilogue in (None, *BY_THREADS)  # may threads store C?
     must = {name for name, alignment in g.alignments.items() if alignment < 16 and (name != "c" or not may_store)}
     able = PADDED if padded is None else ("".join(sorted(set(padded))),)
     able = tuple(names for names in able if must <= set(names))
@@ -301,8 +340,11 @@ def plan_past_cublas(
     # which tiles have enough registers
     wide = g.beta == 0 and epilogue in (None, "staged") and not options.get("read_c")
     tiles = tuple(tile for tile in TILES if (wide or tile.wm == 64) and (split_k in (None, 1) or may_split(tile)))
+    if tile: tiles = tile,
+    elif tiles == TILES: tiles = None
     c_by_tma = g.alignments["c"] == 16
-    config = select_config(g.m, g.n, g.k, sm_count(), (tile,) if tile else tiles, able, split_k, c_by_tma)
+    config = select_config(g.m, g.n, g.k, sm_count(), tiles, able, split_k, c_by_tma,
+                           by_grid if shares or split_k else None)
     if not config: return Plan(delegate=KERNEL.fallback.fn)
     if blocks is not None:
         config = config._replace(blocks=cdiv(blocks, config.tile.cluster) * config.tile.cluster)
@@ -339,10 +381,12 @@ bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  
 # For tests and checks: small tiles, options, and calls that run all of the kernel's code.
 COMPILED = (*(dict(tile=tile) for tile in TILES), dict(tile=LARGE, epilogue="staged"),
             dict(tile=LARGE, read_c=True),
-            *(dict(tile=tile, epilogue="split_k") for tile in TILES if may_split(tile)))
+            *(dict(tile=tile, epilogue="split_k") for tile in TILES if may_split(tile)),
+            *(dict(tile=tile, epilogue="split_grid") for tile in TILES if tile.wm == 64), dict(tile=PAIR))
 LITTLE = [dict(tile=turned_tile(64, 16, 3)), dict(tile=turned_tile(64, 48, 2, k_tiles=2)),
           dict(tile=turned_tile(128, 24, 2, wm=128)), dict(tile=turned_tile(192, 48, 2)),
           dict(tile=turned_tile(192, 16, 2, cluster=2))]
+LITTLE_PAIR = dict(tile=turned_tile(64, 16, 3, cluster=2)._replace(shared_b=1))
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18paths1
 PATHS = (edge_paths(TURNS[0], width=8, strips=False)
@@ -358,6 +402,13 @@ PATHS = (edge_paths(TURNS[0], width=8, strips=False)
             Path("turned, C read", (37, 136, 72), 0.5, -1.5, LITTLE[0]),
             Path("turned, C read by a cluster", (20, 136, 72), 0.5, -1.5, LITTLE[-1]),
             Path("turned, parts", (20, 72, 520), -0.75, 0.0, LITTLE[1] | dict(split_k=3)),
+            Path("two blocks share a tile of B", (20, 264, 136), 0.5, 0.0, LITTLE_PAIR | dict(blocks=2)),
+            Path("the same, C read, an odd number of tiles", (16, 192, 64), 0.5, -1.5, LITTLE_PAIR),
+            Path("parts anywhere", (20, 64, 300), 0.5, 0.0, LITTLE[0] | dict(split_k=2, epilogue="split_grid")),
+            Path("two consumers, C read", (20, 120, 520), 0.5, -1.5,
+                 dict(tile=turned_tile(128, 32, 2), split_k=3, epilogue="split_grid")),
+            Path("parts anywhere, in pairs", (30, 72, 200), -0.75, 0.0,
+                 LITTLE_PAIR | dict(split_k=2, epilogue="split_grid")),
             Path("turned, more parts than columns to share", (20, 72, 520), 0.5, -1.5, LITTLE[0] | dict(split_k=5)),
             Path("turned, rows of C not aligned", (37, 41, 72), 0.5, -1.5, LITTLE[0])))
 KERNEL = Kernel(18, "bf16_gemm_past_cublas", "Past cuBLAS in bfloat16", "bfloat16", bf16_gemm_past_cublas,
