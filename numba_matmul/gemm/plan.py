@@ -65,7 +65,6 @@ class LaunchConfig(NamedTuple):
     blocks: int       # of the grid
     split_k: int = 1  # parts that each sum is divided into
     padded: str = ""  # names of matrices to copy into longer rows first
-    by_grid: bool = False  # do parts go through global memory, to blocks anywhere?
 
 
 # In the simulator

@@ -22,7 +22,7 @@ from ..gemm.args import Gemm
 from ..gemm.epilogue import with_room
 from ..gemm.kernel import Kernel, Tiles
 from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
-from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
+from ..gemm.plan import Launch, Plan, remembered, run
 from ..gemm.tensor_maps import tma_counts
 from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
@@ -46,7 +46,7 @@ def turned_tile(
 TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(64, 192, 6),
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
-PAIR = TILES[3]._replace(cluster=2, shared_b=1)  # for rows that aren't whole cache lines
+PAIR = TILES[3]._replace(cluster=2, shared_b=1)  # the same, for rows that aren't whole sectors
 
 TURNED = {"a and b are row-major here, so k_major_b, m_major_a and m_major_c must all be 0, or all be 1":
               lambda t: t.k_major_b == t.m_major_a == t.m_major_c}
@@ -135,7 +135,7 @@ class MachineModel(NamedTuple):
     row_8: float = 4.55    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
     part: float = 2.0      # sums per cycle that a block sends to others, and adds up
-    apart: float = 1.15    # how much slower rows come if all blocks of a cluster have their own k tiles
+    near: float = 0.9      # of a row's cycles where neighbors share rows: blocks anywhere with the same part
 
 H100_COPY_GB_S = 2975
 
@@ -200,11 +200,13 @@ def estimate(
     own = tile.bm * (1.5 if of_a > 1 else 1) + tile.bn * (1.5 if of_b > 1 else 1)
     # whatever takes longest; if half of them ask, rows take more than half as long
     k_tile = max(results / 32, x.step * (1 + 1 / tile.k_tiles) / 2, own * x.own_row,
-                 from_l2 * filled**0.7 * (x.apart if parts > 1 else 1))
+                 from_l2 * filled**0.7 * (x.near if by_grid else 1))
     k_tiles = cdiv(cdiv(k, tile.bk), split_k) * tile.k_tiles
     # each block stores its share
     storing = results / split_k * x.result * (2 if by_threads else 1)
-    adding = x.start / (1 if by_grid else 2) + results / x.part if split_k > 1 else 0
+    # and adds up eight columns or more
+    adds = results / x.part * (max(1, split_k * 8 / tile.bn) if by_grid else 1)
+    adding = x.start / (1 if by_grid else 2) + adds if split_k > 1 else 0
     wave = 0.05 * x.start + max(0.1 * x.start + k_tiles * k_tile, storing * filled) + adding
     products = x.start + storing + waves * wave
     # without registers for two tiles, nothing hides the stores
@@ -217,6 +219,14 @@ def estimate(
     return products + copying
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #18select
+class Choice(NamedTuple):
+    "How kernel 18 does a product."
+    tile: WgmmaTile
+    blocks: int       # of the grid
+    split_k: int = 1  # parts that each sum is divided into
+    padded: str = ""  # names of matrices to copy into longer rows first
+    by_grid: bool = False  # do parts go to blocks anywhere, not in a cluster?
+
 def parts_of(
     tile, k,
     parts=None,  # wanted; whatever is sensible if None
@@ -250,14 +260,14 @@ def select_config(
     parts=None,     # of each sum; a good number if None
     c_by_tma=True,  # can the TMA store C if it isn't copied?
     by_grid=None,   # do parts go to blocks anywhere, or to those of a cluster? Whatever is better if None
-) -> LaunchConfig:  # None: there is no choice
+) -> Choice:  # None: there is no choice
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     model = machine_model()
     def cycles(tile, names, split_k, by_grid):
         by_threads = split_k > 1 or not (c_by_tma or "c" in names)
         return estimate(m, n, k, sms, tile, names, split_k, by_threads, model, by_grid)
 
-    if not tiles: tiles = (*TILES, PAIR) if k % 64 or n % 64 else TILES
+    if not tiles: tiles = (*TILES, PAIR) if k % 16 or n % 16 else TILES
     def ways(tile):
         "The parts that sums may be cut into, and whether they go to blocks anywhere."
         in_cluster = [] if by_grid else [(number, False) for number in parts_of(tile, k, parts)]
@@ -270,12 +280,12 @@ def select_config(
     if not choices: return None
     tile, names, split_k, by_grid = min(choices, key=lambda choice: cycles(*choice))
     blocks = grid_blocks(m, n, tile, split_k, sms)
-    return LaunchConfig(tile, blocks, split_k, names, by_grid)
+    return Choice(tile, blocks, split_k, names, by_grid)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #037c07bc
 def plan_parts(
     g: Gemm,               # of matrices that the TMA can copy
-    config: LaunchConfig,
+    config: Choice,
     **options,             # of kernel 17's factory
 ) -> Plan:
     "Kernel 17."
@@ -291,7 +301,7 @@ def plan_parts(
     return Plan([launch], launch.args[1][1:3] if by_grid else ())  # the parts' workspace
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #574d5fdc
-def plan_config(g: Gemm, config: LaunchConfig, **options) -> Plan:
+def plan_config(g: Gemm, config: Choice, **options) -> Plan:
     "Copies where rows need them, kernel 17, and C's copy back. Copies take the place of the matrices."
     copies = padded_operands(g, config.padded)
     wide = replace(g, **copies, n=copies.get("c", g.c).shape[1])
