@@ -220,7 +220,7 @@ def estimate(
     copying = launches * x.start + sum(4 * numbers[name] / x.copy for name in padded)
     return products + copying
 
-# %% ../../nbs/18_past_cublas_bf16.ipynb #18select
+# %% ../../nbs/18_past_cublas_bf16.ipynb #18choice
 class Choice(NamedTuple):
     "How kernel 18 does a product."
     tile: WgmmaTile
@@ -253,6 +253,7 @@ def grid_parts_of(
     wanted = [min(parts, k_tiles)] if parts else range(2, min(most, k_tiles // MIN_K_TILES) + 1)
     return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
 
+# %% ../../nbs/18_past_cublas_bf16.ipynb #18select
 @remembered
 def select_config(
     m, n, k,        # the matrices
