@@ -244,12 +244,10 @@ def grid_parts_of(
     sms,         # multiprocessors: blocks wait for each other, so all of them have to run at once
     parts=None,  # wanted; whatever is sensible if None
 ) -> set:
-    "The same for parts that go to blocks anywhere. `ValueError` if there are too many."
+    "The same for parts that go to blocks anywhere."
     k_tiles, tiles = cdiv(k, tile.bk), tile.cluster * work_tiles(m, n, tile)
     most = min(sms // tiles, MOST_IN_GRID)
-    if parts and parts > max(1, most):
-        raise ValueError(f"split_k is {parts}, so there are {parts * tiles} blocks; expected at most {sms}: blocks "
-                         "wait for each other, so all of them must run at once")
+    if parts and parts > max(1, most): return set()
     wanted = [min(parts, k_tiles)] if parts else range(2, min(most, k_tiles // MIN_K_TILES) + 1)
     return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
 
@@ -276,7 +274,7 @@ def select_config(
         in_cluster = [] if by_grid else [(number, False) for number in parts_of(tile, k, parts)]
         may = by_grid or by_grid is None and tile.wm == 64 and tile.cluster == 1
         anywhere = [(number, True) for number in grid_parts_of(m, n, k, tile, sms, parts)] if may else []
-        return in_cluster + anywhere or [(1, True)]
+        return in_cluster + anywhere or [(1, True)] * (parts is None)
     choices = [(tile, names, *way) for tile in tiles for names in padded
                if (c_by_tma or "c" in names or stores_anywhere(tile)) and not (names and tile.shared_b)
                for way in ways(tile)]
@@ -358,7 +356,10 @@ def plan_past_cublas(
     c_by_tma = g.alignments["c"] == 16
     config = select_config(g.m, g.n, g.k, sm_count(), tiles, able, split_k, c_by_tma,
                            by_grid if shares or split_k else None)
-    if not config: return Plan(delegate=KERNEL.fallback.fn)
+    if not config:
+        if by_grid and (split_k or 1) > 1:
+            raise ValueError(f"split_k is {split_k}, and no tile has so few blocks that all of them run at once")
+        return Plan(delegate=KERNEL.fallback.fn)
     if blocks is not None:
         config = config._replace(blocks=cdiv(blocks, config.tile.cluster) * config.tile.cluster)
     return plan_config(g, config, **options)
