@@ -91,7 +91,7 @@ def to_bf16(
 def from_bf16(
     bits,  # uint16 array, see `to_bf16`
 ):         # float32 array of the same shape
-    "What bits of bfloat16 mean. `TypeError` for anything but uint16."
+    "The float32 numbers that bits of bfloat16 stand for. `TypeError` for anything but uint16."
     bits = np.asarray(bits)
     if bits.dtype != np.uint16:
         raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
@@ -103,7 +103,7 @@ def rounded(
     x,      # array of numbers
     dtype,  # "float32", "bfloat16" or "float8_e4m3fn"
 ):          # array of the same shape; of the last two the bits, in uint16 or uint8
-    "`x` in a type that kernels take."
+    "`x` converted to a type that kernels take."
     if dtype == E4M3: return to_fp8(x)
     return to_bf16(x) if dtype in KEPT_AS else np.asarray(x, dtype)
 

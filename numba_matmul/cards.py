@@ -230,7 +230,9 @@ def recorded(
                 "cuBLAS")
         if dtype_of(name) == "bfloat16": text += " in bfloat16."
         else: text += f" and {100 * row['gflops'] / card['peak_gflops']:.1f} % of the peak."
-        if other: text += f" It is {other['ms'] / row['ms']:.2f} times as fast as `{before}`."
+        if other:
+            times = f"{other['ms'] / row['ms']:.2f}"
+            text += f" It is {'as fast' if times == '1.00' else f'{times} times as fast'} as `{before}`."
         if note := stale_note([row, other]): text += f" **But {note}.**"
         sentences.append(text)
     nothing = f"`{name}` hasn't been recorded at {size} yet."

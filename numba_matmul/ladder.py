@@ -151,7 +151,7 @@ def _wrong(kernels):
         try: in_child(check_paths, kernel, paths, simulator=simulator, keep=True, timeout=120)
         except (AssertionError, ChildError) as e:
             wrong.setdefault(kernel, str(e).removeprefix("AssertionError: "))
-    try:  # a kernel goes to few children, since each has to type it again
+    try:  # few children per kernel, since each has to infer its types again
         jobs = [pool.submit(take, kernel, kernel.paths[part::3]) for kernel in reversed(kernels)
                 for part in range(3)]
         for job in progress(jobs, "paths of kernels"): job.result()

@@ -269,9 +269,9 @@ def gemm_reduce_scatter(
     memory: PeerMemory,
     pieces: int = None,  # of a chunk; 1: the kernel itself stores in the next rank's memory
 ) -> torch.Tensor:    # (m / ranks, n): the rank's rows of C
-    """Each chunk of C visits all ranks, the one it belongs to last. Each adds its product to what it
-    received, in the epilogue of kernel 17, before rounding. While a piece of the sum travels to the next
-    rank, the next piece is multiplied."""
+    """Each chunk of C visits every rank and ends at the one it belongs to. A rank adds its product to what
+    it received, in the epilogue of kernel 17, before rounding. While a piece of the sum travels to the
+    next rank, the next piece is multiplied."""
     (m, k), (rank, ranks), n = a.shape, (memory.rank, memory.ranks), b.shape[1]
     rows = m // ranks
     pieces = pieces or pieces_of(rows, n)

@@ -1,4 +1,4 @@
-"One launch of kernel 6 for Nsight Compute. Look at: Executed Ipc Active, Bank Conflicts."
+"Two launches of kernel 6: one compiles, one is profiled. Look at: Executed Ipc Active, Bank Conflicts."
 from util import to_d
 import numpy as np
 from numba import config

@@ -1,4 +1,4 @@
-"One launch of kernel 7 for Nsight Compute. Look at: Bank Conflicts, Executed Instructions."
+"Two launches of kernel 7: one compiles, one is profiled. Look at: Bank Conflicts, Executed Instructions."
 from util import to_d
 import numpy as np
 from numba import config

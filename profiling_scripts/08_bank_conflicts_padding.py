@@ -1,4 +1,4 @@
-"One launch of kernel 8 for Nsight Compute. Look at: Bank Conflicts, Stall Barrier."
+"Two launches of kernel 8: one compiles, one is profiled. Look at: Bank Conflicts, Stall Barrier."
 from util import to_d
 import numpy as np
 from numba import config

@@ -1,4 +1,4 @@
-"""Imports run one way: each room of the library builds on those before it, and no import, not even inside a
+"""Imports run one way: each layer of the library builds on those before it, and no import, not even inside a
 function, goes upward."""
 import ast
 import re
@@ -11,8 +11,8 @@ from numba_matmul import registry
 
 PACKAGE = ROOT/"numba_matmul"
 ROWS = re.findall(r"^\| (`.+?) \|", (ROOT/"CONTRIBUTING.md").read_text(encoding="utf-8").partition(
-    "## The rooms of the library")[2].partition("\n## ")[0], re.M)
-ROOMS = [name for row in ROWS for name in re.findall(r"\w+", row)]  # from the ground up
+    "## How the library is layered")[2].partition("\n## ")[0], re.M)
+LAYERS = [name for row in ROWS for name in re.findall(r"\w+", row)]  # from the ground up
 MODULES = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")
            if path.name not in ("__init__.py", "_modidx.py")}
 
@@ -32,7 +32,7 @@ def imported(name, tree):
 INSTRUMENTS = ("sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "workload", "gpus",
                "tensor_model", "predict")
 
-def room(module): return module.split(".")[1]
+def layer(module): return module.split(".")[1]
 
 
 @cache
@@ -41,13 +41,13 @@ def used_by(name):
     return set(imported(name, ast.parse(MODULES[name].read_text(encoding="utf-8")))) - {name}
 
 
-def test_every_module_has_its_room():
-    assert sorted({room(name) for name in MODULES}) == sorted(ROOMS) and len(MODULES) > 40
+def test_every_module_has_its_layer():
+    assert sorted({layer(name) for name in MODULES}) == sorted(LAYERS) and len(MODULES) > 40
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_no_import_goes_upward(name):
-    upward = [other for other in used_by(name) if ROOMS.index(room(other)) > ROOMS.index(room(name))]
+    upward = [other for other in used_by(name) if LAYERS.index(layer(other)) > LAYERS.index(layer(name))]
     assert not upward
 
 
@@ -61,8 +61,8 @@ def test_there_is_no_circle():
 def test_no_instrument_knows_a_kernel_and_nobody_leans_on_the_facade():
     for name in MODULES:
         others = used_by(name)
-        if room(name) in INSTRUMENTS:
-            assert not {room(other) for other in others} & {"kernels", "registry", "ladder"}
+        if layer(name) in INSTRUMENTS:
+            assert not {layer(other) for other in others} & {"kernels", "registry", "ladder"}
         assert "numba_matmul.util" not in others
 
 

@@ -268,7 +268,7 @@ def test_an_option_that_cannot_work_is_refused_with_the_reason(name, option, tex
 
 @pytest.mark.parametrize("tile,text", [
     (turned_tile(128, 16, 2, cluster=2), "shares tiles of A, or sums"),
-    (turned_tile(128, 24, 2, wm=128), "registers don't suffice")], ids=["a cluster", "two products"])
+    (turned_tile(128, 24, 2, wm=128), "there aren't enough registers")], ids=["a cluster", "two products"])
 def test_a_tile_whose_sums_cannot_be_shared_is_refused(tile, text):
     operands = good(KERNELS[18], 8, 200, 8)
     with pytest.raises(ValueError, match=text): bf16_gemm_past_cublas(*operands, tile=tile, split_k=2)

@@ -7,8 +7,8 @@
 
 The first round has the kernels of loops.py and tiles.py in tests/readers, and the solutions that exercises
 accept besides the lesson's own; the second those of simple.py and fast.py; the third those of first_steps.py
-and register_tiles.py. A round's predictions are committed before its kernels are timed, and stay as they
-were."""
+and register_tiles.py; the fourth those of from_memory.py and in_registers.py. A round's predictions are
+committed before its kernels are timed, and stay as they were."""
 import fcntl
 import json
 import os
@@ -39,7 +39,8 @@ PAGES = {"01": None, "02": None, "03": k03_smem_blocking, "04": k04_1d_blocktili
 GPUS = "NVIDIA H100 80GB HBM3", "NVIDIA H200"
 
 
-MODULES = {"1": ("loops", "tiles"), "2": ("simple", "fast"), "3": ("first_steps", "register_tiles")}
+MODULES = {"1": ("loops", "tiles"), "2": ("simple", "fast"), "3": ("first_steps", "register_tiles"),
+           "4": ("from_memory", "in_registers")}
 
 
 def kernels(number):

@@ -199,11 +199,14 @@ def events_ms(call, repeats=10):
         times.append(start.elapsed_time(stop))
     return statistics.median(times[2:])
 
-def l2_gb_s(sms, megabytes, passes=40):
-    "How fast all multiprocessors read from the L2 cache what fits into half of it."
+def l2_gb_s(sms, megabytes, passes=80):
+    """How fast all multiprocessors read from the L2 cache what fits into half of it: by how much longer three
+    times the passes take, so that neither the launch nor the first read from memory counts."""
     x = to_d(np.zeros(int(megabytes * 2**20 / 16) * 4, np.float32))
     out = to_d(np.zeros(1, np.float32))
-    return x.nbytes * passes / events_ms(lambda: read_all[4 * sms, 512](x, passes, out)) / 1e6
+    few = events_ms(lambda: read_all[4 * sms, 512](x, passes, out))
+    many = events_ms(lambda: read_all[4 * sms, 512](x, 3 * passes, out))
+    return x.nbytes * 2 * passes / (many - few) / 1e6
 
 def clock_mhz(sms, passes=30_000):
     "The clock while all multiprocessors multiply and add, after a second of it."

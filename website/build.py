@@ -50,14 +50,15 @@ def instruments():
     return re.findall(r"^\| \[.+?\]\((nbs/library/\w+)\.ipynb\)", table, re.M)
 
 
-def rooms():
-    "Rooms of the library → their contents, from the ground up, as in CONTRIBUTING."
-    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", section("CONTRIBUTING.md", "The rooms of the library"), re.M)
+def layers():
+    "Layers of the library → their contents, from the ground up, as in CONTRIBUTING."
+    table = section("CONTRIBUTING.md", "How the library is layered")
+    rows = re.findall(r"^\| (`.+`) \| (.+) \|$", table, re.M)
     return {tuple(re.findall(r"`(\w+)`", names)): text for names, text in rows}
 
 
-def in_room(names):
-    "The modules of a room."
+def in_layer(names):
+    "The modules of a layer."
     return [path for name in names
             for path in (PACKAGE/f"{name}.py", *sorted((PACKAGE/name).glob("[!_]*.py")))
             if path.exists()]
@@ -65,11 +66,11 @@ def in_room(names):
 
 def links_to_the_reference(text, found):
     "The text of a page, with links to the library's source redirected to the reference."
-    room = {module: name for name, (_, modules) in found.items() for module in modules}
+    layer = {module: name for name, (_, modules) in found.items() for module in modules}
     def replaced(link):
         module = PACKAGE/link[2]
         name = ".".join(module.relative_to(ROOT).with_suffix("").parts)
-        return f"[{link[1]}](/reference/{room[module]}.md#{name})"
+        return f"[{link[1]}](/reference/{layer[module]}.md#{name})"
     return re.sub(rf"\[([^\]]*)\]\((?:\.\./)*{PACKAGE.name}/([\w/]+\.py)\)", replaced, text)
 
 
@@ -165,7 +166,7 @@ def stage():
           "and the mistakes it must catch. They give the exercises away: write your own "
           "kernel first.\n\n"
           + toctree([f"solutions/{key}" for key in exercises()], ":maxdepth: 1"))
-    found = {"-".join(names): (text, in_room(names)) for names, text in rooms().items()}
+    found = {"-".join(names): (text, in_layer(names)) for names, text in layers().items()}
     for name, (text, modules) in found.items():
         write(f"reference/{name}.md", f"# {name.replace('-', ', ')}\n\n{text[:1].upper()}{text[1:]}.\n\n"
               + "\n".join(map(reference, modules)))
@@ -175,7 +176,7 @@ def stage():
               for page in (f"nbs/library/{path.stem}"
                            for path in sorted((ROOT/"nbs"/"library").glob("*.ipynb")))
               if page not in instruments()]
-    write("library.md", "# The library\n" + section("CONTRIBUTING.md", "The rooms of the library"))
+    write("library.md", "# The library\n" + section("CONTRIBUTING.md", "How the library is layered"))
     write("index.md", with_picture((ROOT/"README.md").read_text(encoding="utf-8"))
           + "\n" + toctree([*course(), "solutions"], ":hidden:", ":caption: The course")
           + toctree([*instruments(), *others], *PAGES_ALONE, ":caption: The instruments")

@@ -78,7 +78,7 @@ class Tuning:
                    ylim=(0, 1.1 * self.rows[0]["gflops"]))
             ax.set_xticklabels(values)
         for ax in axes[:, 0]: ax.set_ylabel("GFLOP/s")
-        fig.suptitle("Every tile that was timed, by each of its numbers (large: the best)\n" + self.source,
+        fig.suptitle("The speed of every timed tile, by parameter (large: the best)\n" + self.source,
                      fontsize=9)
         plt.close(fig)
         return fig

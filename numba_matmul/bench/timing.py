@@ -67,7 +67,7 @@ def assert_matmul_correct(
     alpha: float = 1.0,  # factor of A·B
     beta: float = 0.0,   # factor of `c_before`
     c_before=None,       # what C held before, needed if beta is not 0
-    # half the distance from 1 to the next number: 2⁻²⁴ in float32; if None, that, or for e4m3 what tensor cores keep
+    # half the distance from 1 to the next number. None: 2⁻²⁴, as in float32; for e4m3 2⁻¹³, as tensor cores add
     unit_roundoff: float = None,
 ) -> float:  # relative error in the Frobenius norm
     """Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN.
@@ -98,7 +98,7 @@ def assert_matmul_correct(
         underflow = unit_roundoff * 2**-125  # the smallest number above 0: the step between tiny ones
         bound = 4 * math.sqrt(k + 1) * (unit_roundoff * scale + underflow)
         low, high = right - bound, right + bound
-        if stored:  # then any sum between is, too
+        if stored:  # C was rounded to its type, so round the bounds, too
             low = _as_stored(low, dtype)
             high = _as_stored(high, dtype)
         infinite = abs(right) == math.inf
@@ -140,7 +140,7 @@ def _incomplete(times, runs):
     return [name for name, found in times.items() if len(found) % runs]
 
 def _in_each_run(times, kernel_name, runs):
-    "Times of our kernels together, and of the others, in each run; the other one that takes longest."
+    "Each run's time in our kernels, and in the others; the name of the other one that takes longest."
     mine = {_find_kernel(times, kernel_name), *(name for name in times if "[abi:" in name)}
     others = times.keys() - mine  # "[abi:" is in the names of Numba's kernels
     for name in _incomplete(times, runs):
@@ -240,13 +240,13 @@ def measure_runtime(
     m: int = 4092,     # rows of A
     n: int = 4092,     # columns of B
     k: int = 4092,     # columns of A, rows of B
-    bs: int = 32,      # a kernel of your own runs in blocks of bs × bs threads; x numbers the rows
+    bs: int = 32,      # a kernel runs in blocks of bs × bs threads, in which x numbers the rows
     do_print: bool = True,  # print the result?
     runs: int = 20,    # timed runs (fewer, but at least 5, where they would take more than 3 s)
-    kernel_name: str = None,  # name of the kernel to time, where it does not follow from that of `matmul`
+    kernel_name: str = None,  # name of the kernel to time, if it can't be derived from that of `matmul`
 ) -> Runtime:
-    """Check a matmul (`AssertionError` if it is wrong), then time it alternately with torch.matmul: a
-    `Runtime`. Without a GPU: a check of a small product, no times, and what's predicted if it's printed."""
+    """Check a matmul (`AssertionError` if it's wrong), then time it, alternating with torch.matmul. Returns a
+    `Runtime`. Without a GPU, it only checks a small product, and prints a predicted time if `do_print`."""
     name, default_name, call = _caller(matmul, bs)
     for argument, value in dict(m=m, n=n, k=k, bs=bs, runs=runs).items():
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
@@ -264,7 +264,7 @@ def measure_runtime(
     a, b = (torch.randn(*shape, device="cuda").to(kind) for shape in ((m, k), (k, n)))
     if dtype == E4M3: b = b.t().contiguous().t()  # K-major, as the tensor cores need it: for both
     c, c_blas = (torch.full((m, n), torch.nan, device="cuda", dtype=kind_c) for _ in "ab")
-    # the rules for cuBLAS; they are put back in the end
+    # settings for cuBLAS, restored at the end
     precision = torch.get_float32_matmul_precision()
     sums = torch.backends.cuda.matmul
     in_bf16 = sums.allow_bf16_reduced_precision_reduction
@@ -335,10 +335,10 @@ def _predicted(matmul, shape, bs):
 def call_time(
     call: Callable,      # function without arguments, which launches something
     calls: int = 1000,   # in a row; about as many as fit into the queue to the GPU
-    wait: bool = False,  # until the GPU is done? Then it is the time of a call in a program that never pauses
+    wait: bool = False,  # until the GPU is done? Then it's the time per call in a program that launches nonstop
     repeats: int = 5,    # the best one counts (fewer, but at least one, if they take more than 3 s)
 ) -> float:              # µs; None in the simulator, where nothing is timed
-    "Time of a call by the clock of the host, in µs."
+    "Time per call on the host's clock, in µs."
     if config.ENABLE_CUDASIM:
         print("Nothing is launched in the simulator, so a call has no time.")
         return None

@@ -21,9 +21,9 @@ HINTS = {  # of this exercise and the next
         "a thread adds up single elements, in a loop of its own: each array needs two indices"),
     "ends: It's slow": "a thread computes one element of C: does yours go through all rows, or all columns?",
     "float64": (
-        "to the compiler, 0.0 and 1.0 are float64, and 0 is an integer: write float32(0). It also compares "
-        "a uint64, such as uint32(i) + uint32(1), with the signed a.shape[1] in float64: start the counter "
-        "at 0")}
+        "is the sum a float64? To the compiler, 0.0 and 1.0 are, and 0 is an integer: write float32(0). Or "
+        "is the counter a uint64, as uint32(i) + uint32(1) is? Numba compares it with the signed a.shape[1] "
+        "in float64: start the counter at 0")}
 
 
 OF_BOTH = (  # mistakes that the next exercise's kernel can have, too

@@ -24,7 +24,7 @@ def shared(view):
     return max(sites, key=lambda site: site.cost)
 
 def accesses(view):
-    "Loads from x, or stores to out, of block 0, which has four warps: whichever are more."
+    "Loads from x or stores to out, whichever are more, by each of the four warps of block 0."
     def requests(array): return sum(site.requests for site in view.merged() if site.array == array)
     return max(requests("x"), requests("out")) / 4
 

@@ -17,7 +17,7 @@ def transpose_case(m, n, rows, cols, threads):
                 constants=dict(ROWS=rows, COLS=cols, THREADS=threads))
 
 def turns(array):
-    "Global accesses of block 0 to an array: what each of its eight warps makes in all rounds."
+    "Requests to an array in global memory, in all rounds, by each of the eight warps of block 0."
     return lambda view: sum(site.requests for site in view.merged() if site.array == array) / 8
 
 # the reference's two loops, with the beginning of their bodies

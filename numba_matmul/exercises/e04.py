@@ -6,7 +6,7 @@ lesson's. Sizes fit the tile, so no guard is needed. The machine code is compile
 A correct kernel can still miss the point. These counts show whether it does:
 
 - **global reads**: each element of both tiles once, and nothing else.
-- **shared reads**: what the threads read from shared memory per multiply-add, by the source. With `TM`
+- **shared reads**: what the threads read from shared memory per multiply-add, in the source. With `TM`
   results per thread it is 1 + 1/`TM`. A kernel that reads the element of B again for each result stays at 2.
 - **sectors of C**: a warp should write 32 neighbors in a row of C, which are four sectors. A warp that runs
   down a column touches 32.

@@ -7,7 +7,7 @@ needed.
 Four goals are counted, besides the verdicts that every kernel must pass:
 
 - **global reads**: each element of both tiles once, and nothing else.
-- **shared reads**: what the threads read from shared memory per multiply-add, by the source. The outer
+- **shared reads**: what the threads read from shared memory per multiply-add, in the source. The outer
   product needs 1/`TM` + 1/`TN`. A kernel that keeps only one of the two in registers stays above 1.
 - **local memory**: its loads and stores in the machine code. 8 results and 6 factors easily fit into
   registers, if every index into them is a constant once the loops are unrolled.

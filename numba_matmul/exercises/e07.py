@@ -14,9 +14,9 @@ allowed, and three goals are counted:
   columns in an order of its own, there are no conflicts either. But then the index into `reg_n` differs from
   thread to thread, and registers can't be indexed.
 
-`grade("07b", my_wide)` asks for more: two 128-bit loads per step (**loads per step**, from the machine
-code; a third one is for A), and no conflict when the tile is filled (**stores of B**, four wavefronts for a
-warp's one 128-bit request).
+`grade("07b", my_wide)` asks for more: two 128-bit loads of B per step (**loads per step**, from the machine
+code, which counts two of A as well), and no conflict when the tile is filled (**stores of B**, four
+wavefronts for a warp's one 128-bit request).
 """
 from ..exercise import NO_FLOAT64, Exercise, Goal, Mutant, matmul_case
 from ..kernels.k07_bank_conflicts_linearize import short_linearized
@@ -268,8 +268,8 @@ HINTS = {
     "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have "
                          "the same dimensions in the same order? Use names, not numbers: BK, TN and "
                          "ACROSS differ from launch to launch",
-    "in bounds: a_tile": "the page's lines for A are right as they are: did you replace BK, BM or TM by a "
-                         "number, or by another name?",
+    "in bounds: a_tile": "the page's lines for A are right as they are: did you replace BK, BM or TM with a "
+                         "number, or with another name?",
     "in bounds": OF_BLOCKS,
     "all written: reg_": "a step fills all TM elements of reg_m and all TN of reg_n: does each get its "
                          "value?",

@@ -1,7 +1,7 @@
 """What `grade("09", my_rule)` expects of a rule and of a tile, what it accepts, and what it must catch.
 
 A rule may be written in any way: it's judged by the tiles it accepts and refuses. All tiles listed here
-keep the given rules, but some don't work. To find out which, lesson 9's kernel, without any rules, was run
+follow the given rules, but some don't work. To find out which, lesson 9's kernel, without any rules, was run
 with each in the strict simulator, and compiled for sm_90. A tile fails if the kernel leaves its arrays,
 declares more shared memory than a block can have, or makes the compiler *spill*, that is, move accumulators
 from registers to local memory. With 128 results per thread it never spills, and with 256 it does. In
@@ -51,7 +51,7 @@ WHY = {"whole passes": (
            "registers")}
 
 
-# The judge of the tile counts *wavefronts* of shared memory, loads and stores, per multiply-add
+# The tile's judge counts *wavefronts* of shared memory, loads and stores, per multiply-add
 # instruction of a warp. A multiprocessor can start four such instructions per cycle, and serve one
 # wavefront. So at 0.25 the two are in balance, and above that the arithmetic has to wait. The default
 # needs 0.35.
@@ -279,8 +279,8 @@ EXERCISES = (Exercise(
             "tn, pad_a"),
         "accepts": "what would go wrong with this tile? If nothing does, your rule is too strict",
         "my_tile": (
-            "try GroupTile(128, 128, 16, 8, 8)._replace(…): which value moves B's columns apart, which one "
-            "A's rows?"),
+            "try GroupTile(128, 128, 16, 8, 8)._replace(…): which value moves B's columns apart, and which "
+            "moves A's rows?"),
         "my_tile works: expected a": "my_tile has to be a GroupTile(…)",
         "my_tile works": "the kernel itself refuses this tile: the message says which rule it breaks",
         "wavefronts": (

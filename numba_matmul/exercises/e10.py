@@ -3,7 +3,7 @@
 Only the map is missing, and every map that gives each result to exactly one thread computes the right
 product. It is graded with two sets of constants, which differ wherever the page's layout allows: a
 block of 64×128 sums by four warps with 8×8 results per thread, and six blocks of 16×64 with 2×4. (The copy
-reads as many rows of A as a tile has columns of B, so A gets some more rows than C.) Then come these goals:
+reads as many rows of A as a tile has columns of B, so A gets a few more rows than C.) Then come these goals:
 
 - **barriers per tile**: two, before a k tile is read and before the next one is stored.
 - **loads per step**: the wavefronts that a warp's four 128-bit loads take in one step. Strips, and
@@ -30,7 +30,7 @@ SMALL = dict(BM=64, BN=128, BK=4, TM=8, TN=8, THREADS=128, PADDED=132)
 OTHER = dict(BM=16, BN=64, BK=8, TM=2, TN=4, THREADS=128, PADDED=68)
 
 def case(m, n, k, constants):
-    "A launch (a, b, c). The lesson's copy reads BN rows of A, so A has some more below if a tile has fewer."
+    "A launch (a, b, c). The lesson's copy reads BN rows of A; if a tile has fewer, A gets more below."
     plain = matmul_case(m, n, k, (constants["THREADS"], 1), (n // constants["BN"], m // constants["BM"]),
                         constants)
     def make(random):
@@ -82,8 +82,8 @@ EXERCISES = (Exercise(
            Goal("narrow loads", narrow_loads, most=0, unit="from shared memory in the main loop",
                 counted="code",
                 hint="a thread's rows and columns are neighbors, and its first row and column multiples of "
-                     "four: then the compiler reads four elements at once. Where a formula hides it, call "
-                     "load4"),
+                     "four: then the compiler reads four elements at once. If your formula hides that "
+                     "from it, call load4"),
            NO_FENCES),
     hints={
         "all written: _tile[": (
@@ -104,8 +104,7 @@ EXERCISES = (Exercise(
             "row0 and col0?"),
         "aligned": (
             "a thread stores four neighbors at once, so its first column must be a multiple of four: from "
-            "lane to lane it is TN columns. And does the row count downward, and the column "
-            "across?"),
+            "lane to lane it is TN columns. Or are row and col swapped?"),
         "in bounds: a: index": (
             "A's rows are read from row0 on, and row0 comes from blockIdx.y"),
         "in bounds": (

@@ -285,7 +285,7 @@ EXERCISES = (Exercise(
         "correct: never written": (
             "some places in C belong to no thread: are row0 and col0, row and col still as they were given?"),
         "correct: 16×64×16": (
-            "the launches before were right. This one has smaller tiles, BK = 4, and two blocks one below "
+            "the earlier launches were right. This one has smaller tiles, BK = 4, and two blocks one below "
             "the other: is there a number where a name belongs, and do A's rows begin at row0?"),
         "correct": (
             "follow one k tile: which columns of A and rows of B do x and y hold, in which of the two "

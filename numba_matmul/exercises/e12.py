@@ -6,8 +6,8 @@ lands at the wait for it and not a moment before, so reading too early is caught
 a stage that some thread still reads. Then come the goals:
 
 - **time for a copy**: how many k tiles are multiplied between the start of a copy and the wait for it? With
-  four stages it can be three. Every copy that is started in the loop must have that, as long as there are
-  more to start. This is counted in the first warp of a recorded run.
+  four stages it can be three, and that's required of the loop's copies as long as there are more to start.
+  This is counted in the first warp of a recorded run.
 - **barriers per tile**: one between each k tile and the next.
 - **shared memory**: four stages, and no more.
 - **fences**: none.
@@ -196,7 +196,7 @@ EXERCISES = (Exercise(
             "blockIdx.x"),
         "in bounds": "stages are counted from 0 to STAGES - 1, and then from 0 again",
         "correct: 32×64×20": (
-            "the launches before were right. This one has different tiles, BK = 4, in two blocks side by "
+            "the earlier launches were right. This one has different tiles, BK = 4, in two blocks side by "
             "side: is there a number where a name belongs, and do B's columns begin at col0?"),
         "correct": (
             "which k tile goes into which stage, from which stage is it read, and is each one multiplied "

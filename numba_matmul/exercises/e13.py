@@ -2,7 +2,7 @@
 
 The loop is graded in the lesson's short kernel, with tiles of 128×64×8 in a ring of four stages and 6 k tiles
 (once around the ring and more), and with tiles of 128×16×8 and 2 k tiles (fewer than the ring has) or a
-single one. Copies land as in exercise 12. A loop that calls the library's fails. Then come the goals,
+single one. Copies land as in exercise 12. A call to the library's loop is refused. Then come the goals,
 all counted in the first warp of a recorded run:
 
 - **read to use**: how many multiply-adds stand between the read of a step's factors and the first that needs
@@ -39,7 +39,7 @@ from .recorded import BARRIERS, WarpRun, in_case, time_for_a_copy
 STEP_LOADS = 4  # loads from shared memory in a step
 
 def loops_of(loop):
-    "First and last line of each loop in a function that stands inside another loop of it."
+    "The first and last lines of each of a function's inner loops."
     outer = [node for node in ast.walk(parsed(source_of(loop))) if isinstance(node, (ast.For, ast.While))]
     inner = {node for other in outer for node in ast.walk(other) if node is not other} & {*outer}
     return [(line_of(loop, node.lineno), line_of(loop, node.end_lineno)) for node in inner]

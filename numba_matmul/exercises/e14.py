@@ -5,13 +5,13 @@ reads the matrices without tiles in shared memory: that's quick, and has no barr
 forgotten one. With tiles of 32×16×4 there are two tiles on five blocks, so that a tile has up to three parts,
 and one on a single block; with tiles of 8×32×2 there are six tiles on seven blocks.
 
-Each case is launched twice, with different values in A and B, and with the flags and the workspace that the
-first launch has left. The first one is run in six orders: the last block first, the first block first, and
+Each case is launched twice, with different values in A and B, and with the flags and the workspace as the
+first launch left them. The first one is run in six orders: the last block first, the first block first, and
 mixed at fences and atomic operations in four ways. The verdicts:
 
-- **ends**: no block waits for what never comes.
-- **no races**: between a write and a read by a different block lie the writer's fence, a flag and the
-  reader's fence; between threads of a block a barrier.
+- **ends**: no block waits forever.
+- **no races**: a value goes from block to block by way of the writer's fence, a flag and the reader's fence.
+  Between threads of one block, a barrier is enough.
 - **correct**: the first launch.
 - **one store each**: each element of C is stored once, and each block passes on one part at most.
 - **equal parts**: each block goes through as many k tiles as the others, or one fewer.
@@ -115,7 +115,7 @@ def unequal(kernel, numbers, m, n, k, blocks):
     work = m // numbers["BM"] * (n // numbers["BN"]) * (k // numbers["BK"])
     if sum(tiles) > work: return f"{sum(tiles):g} k tiles are multiplied, and there are {work}"
     if max(tiles) - min(tiles) > 1:
-        return (f"one block goes through {max(tiles):g} k tiles and another one through {min(tiles):g}; "
+        return (f"one block goes through {max(tiles):g} k tiles and another through {min(tiles):g}; "
                 f"equal parts of {work} are {work / blocks:.3g}")
 
 def barriers_needed(numbers, m, n, k, blocks):

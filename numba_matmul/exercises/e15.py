@@ -304,8 +304,8 @@ EXERCISES = (Exercise(
            NO_FENCES, *copy_order(2)),
     hints={
         "correct: never written": (
-            "a lane has four sums of each 16×8 matrix: two neighbors in one row, and two in the row eight "
-            "rows down. Does each of its 32 sums have its own place?"),
+            "a lane has four sums of each 16×8 matrix: two neighbors in one row, and the same two "
+            "columns eight rows down. Does each of its 32 sums have its own place?"),
         "correct: right sums are missing": (
             "some rows of A or columns of B were multiplied twice, and others not at all. The second "
             "ldmatrix_x4 of A begins 16 rows below the first, that of B 16 columns to the right; the first "
@@ -317,8 +317,8 @@ EXERCISES = (Exercise(
             "in the matrix. If they're right, look at x and y: A's upper rows and B's left columns come "
             "first"),
         "correct: and if B is": (
-            "each operand has the right values, but they don't meet: both loads need the same k, and each "
-            "address goes through place(row, column)"),
+            "each operand has the right values, but they're paired wrongly: both loads need the same k, "
+            "and each address goes through place(row, column)"),
         "correct: right if A is": (
             "so B is read correctly, and A isn't: of 16 rows, a lane points at row lane % 16, and lane // 16 "
             "says which half of the 16 columns, in the warp's rows, from column k on; the upper 16 rows "
@@ -329,7 +329,7 @@ EXERCISES = (Exercise(
             "of the 16 columns, from the warp's column on"),
         "correct": (
             "either both operands are read wrongly: does a lane point at row lane % 16 of 16, in the half "
-            "of the 16 columns that lane // 16 says? Or they are added up wrongly: A comes first, acc is "
+            "of the 16 columns that lane // 16 says? Or the multiplication is wrong: A comes first, acc is "
             "kept through all k tiles, and k goes through all of BK in steps of 16"),
         "all written: asynchronous copy": (
             "if the wait and the barrier are as they were given, look at the address: it's in the stage "

@@ -12,8 +12,8 @@ After that come these goals:
 
 - **k tiles ahead**: how many k tiles are started between the copy of a k tile and the wait for it? With three
   stages at least one, for each k tile whose copy is issued in the loop. This is counted in a recorded run.
-- **products at work**: whenever a warpgroup waits for the next k tile, the products of a whole k tile should
-  still be at work, in however many calls.
+- **products in flight**: whenever a warpgroup waits for the next k tile, the products of a whole k tile
+  should still be in flight, in however many calls.
 - **barriers per tile**: one between each k tile and the next.
 - **fences**: none in the main loop.
 - **spills**: the sums stay in registers.
@@ -35,7 +35,7 @@ from numba import cuda
 BN, STAGES = 64, 3
 
 def ring_of(bn, stages=STAGES):
-    "The page's names with tiles of 128×bn and a ring of so many stages."
+    "The page's names with tiles of 128×bn and a ring of `stages`."
     found = dict(BN=bn, STAGES=stages, STAGE_BYTES=(page.BM + bn) * ROW, ZEROS=(np.float32(0),) * (bn // 2),
                  PAIRS=(bn // 4, 2), UNSET=(np.float32(np.nan),) * (bn // 2))
     return found | dict(start_copies=with_constants(page.start_copies, found),
@@ -220,15 +220,15 @@ MUTANTS = (
     changed("a barrier for one warpgroup", MEET, "        if warpgroup == 0: cuda.syncthreads()\n",
             "barriers"),
     changed("two calls may be at work", "4, 1, 1, 1)", "4, 1, 2, 1)", "no races"),
-    changed("no call may be at work", "4, 1, 1, 1)", "4, 1, 0, 1)", "products at work"),
+    changed("no call may be at work", "4, 1, 1, 1)", "4, 1, 0, 1)", "products in flight"),
     changed("each product is waited for", MEET, "        acc = wgmma_wait_group(acc)\n" + MEET,
-            "products at work"),
+            "products in flight"),
     changed("two barriers", "        free, stage =", "        cuda.syncthreads()\n        free, stage =",
             "barriers per tile"),
     changed("four calls, one of them at work", PRODUCT, FOUR_PRODUCTS.replace("1, 1, 4, 1)", "1, 1, 1, 1)"),
-            "products at work"),
+            "products in flight"),
     changed("every other k tile is waited for", MEET,
-            "        if k_tile % 2: acc = wgmma_wait_group(acc)\n" + MEET, "products at work"),
+            "        if k_tile % 2: acc = wgmma_wait_group(acc)\n" + MEET, "products in flight"),
     changed("an extra barrier in every other k tile", "        free, stage =",
             "        if k_tile % 2: cuda.syncthreads()\n        free, stage =", "barriers per tile"),
     changed("a named barrier for each k tile", "        free, stage =",
@@ -318,7 +318,7 @@ EXERCISES = (Exercise(
            Goal("k tiles ahead", k_tiles_ahead, least=1, unit="started meanwhile", counted="events",
                 hint="issue the copies of a k tile as soon as its stage is free, STAGES - 1 ahead of the "
                      "one that you multiply, and wait only for that one"),
-           Goal("products at work", products_at_work, least=1, unit="k tiles at the wait for the next one",
+           Goal("products in flight", products_at_work, least=1, unit="k tiles at the wait for the next one",
                 counted="events",
                 hint="one call for the four steps of a k tile, with pending = 1, leaves them in flight while "
                      "you wait for the next one; the previous k tile's are complete"),

@@ -1,9 +1,9 @@
 """What `grade("16b", my_staging)` asks of a kernel, what it accepts, and what it must catch.
 
 Four warps write a tile of 64 rows to shared memory, and the TMA copies it to C. A row of the tile has 128, 64
-or 32 bytes, and the tensor map of C has the swizzle of that name, so each width is a case of its own; two
-boxes of C have to be hit, each by its block. What the TMA stores too early is refused: before a fence of each
-thread that wrote, and a barrier. Then comes one goal:
+or 32 bytes, and the tensor map of C has the swizzle of that name, so each width is a case of its own. Each of
+two blocks stores its box of C. A store by the TMA is refused if it comes too early: each thread that wrote
+needs a fence first, and then all need a barrier. Then comes one goal:
 
 - **wavefronts**: 16 columns of a warp's 16 rows are four matrices of 8×8, and one `stmatrix` writes them. If
   each matrix takes one wavefront, that makes four.

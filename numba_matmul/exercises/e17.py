@@ -7,8 +7,8 @@ time. Each element of C is stored once. Then come the goals:
 
 - **k tiles on their way**: how many k tiles are being copied at a time? At first, as many as the ring has
   stages; and the producer never waits for its own copy.
-- **products at work**: whenever a consumer waits for the next k tile, the products of this one are still at
-  work.
+- **products in flight**: whenever a consumer waits for the next k tile, the products of this one are still
+  in flight.
 - **barriers per tile**: none; the mbarriers are enough. **fences**: none in the loops.
 """
 from functools import partial
@@ -188,12 +188,12 @@ MUTANTS = (
     consume("two steps of four", "NEXT_B, 4,", "NEXT_B, 2,", "correct"),
     consume("the sums begin at zero in each k tile", "4, 1, 1, 1)", "4, 1, 1, 0)", "correct"),
     consume("two calls may be at work", "4, 1, 1, 1)", "4, 1, 2, 1)", "stages"),
-    consume("no call may be at work", "4, 1, 1, 1)", "4, 1, 0, 1)", "products at work"),
+    consume("no call may be at work", "4, 1, 1, 1)", "4, 1, 0, 1)", "products in flight"),
     consume("released when all products are complete", RELEASE,
             "            acc = wgmma_wait_group(acc)\n"
-            "            if releases: mbarrier_arrive(empty + 8 * stage)\n", "products at work"),
+            "            if releases: mbarrier_arrive(empty + 8 * stage)\n", "products in flight"),
     consume("every other k tile is waited for", RELEASE,
-            RELEASE + "            if k_tile % 2: acc = wgmma_wait_group(acc)\n", "products at work"),
+            RELEASE + "            if k_tile % 2: acc = wgmma_wait_group(acc)\n", "products in flight"),
     Mutant("no wait for the last products", "        acc = wgmma_wait_group(acc)\n", "", "results"),
     # barriers, fences, C
     consume("a barrier of both consumers for each k tile", RELEASE,
@@ -222,7 +222,7 @@ EXERCISES = (Exercise(
         Goal("k tiles on their way", partial(k_tiles_on_their_way, BOXES), least=TILE.stages,
              unit="k tiles at a time", counted="events",
              hint="the producer mustn't wait for its own copy: it goes on to the next stage at once"),
-        Goal("products at work", of_consumers(min, products_at_work), least=1,
+        Goal("products in flight", of_consumers(min, products_at_work), least=1,
              unit="k tiles at the wait for the next one", counted="events",
              hint="with pending = 1, a call leaves the products of its k tile in flight and has completed "
                   "the previous one's: release that stage, and wait for all only after the loop"),

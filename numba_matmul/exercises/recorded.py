@@ -153,7 +153,7 @@ def k_tiles_ahead(events):
     return min(found, default=0)
 
 def products_at_work(events, thread=0):
-    "The fewest k tiles whose products are at work at the wait for the next, while there are more to copy."
+    "The fewest k tiles whose products are in flight at the wait for the next, while there are more to copy."
     left, begun, found = 0, False, []
     last = max((i for i, (what, *_) in enumerate(events) if what == "ordered"), default=0)
     for what, who, number in events[:last]:
@@ -170,7 +170,7 @@ def barriers_of(events, thread=0):
     return sum(what == "barrier" for what, _ in own[products[0]:products[-1]]) / (tiles - 1)
 
 def k_tiles_on_their_way(boxes, events):
-    "The most k tiles, of so many boxes each, copied at a time; 1 if the producer waits for its own copy."
+    "The most k tiles, of `boxes` boxes each, copied at a time; 1 if the producer waits for its own copy."
     producers = {thread for what, thread, _ in events if what == "ordered"}
     full = {number for what, _, number in events if what == "ordered"}
     waits = {(thread, number) for what, thread, number in events if what == "waits at"}
@@ -183,7 +183,7 @@ def k_tiles_on_their_way(boxes, events):
     return most / boxes
 
 def ended_too_often(boxes, events):
-    "In a sentence: a stage that was said to be empty more often than a k tile has come."
+    "In a sentence: a stage that was released more often than k tiles came into it."
     full = sorted({number for what, _, number in events if what == "ordered"})
     empty = sorted({number for what, _, number in events if what == "arrives at"} - {*full})
     def count(kind, place): return sum(what == kind and number == place for what, _, number in events)

@@ -364,7 +364,7 @@ def pair_finisher(
     def finish_pair(
         to,         # `Target`
         row, col,   # of the first of the two
-        of_bias, of_residual,  # where their words are
+        of_bias, of_residual,  # index of the pair's bias, and of its residual
         low, high,  # their sums
     ):
         inside = not predicated or (row < to.rows and col < to.cols)

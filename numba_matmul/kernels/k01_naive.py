@@ -48,7 +48,7 @@ def sgemm_naive_kernel(a, b, c, k, alpha, beta):
 def plan_naive(
     g: Gemm,
 ) -> Plan:
-    "One thread per element of C, in blocks of 32×32, as far as a grid reaches."
+    "One thread per element of C, in blocks of 32×32. If C is too wide for a grid, a thread computes several."
     if not (g.m and g.n): return Plan()
     threads = 32, 32
     blocks_x, blocks_y = cdiv((g.m, g.n), threads)

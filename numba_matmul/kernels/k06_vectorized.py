@@ -32,7 +32,7 @@ def short_vectorized(a, b, c):
     thread = uint32(cuda.threadIdx.x)
     row0, col0 = cuda.blockIdx.y * BM, cuda.blockIdx.x * BN
     row, col = thread // (BN // TN) * TM, thread % (BN // TN) * TN
-    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4  # its four begin here
+    a_row, a_col = thread // (BK // 4), thread % (BK // 4) * 4  # the first of this thread's four
     b_row, b_col = thread // (BN // 4), thread % (BN // 4) * 4
     for i in range(TM):
         for j in range(TN): acc[i, j] = float32(0)

@@ -84,7 +84,7 @@ TILE = GroupTile(bm=128, bn=128, bk=16, tm=8, tn=8)  # Simon Boehm's, for an A60
 
 @cache
 def sgemm_autotuned_kernel(
-    tile=TILE,        # a `GroupTile` that keeps `RULES`
+    tile=TILE,        # a `GroupTile` that follows `RULES`
     predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # read C, for beta other than 0?

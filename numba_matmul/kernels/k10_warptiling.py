@@ -92,7 +92,7 @@ def thread_place(
 # %% ../../nbs/10_warptiling.ipynb #5158d203
 @cache
 def sgemm_warptiling_kernel(
-    tile=TILE,        # a `WarpTile` that keeps `RULES`
+    tile=TILE,        # a `WarpTile` that follows `RULES`
     predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # read C, for beta other than 0?

@@ -125,7 +125,7 @@ TILE = WarpTile(bm=128, bn=128, bk=8, wm=64, wn=64, wniter=4, tm=4, tn=4, pad_a=
 # %% ../../nbs/11_double_buffering.ipynb #70890306
 @cache
 def sgemm_double_buffering_kernel(
-    tile=TILE,        # a `WarpTile` that keeps `RULES`
+    tile=TILE,        # a `WarpTile` that follows `RULES`
     predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
     read_c=True,      # read C, for beta other than 0?

@@ -231,8 +231,8 @@ def scheduled_steps(
         source_a, source_b,  # a `SourceAddress` each
     ):
         for step in static(count - 1):
-            # In the tail, without copies, too: the next k tile must have landed for all threads, and since
-            # the wait counts groups, an empty one is committed.
+            # In the tail, where nothing is copied, the next k tile must have landed, too. And since the wait
+            # counts groups, an empty one is committed.
             if step == barrier_step:
                 cp_async_wait_group(open_groups)
                 cuda.syncthreads()
@@ -249,7 +249,7 @@ def scheduled_steps(
 # %% ../../nbs/13_planned_loop.ipynb #1300002b
 @cache
 def planned_main_loop(
-    tile,        # a `WarpTile` that keeps `RULES`
+    tile,        # a `WarpTile` that follows `RULES`
     schedule,    # a `MainloopSchedule`
     predicated,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width,       # floats that a copy of B moves: 4, or 2 or 1 where rows aren't aligned
@@ -374,7 +374,7 @@ def result_writer(
 
 @cache
 def sgemm_planned_loop_kernel(
-    tile=LARGE,        # a `WarpTile` that keeps `RULES`
+    tile=LARGE,        # a `WarpTile` that follows `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
     predicated=True,   # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,           # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes

@@ -39,7 +39,7 @@ from numba import cuda, float32, int64, uint32, uint64
 def first_k_tile(
     block,    # number of a block
     blocks,   # how many there are
-    k_tiles,  # that they share, of all these tiles of C together
+    k_tiles,  # that they share: the total of all their tiles of C
 ) -> int:     # `first_k_tile(block + 1, …)` is where its part ends
     "Where the part of a block begins, if all get equal parts of the k tiles."
     return block * k_tiles // blocks
@@ -84,7 +84,7 @@ def short_stream_k(a, b, c, workspace, flags):
 
 # %% ../../nbs/14_stream_k.ipynb #14b00001
 def loop_parts(
-    tile, rules,  # a `WarpTile`, and those that it must keep
+    tile, rules,  # a `WarpTile`, and the rules it must follow
     schedule, predicated, width,  # see `sgemm_stream_k_kernel`
 ) -> tuple:
     "Floats of the ring, and two device functions: what a thread's work is, and lesson 13's main loop."
@@ -96,13 +96,13 @@ def loop_parts(
 # %% ../../nbs/14_stream_k.ipynb #3dfbba13
 @cache
 def sgemm_stream_k_kernel(
-    tile=LARGE,        # a `WarpTile` that keeps `RULES`
+    tile=LARGE,        # a `WarpTile` that follows `RULES`
     schedule=DEFAULT,  # a `MainloopSchedule`, see `check_schedule`
-    predicated=True,   # may m, n or k not be multiples of the tile?
+    predicated=True,   # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,           # floats per access: 4; 2 or 1 where rows of B and C start at multiples of 8 or 4 bytes
-    read_c=True,       # may beta be other than 0?
+    read_c=True,       # read C, for beta other than 0?
     stream_k=True,     # may blocks share a tile?
-    together=False,    # does each block have a part of a tile, and do all of a tile's blocks add them up?
+    together=False,    # does each block have one part of a tile, and add up a share of its results?
     shift=1,           # places by which results are shifted in the workspace
     guarded=False,     # does it return at once where `wanted` is 0?
 ):
@@ -187,7 +187,7 @@ SLICED_RULES = {text: holds for text, holds in RULES.items() if text != ONE_SLIC
 def sgemm_sliced_kernel(
     tile, schedule=DEFAULT, predicated=True, width=1, read_c=True, guarded=False,  # see `sgemm_stream_k_kernel`
 ):
-    "Slices of a block's warps share the steps of each k tile, and blocks the k tiles of a tile."
+    "A block's slices share the steps of each k tile. Several blocks may share a tile's k tiles."
     ring_floats, work_of, main_loop = loop_parts(tile, SLICED_RULES, schedule, predicated, width)
     bm, bn, bk, slice_threads = tile.bm, tile.bn, tile.bk, tile.threads // tile.slices
     write_sums = sums_writer(tile, tile.slices, four_writer, predicated, width, read_c, in_order=True)
@@ -226,15 +226,15 @@ FEW_ROWS = RowTile(4, 8, 512, chunk=1), RowTile(4, 8, 256, chunk=1), RowTile(16,
 
 # Fitted to times of one H100. In its cycles:
 START = 5480          # of a launch with almost nothing to do
-INSTRUCTION = 1.07    # of a multiprocessor, for an instruction of four warps
+INSTRUCTION = 1.07    # for one instruction of each of four warps, one per scheduler
 LATENCY = 1250        # from a load to its data if they come from memory, and all blocks load
 PIECE = 1750          # from a block's first copy to its first products, and after the last ones
 STORED = 0.05         # for each result; blocks on the same multiprocessor do that at the same time
-NOT_ALIGNED = 0.25    # more for each result that's stored by itself, and again if four slices are added up
+NOT_ALIGNED = 0.25    # added for each result that's stored by itself; twice that with four slices
 MERGE = 2000          # to wait for the next part of a tile; its owner reads 64 bytes a cycle
 TOGETHER = 4200       # to wait for all parts of a tile
 L2, MEMORY = 5250, 1330  # bytes a cycle, of all multiprocessors
-L2_SIZE = 40e6        # bytes that are in the L2 when a product begins, if it has just been there
+L2_SIZE = 40e6        # bytes: up to here, A, B and C are still in the L2 from the launch before
 
 # %% ../../nbs/14_stream_k.ipynb #14b00004
 def estimated_cycles(
@@ -261,7 +261,7 @@ def estimated_cycles(
         reading = max(memory, rounds * loads * LATENCY, 3 * k * n * cdiv(m, tile.bm) / L2)
         return START + rounds * PIECE + max(neighbors * work, reading) + merge
 
-    # what the busiest multiprocessor does: `neighbors` blocks at a time, each with so many tiles or parts
+    # what the busiest multiprocessor does: `pieces` tiles or parts of them, in `neighbors` blocks at a time
     k_tiles, most = cdiv(k, tile.bk), tile.launch_bounds[1]
     neighbors = min(cdiv(blocks, sms), most)
     if blocks == count * split_k:
@@ -290,7 +290,7 @@ def launch_configs(
     sms,      # multiprocessors of the GPU
     tile,     # a `WarpTile` or a `RowTile`
 ):
-    "The numbers of blocks and parts that come into question for a tile."
+    "The numbers of blocks and parts worth considering for a tile."
     count, places = cdiv(m, tile.bm) * cdiv(n, tile.bn), sms * tile.launch_bounds[1]
     most = max(1, places // count)  # parts of each sum
     if isinstance(tile, RowTile):
@@ -398,16 +398,16 @@ def sgemm_stream_k(
     c=None,       # (m, n) float32 device array, row-major; a new one like `a` if None
     alpha=1.0,    # factor of A·B
     beta=0.0,     # factor of C
-    tile=None,    # a `WarpTile` that keeps `RULES`, or a `RowTile`; a good one for the shape if None
+    tile=None,    # a `WarpTile` that follows `RULES`, or a `RowTile`; a good one for the shape if None
     blocks=None,  # of the grid, if blocks share tiles; a good number if None
     split_k=None,  # equal parts of each sum, for a tile with slices or a `RowTile`; a good number if None
     **options,    # factory options: `schedule`, `shift`, and those that override what the matrices imply
 ):                # `c`
-    """C ← alpha·A·B + beta·C by a planned loop in persistent blocks that share the last tiles
-    (stream-K, arXiv 2301.03598); or in blocks that have equal parts of all sums (split-K), or, for few rows, that
-    read B once. Each launch has a workspace of its own, in a CUDA graph too. The
-    order in which parts of a sum are added is fixed, so the same call gives the same bits. Raises
-    `TypeError`, `ValueError`, or `RuntimeError` below compute capability 8.0."""
+    """C ← alpha·A·B + beta·C by a planned loop. Persistent blocks share the last tiles (stream-K, arXiv
+    2301.03598), or all blocks get equal parts of the sums (split-K). With few rows, a different kernel reads B
+    just once. Each launch has a workspace of its own, in a CUDA graph too. The order in which parts of a sum are
+    added is fixed, so the same call gives the same bits. Raises `TypeError`, `ValueError`, or `RuntimeError`
+    below compute capability 8.0."""
     return run(plan_stream_k, a, b, c, alpha, beta, tile, blocks, split_k, **options)
 
 sgemm_stream_k.plan = plan_stream_k

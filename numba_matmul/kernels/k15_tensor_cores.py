@@ -242,7 +242,7 @@ def warp_tile_mover(
 # %% ../../nbs/15_tensor_cores.ipynb #7e44475e
 @cache
 def bf16_gemm_tensor_cores_kernel(
-    tile=TILE,           # an `MmaTile` that keeps `RULES`
+    tile=TILE,           # an `MmaTile` that follows `RULES`
     predicated=True,     # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,             # elements that a copy moves, see `bf16_copier`
     read_c=True,         # read C, for beta other than 0?
@@ -377,7 +377,7 @@ def bf16_gemm_tensor_cores_kernel(
 # %% ../../nbs/15_tensor_cores.ipynb #e76c489e
 def plan_tensor_cores(
     g: Gemm,
-    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, with the stages that fit, if None
+    tile=None,  # an `MmaTile` that follows `RULES`; `TILE`, with the stages that fit, if None
     **options,  # factory options that override what the matrices imply
 ) -> Plan:
     "One block per tile of C."
@@ -397,7 +397,7 @@ def bf16_gemm_tensor_cores(
     c=None,     # (m, n) bfloat16 device array, row-major; a new one like `a` if None
     alpha=1.0,  # factor of A·B
     beta=0.0,   # factor of C
-    tile=None,  # an `MmaTile` that keeps `RULES`; `TILE`, with the stages that fit, if None
+    tile=None,  # an `MmaTile` that follows `RULES`; `TILE`, with the stages that fit, if None
     **options,  # factory options that override what the matrices imply
 ):              # `c`
     """C ← alpha·A·B + beta·C on tensor cores by mma.sync, sums in float32 (sm_80 and up). Raises

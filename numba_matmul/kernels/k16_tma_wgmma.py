@@ -251,7 +251,7 @@ def wgmma_multiplier(
 # %% ../../nbs/16_tma_wgmma.ipynb #9f2f574d
 @cache
 def bf16_gemm_tma_wgmma_kernel(
-    tile=TILE,        # a `WgmmaTile` that keeps `RULES`
+    tile=TILE,        # a `WgmmaTile` that follows `RULES`
     predicated=True,  # guard the edges, for m or n that aren't multiples of the tile?
     read_c=True,      # read C, for beta other than 0?
 ):
@@ -316,7 +316,7 @@ def bf16_gemm_tma_wgmma_kernel(
 # %% ../../nbs/16_tma_wgmma.ipynb #7ad1e259
 def plan_tma_wgmma(
     g: Gemm,
-    tile=None,  # a `WgmmaTile` that keeps `RULES`; `TILE` if None
+    tile=None,  # a `WgmmaTile` that follows `RULES`; `TILE` if None
     **options,  # factory options that override what the matrices imply
 ) -> Plan:
     "One block per tile of C if the TMA can copy A and B; otherwise kernel 15's plan."
@@ -338,7 +338,7 @@ def bf16_gemm_tma_wgmma(
     c=None,     # (m, n) bfloat16 device array, row-major; a new one like `a` if None
     alpha=1.0,  # factor of A·B
     beta=0.0,   # factor of C
-    tile=None,  # a `WgmmaTile` that keeps `RULES`; `TILE` if None
+    tile=None,  # a `WgmmaTile` that follows `RULES`; `TILE` if None
     **options,  # factory options that override what the matrices imply
 ):              # `c`
     """C ← alpha·A·B + beta·C by TMA and wgmma, sums in float32 (sm_90). Where rows aren't

@@ -162,7 +162,7 @@ def with_producer(tile) -> int:
     return tile.threads + 128
 
 def overlaps(tile) -> bool:
-    "Do registers suffice for the sums of one tile and the packed results of another?"
+    "Are there enough registers for the sums of one tile and the packed results of another?"
     return tile.warpgroups <= 2 and tile.wm == 64
 
 def shared_bytes(tile) -> int:
@@ -279,7 +279,7 @@ def consumer_loop(
 # %% ../../nbs/17_warp_specialized.ipynb #483133f5
 @cache
 def bf16_gemm_warp_specialized_kernel(
-    tile=LARGE,              # a `WgmmaTile` that keeps `RULES`
+    tile=LARGE,              # a `WgmmaTile` that follows `RULES`
     epilogue="direct",       # a key of `EPILOGUES`: overlapped, staged, direct, split_k or split_grid
     predicated=True,         # guard the edges of C? Only those of `BY_THREADS` do
     read_c=True,             # read C, for beta other than 0? Only these can
@@ -293,12 +293,12 @@ def bf16_gemm_warp_specialized_kernel(
     if epilogue not in EPILOGUES:
         raise ValueError(f"epilogue is {epilogue!r}; there are {', '.join(EPILOGUES)}")
     if epilogue == "overlapped" and not overlaps(tile):
-        raise ValueError(f"{tile}: registers don't suffice for the results of two tiles, so the epilogue "
-                         "can't be overlapped")
+        raise ValueError(f"{tile}: there aren't enough registers for the results of two tiles, so the "
+                         "epilogue can't be overlapped")
     if epilogue == "split_k" and tile.cluster > 1:
         raise ValueError(f"{tile}: a cluster either shares tiles of A, or sums")
     if epilogue in BY_THREADS and tile.wm > 64:
-        raise ValueError(f"{tile}: registers don't suffice for the {epilogue} epilogue if wm is {tile.wm}")
+        raise ValueError(f"{tile}: there aren't enough registers for the {epilogue} epilogue if wm is {tile.wm}")
     consumers = tile.warpgroups
     is_split, in_cluster = epilogue in ("split_k", "split_grid"), epilogue == "split_k"
     distance = stagger_distance(tile.stages) if stagger_consumers and consumers == 2 else 0
@@ -389,8 +389,8 @@ def gemm_launch(
 # %% ../../nbs/17_warp_specialized.ipynb #7496d1a6
 def plan_warp_specialized(
     g: Gemm,
-    tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
-    blocks=None,  # of the grid; if None, the fewest that don't give the busiest more tiles
+    tile=None,    # a `WgmmaTile` that follows `RULES`; `LARGE` if None
+    blocks=None,  # of the grid; if None, the fewest that don't raise the busiest block's number of tiles
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ) -> Plan:
     "Persistent blocks if the TMA can copy A, B and C; otherwise kernel 15's plan."
@@ -412,8 +412,8 @@ def bf16_gemm_warp_specialized(
     c=None,       # (m, n) bfloat16 device array, row-major; a new one like `a` if None
     alpha=1.0,    # factor of A·B
     beta=0.0,     # factor of C
-    tile=None,    # a `WgmmaTile` that keeps `RULES`; `LARGE` if None
-    blocks=None,  # of the grid; if None, the fewest that don't give the busiest more tiles
+    tile=None,    # a `WgmmaTile` that follows `RULES`; `LARGE` if None
+    blocks=None,  # of the grid; if None, the fewest that don't raise the busiest block's number of tiles
     **options,    # factory options: `epilogue`, and those that override what the matrices imply
 ):                # `c`
     """C ← alpha·A·B + beta·C by persistent blocks of a producer and consumers (sm_90), sums in

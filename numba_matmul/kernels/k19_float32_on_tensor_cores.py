@@ -44,7 +44,7 @@ from numba import cuda, int32, int64, uint16, uint32, uint64
 
 # %% ../../nbs/19_float32_on_tensor_cores.ipynb #3038c8a5
 class PartMaps(NamedTuple):
-    "Addresses of the tensor maps of the parts, as a kernel knows them."
+    "The addresses of the parts' tensor maps, for a kernel."
     a_hi: int
     a_lo: int
     b_hi: int
@@ -85,7 +85,7 @@ def part_multiplier(
     accumulate,  # do the cross products go on, or start at zero?
 ):
     """A device function: start the three products of a k tile, by a warpgroup. hi·hi is promoted while the
-    cross products run. On return the products of the call before are complete."""
+    cross products run. On return, the previous call's products are complete."""
     stage_bytes, bytes_a, bytes_b = tile.stage_bytes, tile.bytes_a, BOX * (tile.bn // 64)
     zeros = (np.float32(0),) * tile.results
     steps, transpose, no_wait, scale_d = BK // 16, 1, 3, int(accumulate)
@@ -144,7 +144,7 @@ def shared_bytes(tile) -> int:
 @cache
 def sgemm_tensor_cores_kernel(
     tile=LARGE,       # a `WgmmaTile` that keeps `RULES`
-    predicated=True,  # may m or n not be multiples of the tile?
+    predicated=True,  # may a tile extend past the edge of C?
     width=1,          # see `float32_epilogue`
     read_c=True,      # is beta not 0?
     is_split=False,   # are sums cut into parts?
@@ -203,7 +203,7 @@ def sgemm_tensor_cores_kernel(
 def fours_of(
     alignment,  # of every row, in bytes
 ):
-    "What reads four neighbors of a row."
+    "A device function that reads four neighbors of a row."
     return four_reader(True, 4 if alignment == 16 else 1)
 
 def product_launches(
@@ -214,7 +214,7 @@ def product_launches(
     tile, blocks, split_k,
     options,   # of the factory, as the caller gave them
 ) -> tuple:    # of launches and of arrays in the workspace
-    "The product of the parts; for split-K also the sum of its parts."
+    "The launches that multiply the parts and, with split-K, add up the partial sums."
     is_split = split_k > 1
     sums = g.workspace(split_k * g.m * g.n, kind="float32") if is_split else g.c.ravel()
     follow = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else 1,
@@ -238,7 +238,7 @@ K_TILE = {LARGE: 0.92, SMALL_ROWS: 0.47}  # of a k tile
 SPLIT_MB = 0.35                           # per megabyte that splitting reads or writes
 C_MB = 0.34                               # per megabyte of C …
 ODD_C_MB = 1.07                           # … and what's added if n is odd
-REDUCE, REDUCE_MB = 2.6, 0.47             # to add up parts of sums: almost none; per megabyte of them
+REDUCE, REDUCE_MB = 2.6, 0.47             # to add up partial sums: with almost none; per megabyte of them
 CYCLES = 1700                             # of kernel 14's estimate
 
 def estimate(

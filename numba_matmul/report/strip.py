@@ -40,7 +40,10 @@ def you_are_here(
     ax.tick_params(labelsize=9.5)
     ax.xaxis.set_major_formatter("{x:.0f} %")
     ax.spines[["top", "right", "left", "bottom"]].set_visible(False)
-    fig.set_label(f"{ax.get_title(loc='left')}. A line from 0 to 100 % and beyond, with this lesson's place, "
-                  f"and smaller dots for {len(percent[:-1]) or 'no'} earlier kernels; {about}")
+    before = len(percent[:-1])
+    dots = (f", and smaller dots for {before} earlier kernels" if before > 1
+            else ", and a smaller dot for the kernel before it" if before else "")
+    fig.set_label(f"{ax.get_title(loc='left')}. A line from 0 to 100 % and beyond, with this lesson's "
+                  f"place{dots}; {about}")
     plt.close(fig)
     return fig

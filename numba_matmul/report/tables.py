@@ -323,7 +323,8 @@ def pivot(
     rows, columns = (list(dict.fromkeys(parts)) for parts in zip(*cells))
     def line(row):
         return " | ".join(number_text(cells[row, x]) if (row, x) in cells else "–" for x in columns)
-    return Markdown("\n".join([f"| {experiment.name}, {experiment.unit} | {' | '.join(columns)} |",
+    what = ", ".join([experiment.name] + [experiment.unit] * (experiment.unit != "see the columns"))
+    return Markdown("\n".join([f"| {what} | {' | '.join(columns)} |",
                                "|---|" + "--:|" * len(columns), *(f"| {row} | {line(row)} |" for row in rows),
                                "", experiment.source]))
 
