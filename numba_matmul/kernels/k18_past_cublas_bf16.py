@@ -315,6 +315,7 @@ def plan_config(g: Gemm, config: Choice, **options) -> Plan:
     parts = plan_parts(wide, config, **options)
     return Plan([*before, *parts.launches, *after], [*copies.values(), *parts.workspace])
 
+# %% ../../nbs/18_past_cublas_bf16.ipynb #18plan02
 def plan_past_cublas(
     g: Gemm,
     tile=None,    # a `WgmmaTile` that keeps `RULES`; a good one for the shape if None
