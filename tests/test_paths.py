@@ -182,6 +182,7 @@ def test_paths(numbers):
     for number, paths in found.items(): what_was_launched(KERNELS[number], paths)
     own = {KERNELS[number].fn.__module__.removeprefix("numba_matmul.") for number in numbers}
     if 14 in numbers: own |= {"gemm.ring", "gemm.rows", "gemm.shared_sums", "gemm.unaligned"}
+    if 18 in numbers: own.add("gemm.grid_sums")
     if 19 in numbers: own.add("gemm.split")
     if 16 in numbers: own |= {"gemm.epilogue", "gemm.pipeline", "gemm.schedule"}
     missing = []

@@ -1,5 +1,6 @@
 "Wrong arguments, tiles and options are refused, with the reason, before anything is launched."
 from fractions import Fraction
+from functools import partial
 from inspect import signature
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from numba_matmul.gemm.plan import Launch, kernel_args
 from numba_matmul.gemm.tensor_maps import TensorMapWords
 from numba_matmul.gemm.tiles import MmaTile, Tile, WgmmaTile, check_tile
 from numba_matmul.bench.search import configurations
-from numba_matmul.kernels import k14_stream_k
+from numba_matmul.kernels import k14_stream_k, k18_past_cublas_bf16
 from numba_matmul.kernels.k13_planned_loop import MainloopSchedule
 from numba_matmul.kernels.k16_tma_wgmma import bf16_gemm_tma_wgmma_kernel
 from numba_matmul.kernels.k17_warp_specialized import (bf16_gemm_warp_specialized,
@@ -121,6 +122,7 @@ def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
     (bf16_gemm_tma_wgmma_kernel, WgmmaTile(256, 256, 2), "65,536 registers"),
     (bf16_gemm_tma_wgmma_kernel, WgmmaTile(128, 256, 5), "227 KB"),
     (bf16_gemm_tma_wgmma_kernel, WgmmaTile(128, 256, 1), "at least 2"),
+    (bf16_gemm_tma_wgmma_kernel, WgmmaTile(64, 128, 2, cluster=2, shared_b=1), "shared_b is 0"),
     (bf16_gemm_warp_specialized_kernel, WgmmaTile(192, 128, 4), "64 or 128"),
     (bf16_gemm_warp_specialized_kernel, WgmmaTile(128, 128, 7), "two boxes"),
     (bf16_gemm_warp_specialized_kernel, WgmmaTile(64, 192, 4), "multiple of 128"),
@@ -256,6 +258,7 @@ SLICED = k14_stream_k.SPLIT["tile"]
     ("bf16_gemm_warp_specialized", dict(epilogue="split_k"), "call bf16_gemm_past_cublas"),
     ("bf16_gemm_past_cublas", dict(blocks=4, split_k=2), "blocks is 4; expected None"),
     ("bf16_gemm_past_cublas", dict(split_k=9), "split_k is 9; expected"),
+    ("bf16_gemm_past_cublas", dict(split_k=17, epilogue="split_grid"), "split_k is 17; expected"),
     ("bf16_gemm_past_cublas", dict(epilogue="late"),
      "epilogue is 'late'; expected overlapped or staged or direct or split_k"),
 ], ids=str)
@@ -269,6 +272,14 @@ def test_an_option_that_cannot_work_is_refused_with_the_reason(name, option, tex
 def test_a_tile_whose_sums_cannot_be_shared_is_refused(tile, text):
     operands = good(KERNELS[18], 8, 200, 8)
     with pytest.raises(ValueError, match=text): bf16_gemm_past_cublas(*operands, tile=tile, split_k=2)
+
+
+def test_parts_that_cannot_all_run_at_once_are_refused(monkeypatch):
+    monkeypatch.setattr(k18_past_cublas_bf16, "sm_count", lambda: 5)
+    share = partial(bf16_gemm_past_cublas, tile=turned_tile(64, 16, 2), epilogue="split_grid")
+    operands = good(KERNELS[18], 8, 256, 128)
+    assert_matmul_correct(*operands, share(*operands, split_k=2))  # four blocks
+    with pytest.raises(ValueError, match="split_k is 3, and no tile"): share(*operands, split_k=3)
 
 
 def test_tensor_maps_are_the_first_argument_or_none_is():

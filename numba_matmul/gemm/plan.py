@@ -121,19 +121,19 @@ class PackedLaunch:
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = _three(launch.blocks)
         self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = _three(launch.threads)
         self.config.sharedMemBytes = launch.shared_bytes
+        attributes = []
         if launch.cooperative:
             attribute = b.CUlaunchAttribute()
             attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_COOPERATIVE
             attribute.value.cooperative = 1
-            self.config.attrs = [attribute]
-            self.config.numAttrs = 1
+            attributes.append(attribute)
         if launch.cluster > 1:
             attribute = b.CUlaunchAttribute()
             attribute.id = b.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             attribute.value.clusterDim.x = launch.cluster
             attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
-            self.config.attrs = [attribute]
-            self.config.numAttrs = 1
+            attributes.append(attribute)
+        if attributes: self.config.attrs, self.config.numAttrs = attributes, len(attributes)
 
         # its parameters, and the positions of those that change from call to call
         self.addresses, self.maps, self.numbers = [], [], []

@@ -54,8 +54,8 @@ def persistent_scheduler(
     in_cluster: bool = False,  # does each block of a cluster have a part of the same tile's?
 ) -> Scheduler:
     "The order of work tiles, see `rasterize`."
-    bm, bn, bk, group_m = tile.bm, tile.bn * tile.cluster, tile.bk, tile.group_m
-    cluster, own = tile.cluster, tile.bn
+    (bm, bn), bk, group_m = tile.covered, tile.bk, tile.group_m
+    cluster, shared_b, own = tile.cluster, tile.shared_b, tile.bm if tile.shared_b else tile.bn
 
     @cuda.jit(device=True)
     def work_grid(m, n, k, split_k):
@@ -82,6 +82,7 @@ def persistent_scheduler(
     def tile_origin(number, grid):
         row, col = rasterize(number, grid.rows, grid.cols, uint32(group_m))
         row, col = uint32(row * uint32(bm)), uint32(col * uint32(bn))
-        if cluster > 1: col = uint32(col + uint32(cuda.blockIdx.x % 2) * uint32(own))
+        if cluster > 1 and shared_b: row = uint32(row + uint32(cuda.blockIdx.x % 2) * uint32(own))
+        elif cluster > 1: col = uint32(col + uint32(cuda.blockIdx.x % 2) * uint32(own))
         return row, col
     return Scheduler(work_grid, work_tile, tile_origin)

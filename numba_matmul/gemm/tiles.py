@@ -248,6 +248,7 @@ class WgmmaTile(NamedTuple):
     wm: int = 64        # rows of a warpgroup: 64, or 128 in two products
     k_tiles: int = 1    # k tiles in a stage
     cluster: int = 1    # blocks that share a tile of A: neighbors along n, 1 or 2
+    shared_b: int = 0   # 1: they share a tile of B instead, as neighbors along m
 
     @property
     def bk(self): return BK * self.k_tiles
@@ -289,7 +290,21 @@ class WgmmaTile(NamedTuple):
         "Boxes in a warpgroup's results."
         return -(-self.bn // self.c_box)
 
-    fits = Tile.fits
+    @property
+    def sharers(self):
+        "Blocks that share a tile of A, and of B."
+        return (1, self.cluster) if self.shared_b else (self.cluster, 1)
+
+    @property
+    def covered(self):
+        "Rows and columns of C that a cluster covers."
+        of_a, of_b = self.sharers
+        return self.bm * of_b, self.bn * of_a
+
+    def fits(self, g):
+        "Are m and n multiples of what a cluster covers, and k of a k tile?"
+        rows, cols = self.covered
+        return not (g.m % rows or g.n % cols or g.k % self.bk)
 
 
 # The tile found by a search

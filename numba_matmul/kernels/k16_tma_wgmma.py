@@ -138,6 +138,8 @@ RULES = {
     "stages must be at least 2": lambda t: t.stages >= 2,
     "parts must be 1": lambda t: t.parts == 1,
     "k_major_b and m_major_a are 0 or 1": lambda t: t.k_major_b <= 1 and t.m_major_a <= 1,
+    "shared_b is 0, or 1 for two blocks if k_major_b is 1 and bn a multiple of 16":
+        lambda t: not t.shared_b or t.shared_b == 1 and t.cluster == 2 and t.k_major_b and t.bn % 16 == 0,
     "the ring must fit into 227 KB": lambda t: t.shared_bytes <= 227 * 1024,
 }
 
@@ -155,8 +157,8 @@ def k_tile_loader(
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
     boxes_a, boxes_b = tile.bm // 64, tile.bn // 64
     bk = tile.bk
-    m_major_a, k_major_b, cluster = tile.m_major_a, tile.k_major_b, tile.cluster
-    half_rows = tile.bm // 2
+    m_major_a, k_major_b, cluster, shared_b = tile.m_major_a, tile.k_major_b, tile.cluster, tile.shared_b
+    half_rows = (tile.bn if shared_b else tile.bm) // 2
 
     k_tiles, tile_bytes = tile.k_tiles, tile.stage_bytes // tile.k_tiles
 
@@ -177,11 +179,11 @@ def k_tile_loader(
             if i > 0: to, k = uint32(to + uint32(tile_bytes * i)), uint32(k + uint32(BK * i))
             # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile. Each block of a
             # cluster loads half of each, for both
-            if cluster > 1 and not m_major_a:
+            if cluster > 1 and not shared_b and not m_major_a:
                 first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(half_rows))
                 cp_async_bulk_tensor_2d_multicast(uint32(to + first * uint32(ROW)), maps.a, full, k,
                                                   uint32(row + first), 3)
-            elif cluster > 1:
+            elif cluster > 1 and not shared_b:
                 first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(BK // 2))
                 half, k_half = uint32(to + first * uint32(ROW)), uint32(k + first)
                 for box in range(boxes_a):
@@ -192,8 +194,12 @@ def k_tile_loader(
                     cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(BOX * box)), maps.a, full,
                                                              uint32(row + uint32(64 * box)), k)
             else: cp_async_bulk_tensor_2d_global_to_shared(to, maps.a, full, k, row)
-            # B: one box per 64 columns; transposed, one box
-            if k_major_b:
+            # B: one box per 64 columns; transposed, one box, or half of it for both blocks
+            if shared_b:
+                first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(half_rows))
+                half = uint32(uint32(to + uint32(bytes_a)) + first * uint32(ROW))
+                cp_async_bulk_tensor_2d_multicast(half, maps.b, full, k, uint32(col + first), 3)
+            elif k_major_b:
                 cp_async_bulk_tensor_2d_global_to_shared(uint32(to + uint32(bytes_a)), maps.b, full, k, col)
             else:
                 for box in range(boxes_b):

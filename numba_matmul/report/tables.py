@@ -201,7 +201,7 @@ def lost(
         if select_config:
             config = select_config(*size, sms, **given)
             # a turned tile has its rows and columns exchanged, and with them what a cluster shares
-            shape, shared = config.tile[:2], (getattr(config.tile, "cluster", 1), 1)
+            shape, shared = config.tile[:2], getattr(config.tile, "sharers", (1, 1))
             if getattr(config.tile, "m_major_c", 0): shape, shared = shape[::-1], shared[::-1]
             ours = described(size, *shape, *shared, config.split_k)
             more = ", ".join([f"{config.split_k} parts"] * (config.split_k > 1)
