@@ -97,12 +97,12 @@ def from_bf16(
         raise TypeError(f"the bits are {bits.dtype}; expected uint16, as to_bf16 returns them")
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
-KEPT_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}  # a type that numpy does not have → one for its bits
+KEPT_AS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}  # a type that numpy lacks → one for its bits
 
 def rounded(
     x,      # array of numbers
     dtype,  # "float32", "bfloat16" or "float8_e4m3fn"
-):          # array of the same shape; of the last two the bits, in uint16 or uint8
+):          # array of the same shape; for the last two types, their bits in uint16 or uint8
     "`x` converted to a type that kernels take."
     if dtype == E4M3: return to_fp8(x)
     return to_bf16(x) if dtype in KEPT_AS else np.asarray(x, dtype)

@@ -63,15 +63,15 @@ def _need_matrix(name, x):
 def assert_matmul_correct(
     a,          # (m, k) matrix: device array, torch tensor or numpy array; uint16: bits of bfloat16, uint8: of e4m3
     b,          # (k, n) matrix
-    c,          # (m, n) matrix: the result to check; rounding to its type is allowed for
+    c,          # (m, n) matrix: the result to check, which may be rounded to its type
     alpha: float = 1.0,  # factor of A·B
     beta: float = 0.0,   # factor of `c_before`
     c_before=None,       # what C held before, needed if beta is not 0
-    # half the distance from 1 to the next number. None: 2⁻²⁴, as in float32; for e4m3 2⁻¹³, as tensor cores add
+    # half the step from 1 to the next number; None: float32's 2⁻²⁴, or for e4m3 the 2⁻¹³ of tensor-core sums
     unit_roundoff: float = None,
 ) -> float:  # relative error in the Frobenius norm
-    """Compare `c` with alpha·A·B + beta·C in float64; `AssertionError` beyond rounding, or if NaN.
-    `TypeError` or `ValueError` for what isn't a product of matrices."""
+    """Compare `c` with alpha·A·B + beta·C in float64. `AssertionError` if an element differs by more than
+    rounding explains, or is NaN; `TypeError` or `ValueError` for what isn't a product of matrices."""
     for name, x in ("a", a), ("b", b): _need_matrix(name, x)
     m, n, k = product_shape(a, b)
     _need_matrix("c", c)
@@ -104,7 +104,7 @@ def assert_matmul_correct(
         infinite = abs(right) == math.inf
         # NaN is wrong, too: it compares False
         wrong = infinite & (c != right) | ~infinite & ~((low <= c) & (c <= high))
-        infinite = infinite | (abs(c) == math.inf)  # what is too large for c's type has no error
+        infinite = infinite | (abs(c) == math.inf)  # values too large for c's type don't count in the error
     if wrong.any():
         i, j = np.argwhere(to_h(wrong))[0]
         count = int(wrong.sum())
@@ -340,7 +340,7 @@ def call_time(
 ) -> float:              # µs; None in the simulator, where nothing is timed
     "Time per call on the host's clock, in µs."
     if config.ENABLE_CUDASIM:
-        print("Nothing is launched in the simulator, so a call has no time.")
+        print("The simulator launches nothing on a GPU, so a call has no time.")
         return None
     import torch
     call()

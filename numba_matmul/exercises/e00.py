@@ -73,7 +73,7 @@ def my_saxpy(alpha, x, y, out):
     i = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
     if i >= len(x): return
     out[i] = y[i] + x[i] * alpha
-""", "on to the next if the grid is short": """@cuda.jit
+""", "a loop, for a grid that's too small": """@cuda.jit
 def my_saxpy(alpha, x, y, out):
     i = cuda.grid(1)
     while i < out.size:
@@ -202,7 +202,7 @@ def my_scale_rows(x, factors, out):
     thread = cuda.threadIdx.y * cuda.blockDim.x + cuda.threadIdx.x
     i, j = divmod(block * cuda.blockDim.x * cuda.blockDim.y + thread, x.shape[1])
     if i < x.shape[0]: out[i][j] = factors[i] * x[i][j]
-""", "on to the next if the grid is short": """@cuda.jit
+""", "a loop, for a grid that's too small": """@cuda.jit
 def my_scale_rows(x, factors, out):
     start_i, start_j = cuda.grid(2)
     step_i, step_j = cuda.gridsize(2)

@@ -71,7 +71,7 @@ def my_transpose(x, out):
     for i in range(cuda.threadIdx.x, ROWS * COLS, THREADS):
         col, row = divmod(i, ROWS)
         out[left + col, top + row] = tile[row, col]
-""", "while loops, / and %": """@cuda.jit
+""", "while loops, // and %": """@cuda.jit
 def my_transpose(x, out):
     tile = cuda.shared.array((ROWS, COLS), float32)
     i = cuda.threadIdx.x

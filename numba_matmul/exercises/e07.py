@@ -3,8 +3,8 @@
 `grade("07", my_linearized)` runs the kernel with three sets of sizes, small enough for the simulator: tiles
 of 64×64×4 with 8×8 results per thread in one block, 64×64×8 with 4×8 in two blocks side by side, and
 128×128×4 with 16×8 in two blocks one below the other. So a number where a name belongs doesn't
-pass. The order in shared memory is free, as long as the array is called `b_tile`. No float64 is
-allowed, and three goals are counted:
+pass. Any order in shared memory will do, as long as the array is called `b_tile`. No float64 is allowed, and
+three goals are counted:
 
 - **barriers per tile**: two, once the tiles are full and once all threads have read them.
 - **loads of B**: the wavefronts that a warp needs for its elements of B in one step, whatever the loads'
@@ -251,8 +251,8 @@ CASES = (matmul_case(64, 64, 16, 64, 1),
          matmul_case(256, 128, 4, 128, (1, 2),
                      dict(BM=128, BN=128, BK=4, TM=16, TN=8, THREADS=128, ACROSS=16)))
 SIZES = ("the previous launch was right, but this one has other sizes or more blocks: is there a number "
-         "where a name belongs, or a name that had the same value there? And does each place count from the "
-         "block's corner, row0 and col0?")
+         "where a name belongs, or a name that had the same value there? And is every index into a, b and c "
+         "relative to the block's corner, row0 and col0?")
 TWO_BARRIERS = ("a k tile needs two barriers that all threads reach: one once the tiles are full, and one "
                 "once all threads have read them")
 OF_BLOCKS = ("the rows of a block begin at row0, from blockIdx.y, its columns at col0, from blockIdx.x, and "
@@ -262,9 +262,9 @@ HINTS = {
     "correct: in the wrong places": "the sums are right, but they belong in other columns or rows. Follow "
                                     "one column of B: where in b_tile does it go, which thread reads it "
                                     "there, and as which of its own columns?",
-    "correct": "follow one sum along k: does each k tile begin at k0, and is it multiplied once, all its "
-               "BK steps? Is row dot read in step dot? Then follow B[k, x]: where does it go, and which "
-               "thread reads it?",
+    "correct": "follow one sum along k: does each k tile begin at k0, and is each of its BK steps "
+               "multiplied once? Is row dot read in step dot? Then follow B[k, x]: where does it go, and "
+               "which thread reads it?",
     "in bounds: b_tile": "go through the indices one by one: what does each count, and does the shape have "
                          "the same dimensions in the same order? Use names, not numbers: BK, TN and "
                          "ACROSS differ from launch to launch",

@@ -167,11 +167,11 @@ HINTS = {
         "thread's second group?"),
     "in bounds: a_tile": (
         "a_tile[k, r] holds A[r, k]: BK rows, each with room for BM elements and the padding after them. "
-        "Use the names, and make WIDE from BM: they differ from launch to launch"),
+        "Use the names, and make WIDE from BM: their values differ from launch to launch"),
     "in bounds: b_tile": (
         "the threads in a row share BN columns: their first groups of four are side by side in "
         "the left half, and the second groups are GAP farther right, in the same row. Use the names: "
-        "they differ from launch to launch"),
+        "their values differ from launch to launch"),
     "in bounds": OF_BLOCKS,
     "all written: reg_": (
         "a step fills all TM elements of reg_m and all TN of reg_n: does each get its value?"),

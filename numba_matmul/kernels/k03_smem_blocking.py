@@ -41,7 +41,7 @@ def short_smem(a, b, c):
 @cache
 def sgemm_smem_blocking_kernel(
     bs=32,                  # tile and block are bs × bs
-    predicated=True,        # may m, n or k not be a multiple of bs?
+    predicated=True,        # guard the edges, for m, n or k that aren't multiples of bs?
     barriers=(True, True),  # leave one out to see what it is for
 ):
     "Kernel 3 for a tile size."

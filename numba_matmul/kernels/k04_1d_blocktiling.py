@@ -58,8 +58,8 @@ TILE = Tile(bm=64, bn=64, bk=8, tm=8)
 @cache
 def sgemm_1d_blocktiling_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm,  # see `Tile`
-    predicated=True,     # may m, n or k not be multiples of the tile?
-    read_c=True,         # may beta be other than 0?
+    predicated=True,     # guard the edges, for m, n or k that aren't multiples of the tile?
+    read_c=True,         # read C, for beta other than 0?
     max_registers=None,  # a limit for the compiler
 ):
     "Kernel 4 for a tile. Raises `ValueError` for one that cannot work."

@@ -71,8 +71,8 @@ TILE = Tile(bm=128, bn=128, bk=8, tm=8, tn=8)
 @cache
 def sgemm_2d_blocktiling_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    predicated=True,  # may m, n or k not be multiples of the tile?
-    read_c=True,      # may beta be other than 0?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
+    read_c=True,      # read C, for beta other than 0?
 ):
     "Kernel 5 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)

@@ -124,7 +124,7 @@ def tile_copiers(
 def four_writer(
     predicated,  # may some of the four lie outside C?
     width,       # floats per access: 4 or 1
-    read_c,      # may beta be other than 0?
+    read_c,      # read C, for beta other than 0?
 ):
     "A device function: C ← alpha·x + beta·C for four results that are neighbors in a row."
     @cuda.jit(device=True)
@@ -165,7 +165,7 @@ def tile_writer(
     shape,        # rows and columns of a thread's results
     predicated,   # may results lie outside C?
     width,        # floats per access: 4 or 1
-    read_c,       # may beta be other than 0?
+    read_c,       # read C, for beta other than 0?
     group=None,   # rows and columns of results that are neighbors in C; all if None
     step=(0, 0),  # rows and columns of C from one such group to the next
 ):
@@ -202,9 +202,9 @@ TILE = Tile(bm=128, bn=128, bk=8, tm=8, tn=8)
 @cache
 def sgemm_vectorized_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    predicated=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    read_c=True,      # read C, for beta other than 0?
 ):
     "Kernel 6 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)

@@ -61,9 +61,9 @@ def short_linearized(a, b, c):
 @cache
 def sgemm_bank_conflicts_linearize_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    predicated=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    read_c=True,      # read C, for beta other than 0?
 ):
     "Kernel 7 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)

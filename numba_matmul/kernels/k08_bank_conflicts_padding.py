@@ -64,12 +64,12 @@ def short_padded(a, b, c):
 @cache
 def sgemm_bank_conflicts_padding_kernel(
     bm=TILE.bm, bn=TILE.bn, bk=TILE.bk, tm=TILE.tm, tn=TILE.tn,  # see `Tile`
-    predicated=True,  # may m, n or k not be multiples of the tile?
+    predicated=True,  # guard the edges, for m, n or k that aren't multiples of the tile?
     width=1,          # floats per access: 4, or 1 where rows don't start at multiples of 16 bytes
-    read_c=True,      # may beta be other than 0?
+    read_c=True,      # read C, for beta other than 0?
     pad_a=4,          # unused words after each row of A's tile, a multiple of 4
     pad_b=0,          # unused words after each row of B's tile
-    split=True,       # are a thread's columns groups of four, or neighbors?
+    split=True,       # spread a thread's columns, in groups of four? Otherwise they're neighbors
 ):
     "Kernel 8 for a tile. Raises `ValueError` for one that cannot work."
     tile = Tile(bm, bn, bk, tm, tn)

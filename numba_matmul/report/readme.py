@@ -113,6 +113,10 @@ def _by_units(rows):
             found.setdefault((kernel.dtype, kernel.units), []).append(row)
     return found
 
+def _kind(dtype, units):
+    "How a type is called in headings, and the units that multiply, if they are unusual for it."
+    return type_name(dtype) + f" on {units}" * bool(units)
+
 def readme_speed() -> str:
     """The generated part of the README that says how fast: at sizes we chose, and at random shapes."""
     head, columns, shown = ["the last kernels (in % of cuBLAS's speed unless noted)"], [], []
@@ -127,8 +131,7 @@ def readme_speed() -> str:
         for (dtype, units), rows in _by_units(rows_at(card)).items():
             last = rows[-1]
             shapes = [None if units else at_random.get((dtype, fits)) for fits in (True, False)]
-            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {type_name(dtype)}"
-                        + f" on {units}" * bool(units))
+            head.append(f"{card['gpu'].removeprefix('NVIDIA ')}, {_kind(dtype, units)}")
             larger, row = card_row(card, last["name"], 8192), None if units else steady.get((dtype, 4096))
             shown += [last, larger]
             columns.append([_number(last, "percent"), _number(larger, "percent"),
@@ -163,7 +166,7 @@ def readme_front() -> str:
     for (dtype, units), rows in _by_units(rows_at(card)).items():
         last = rows[-1]
         number, ratio = number_of(last["name"]), last["error"] / last["cublas_error"]
-        lines.append(f"| {type_name(dtype)}{f' on {units}' * bool(units)}, by lesson {number} | "
+        lines.append(f"| {_kind(dtype, units)}, by lesson {number} | "
                      f"**{_number(last, 'gflops')}** | **{_number(last, 'percent')}** | "
                      f"{last['error']:.1e} ({ratio:.2f}) |")
         shown.append(last)
@@ -186,21 +189,26 @@ def readme_copy() -> str:
 
 def readme_calls() -> str:
     "The generated part of the README that says what a call costs in a program."
-    lines, paced = [], {}  # paced: dtype → sizes at which a call takes much longer than the GPU
+    lines, paced = [], {}  # paced: kind of kernel → sizes at which the host sets the time of a call
     for card in load_cards("calls"):
+        on_host = {row["name"]: statistics.median(row["us"]) for row in card["calls"]["rows"]
+                   if row["what"] == "host"}
         for name, rows in wall_clock(card).items():
-            dtype = KERNELS[number_of(name)].dtype
+            kernel = KERNELS[number_of(name)]
+            kind = _kind(kernel.dtype, kernel.units)
             for size, row in rows.items():
                 on_gpu = card_row(card, name, size)
-                if on_gpu and statistics.median(row["us"]) > 1.25 * 1000 * on_gpu["ms"]:
-                    paced.setdefault(dtype, {})[size] = None
+                # far above the GPU's time, and close to the host's
+                if on_gpu and 1250 * on_gpu["ms"] < statistics.median(row["us"]) < 1.5 * on_host.get(name, 0):
+                    paced.setdefault(kind, {})[size] = None
             if not lines:
                 lines = [f"| µs of a call, ours / `torch.mm(out=)` | {' | '.join(map(str, rows))} |",
                          "|---|" + "--:|" * len(rows)]
             cells = [" / ".join(number_text(statistics.median(row[us])) for us in ("us", "torch_us"))
                      for row in rows.values()]
-            lines.append(f"| {card['gpu']}, {dtype} | {' | '.join(cells)} |")
-    where = ", and ".join(f"in {dtype} at {' and '.join(map(str, sizes))}" for dtype, sizes in paced.items())
+            lines.append(f"| {card['gpu']}, {kind} | {' | '.join(cells)} |")
+    where = ", ".join(f"{'and ' * (0 < i == len(paced) - 1)}in {kind} at {' and '.join(map(str, sizes))}"
+                      for i, (kind, sizes) in enumerate(paced.items()))
     host = f" Where the host takes far longer than the GPU, the host sets the time: {where}." if where else ""
     return "\n".join([*lines, "",
                       "This is wall-clock time per call, including the host's work, over 1,000 calls in a "

@@ -32,8 +32,8 @@ def neighbours(array, index, count):
         raise SimulatorError(f"an access of {size} bytes to {array.name}, which is only aligned to "
                              f"{array.promised}: cuda.shared.array(…, alignment={size})", "alignment")
     if array.byte(index) % size:
-        raise SimulatorError(f"an access of {size} bytes at {array.label(index)}, "
-                             f"which isn't a multiple of {size} bytes from its start", "alignment")
+        raise SimulatorError(f"an access of {size} bytes at {array.label(index)}, which isn't a multiple of "
+                             f"{size} bytes from the start of {array.name}", "alignment")
     if type(index) is not tuple: return range(index, index + count), slice(index, index + count)
     *before, first = index
     return [(*before, i) for i in range(first, first + count)], (*before, slice(first, first + count))
