@@ -326,7 +326,7 @@ def run_ranks(
     own = {rank: text for rank, text in failed.items() if not LOST.search(text)}
     late = {rank: f"not finished within {seconds:g} s" for rank in left.values()}
     rank, text = next(iter((own or late or failed).items()))
-    raise RanksFailed(f"rank {rank} of {ranks}: {text}. All ranks were ended.")
+    raise RanksFailed(f"rank {rank} of {ranks}: {text}. All ranks were stopped.")
 
 
 # The check

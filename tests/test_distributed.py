@@ -109,9 +109,9 @@ def dies(): os.kill(os.getpid(), signal.SIGKILL)
 def hangs(): time.sleep(60)
 
 @pytest.mark.parametrize("how, seconds, message", (
-    (raises, 20, "rank 2 of 4: ValueError: no such luck. All ranks were ended."),
-    (dies, 20, "rank 2 of 4: ended with status -9. All ranks were ended."),
-    (hangs, 1, "rank 2 of 4: not finished within 1 s. All ranks were ended.")))
+    (raises, 20, "rank 2 of 4: ValueError: no such luck. All ranks were stopped."),
+    (dies, 20, "rank 2 of 4: ended with status -9. All ranks were stopped."),
+    (hangs, 1, "rank 2 of 4: not finished within 1 s. All ranks were stopped.")))
 def test_one_rank_ends_all(how, seconds, message):
     start = time.monotonic()
     with pytest.raises(RanksFailed, match=re.escape(message)):

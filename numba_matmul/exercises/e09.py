@@ -47,8 +47,8 @@ WHY = {"whole passes": (
            "remainder?"),
        "shared memory": "48 KB for both tiles together, in float32; does the padding count?",
        "registers": (
-           "256 threads share the bm × bn sums of a block: how many does each keep? Allow it 128 of its 255 "
-           "registers")}
+           "256 threads share the bm × bn sums of a block: how many does each keep? Allow 128; factors and "
+           "addresses need the rest of its 255 registers")}
 
 
 # The tile's judge counts *wavefronts* of shared memory, loads and stores, per multiply-add

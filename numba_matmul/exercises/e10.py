@@ -30,7 +30,7 @@ SMALL = dict(BM=64, BN=128, BK=4, TM=8, TN=8, THREADS=128, PADDED=132)
 OTHER = dict(BM=16, BN=64, BK=8, TM=2, TN=4, THREADS=128, PADDED=68)
 
 def case(m, n, k, constants):
-    "A launch (a, b, c). The lesson's copy reads BN rows of A; if a tile has fewer, A gets more below."
+    "A launch (a, b, c). The lesson's copy reads BN rows of A; if a tile has fewer, A is extended to that."
     plain = matmul_case(m, n, k, (constants["THREADS"], 1), (n // constants["BN"], m // constants["BM"]),
                         constants)
     def make(random):
@@ -103,8 +103,8 @@ EXERCISES = (Exercise(
             "two threads write the same element of C: do two lanes, or two warps, share a place? Did you add "
             "row0 and col0?"),
         "aligned": (
-            "a thread stores four neighbors at once, so its first column must be a multiple of four: from "
-            "lane to lane it is TN columns. Or are row and col swapped?"),
+            "a thread stores four neighbors at once, so its first column must be a multiple of four: "
+            "neighboring lanes are TN columns apart. Or are row and col swapped?"),
         "in bounds: a: index": (
             "A's rows are read from row0 on, and row0 comes from blockIdx.y"),
         "in bounds": (

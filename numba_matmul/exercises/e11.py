@@ -276,7 +276,7 @@ EXERCISES = (Exercise(
         "in bounds: b_tile": "b_tile[place, step, column], and there are two places, 0 and 1",
         "no races: _tile[": (
             "one place is read while the other is stored: which is which? And do all threads meet at a "
-            "barrier in each pass, between these two lines?"),
+            "barrier in each pass, between the two accesses named here?"),
         "all written: 16×64×8": (
             "here A is a single k tile: there's nothing more to load or store, and the loop ends after it"),
         "all written": (

@@ -182,10 +182,10 @@ EXERCISES = (Exercise(
         "all written: 16×64×8": "here A is a single k tile: the loop ends after it",
         "all written": (
             "no thread has started this copy yet: do all threads meet at a barrier before they read? If so, "
-            "is each k tile started, by all threads, into the stage from which it's read later?"),
+            "does every thread start its copies of each k tile, into the stage it's read from later?"),
         "no races: two asynchronous": (
             "the stage is filled twice: is it `free`, does `free` move on with each k tile, and are no more "
-            "than STAGES - 1 k tiles started before the loop?"),
+            "than STAGES - 1 k tiles copied before the loop?"),
         "no races: ring[": (
             "all threads must have met at a barrier between the wait for a copy and the first read of it, "
             "and between the last read of a stage and the next copy into it: do all of them reach it, in "

@@ -45,8 +45,9 @@ def loops_of(loop):
     return [(line_of(loop, node.lineno), line_of(loop, node.end_lineno)) for node in inner]
 
 def trace_products(launch, args, name, inner):
-    """In a child: what `timeline.trace` says of the first block, with "product 3 64" for 64 products of the
-    factors that were read fourth, and "loop jump" where the function of that name goes back in its loop."""
+    """In a child process: what `timeline.trace` says of the first block, with "product 3 64" for 64 products
+    of the factors that were read fourth, and "loop jump" where the function of that name goes back in its
+    loop."""
     places, factors, last = core._places, [], [0, None]
 
     class Counted(list):

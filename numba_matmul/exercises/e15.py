@@ -48,7 +48,7 @@ def wavefronts_a_step(view):
     return sum(site.passes for site in loads) / (2 * 5 * 4)
 
 def with_ones(launch, args, operand):
-    "In a child, with A (0), B (1) or neither all ones: is C right, or are its sums in other places?"
+    "In a child process, with A (0), B (1) or neither all ones: is C right, or are its sums in other places?"
     if operand is not None: args[operand][...] = to_bf16(np.ones(1))[0]
     a, b, c = args
     launch(a, b, c)

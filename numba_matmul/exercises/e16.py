@@ -370,8 +370,8 @@ EXERCISES = (Exercise(
         "fences: in the main loop": (
             "in the loop, threads write nothing that a copy or another thread would have to see"),
         "fences": (
-            "the thread that issues copies has to fence the mbarriers, which it has made, and both tensor "
-            "maps, which it uses"),
+            "the thread that issues copies has to fence the mbarriers that it initialized and the two tensor "
+            "maps that it uses"),
         "ends: copies": (
             "past the last k tile, there's nothing to copy; and every k tile copied must be waited for"),
         "ends: products": "after the loop, one call may still be in flight",

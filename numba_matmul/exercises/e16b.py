@@ -54,7 +54,7 @@ def case(row_bytes, blocks):
 CASES = case(128, 2), case(64, 2), case(32, 2)
 
 def stores(launch, args, call):
-    "In a child: the stores to shared memory, (warp, number, bytes) → lane → first byte."
+    "In a child process: the stores to shared memory, (warp, number, bytes) → lane → first byte."
     turn, found = Counter(), defaultdict(dict)
     def record(space, operation, array, index, count, *_):
         if (space, operation) != ("shared", "store"): return
@@ -190,8 +190,8 @@ EXERCISES = (Exercise(
             "goes to place c xor r % 8. Then, for the narrower ones: which bits of the address does the "
             "swizzle xor with which? And column block * (ROW_BYTES // 2) of C is where a block's box begins"),
         "all written": (
-            "some chunk of the tile was never written: of a warp's 16 rows, a lane points at row lane % 16, "
-            "and lane // 16 says whether at the group's left or right chunk"),
+            "some chunk of the tile was never written. A lane points at row lane % 16 of its warp's 16, and "
+            "lane // 16 picks one of the group's two chunks, left or right"),
         "in bounds": (
             "a chunk stays in its own row, which has ROW_BYTES // 16 chunks: so xor a chunk's number only "
             "with numbers below that"),

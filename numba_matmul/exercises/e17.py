@@ -33,7 +33,7 @@ def names_of(tile):
 CASES = (128, 128, 6 * BK, TILE), (256, 128, 4 * BK, WgmmaTile(128, 64, 3))  # m, n, k, tile
 
 def multiply(kernel, m, n, k, tile):
-    "In a child: launch a kernel; the verdict that fails and its text, or `None`."
+    "In a child process: launch a kernel; the verdict that fails and its text, or `None`."
     random = np.random.default_rng()
     a, b = (to_d(rounded(random.standard_normal(shape), "bfloat16")) for shape in ((m, k), (k, n)))
     c = to_d(to_bf16(np.full((m, n), np.nan)))
@@ -245,7 +245,7 @@ EXERCISES = (Exercise(
             "a thread waits for a k tile that the producer doesn't copy: both sides go through all k_tiles, "
             "and each mbarrier gets as many arrivals as it was made for"),
         "ends: ends while copies": (
-            "no thread waits for a k tile that is copied: do producer and consumers count the same k tiles?"),
+            "a k tile is copied that no thread waits for: do producer and consumers count the same k tiles?"),
         "ends": (
             "who waits for whom here? Follow k tiles 0, 1 and 2: which arrival does each wait need, and "
             "which thread makes it?"),

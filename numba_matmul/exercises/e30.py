@@ -16,7 +16,7 @@ class NotRowMajor(ValueError): "An operand that a kernel of the course would not
 def shape_text(tensor): return "×".join(map(str, tensor.shape))
 
 def row_major_matmul(calls, times=1):
-    "A product as exact as its type allows, some times as large, which records its calls."
+    "A function that records its calls and returns `times` the product, as exact as its type allows."
     def matmul(x, y):
         import torch
         for name, z in ("first", x), ("second", y):
@@ -348,11 +348,11 @@ EXERCISES = (Exercise(
         "shapes": "a gradient has the same shape as its matrix, and A's comes first",
         "types": "a gradient has the same type as its matrix",
         "gradient of A": (
-            "C[i, j] = alpha · Σ A[i, p]·B[p, j]: what does A[i, p] add to, and with which factors (alpha "
-            "is one)? And .reshape doesn't transpose"),
+            "C[i, j] = alpha · Σ A[i, p]·B[p, j]: what does A[i, p] add to, and with which factors, alpha "
+            "among them? And .reshape doesn't transpose"),
         "gradient of B": (
-            "C[i, j] = alpha · Σ A[i, p]·B[p, j]: what does B[p, j] add to, and with which factors (alpha "
-            "is one)? And .reshape doesn't transpose"),
+            "C[i, j] = alpha · Σ A[i, p]·B[p, j]: what does B[p, j] add to, and with which factors, alpha "
+            "among them? And .reshape doesn't transpose"),
         "inputs unchanged": (
             "an operation whose name ends in _ writes into the tensor itself, and so does *=")},
     preamble="import torch\n", solutions=SOLUTIONS, mutants=MUTANTS),

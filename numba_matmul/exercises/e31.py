@@ -215,8 +215,8 @@ EXERCISES = (Exercise(
         "no races: and is read by": OVERWRITTEN,
         "no races: and is written by": (
             "two threads write one place: ty and tx, the quotient and the remainder of threadIdx.x by TILE, "
-            "are below TILE. A thread's place in A's tile is ty * TILE + tx, and in B's it's as far after "
-            "the end of A's"),
+            "are below TILE. A thread's place in A's tile is ty * TILE + tx. Its place in B's tile is "
+            "TILE * TILE elements later"),
         "all written": (
             "a thread writes ty * TILE + tx of A's tile and, TILE * TILE elements later, of B's: a zero "
             "where the matrix ends. ty and tx both come from threadIdx.x. Then comes a barrier, and only "
@@ -229,8 +229,8 @@ EXERCISES = (Exercise(
             "end at a number other than TILE?"),
         "in bounds": (
             "sizes aren't multiples of TILE, so three accesses need guards: the elements of A, of B and of "
-            "C, each against the sizes of its own matrix, row and column. If it's a tile: is there room for "
-            "both?"),
+            "C, each against the sizes of its own matrix, row and column. If the message names a tile: is "
+            "there room for both?"),
         "correct: never written": (
             "a block is one row of threads, and covers TILE rows and TILE columns of C: blockIdx.x counts "
             "its rows, and blockDim isn't TILE"),

@@ -282,7 +282,7 @@ EXERCISES = (Exercise(
         "messages": "send takes an array and a rank from 0 to ranks - 1, receive a rank",
         "shape": "each rank returns its own rows of C: m/ranks of them, and all columns",
         "correct": (
-            "whose rows is the sum that arrives in a step? The rank before worked on it one step ago. "
+            "whose rows does each arriving sum belong to? The rank before worked on it one step ago. "
             "Draw three ranks; after the last step, the sum belongs to this rank"),
         "sent unchanged": (
             "send doesn't copy, so the message may still be on its way: put the next sum into another array"),

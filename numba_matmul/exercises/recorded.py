@@ -81,7 +81,7 @@ def recorded_run(
     run,    # function
     *args,  # its arguments
 ):
-    "In a child: what happens to mbarriers, copies and products, as (what, number of the thread, number)."
+    "In a child process: what happens to mbarriers, copies and products, as (what, thread, number)."
     events, block = [], []
     load, store, wait_for_phase = hopper.load_box, hopper.store_box, hopper.mbarrier_wait
     start, finish, fence = hopper.start_products, hopper.finish_products, hopper.fence_proxy_async
@@ -198,7 +198,7 @@ def ended_too_often(boxes, events):
 # A kernel of a producer and consumers, in several cases
 
 def recorded(multiply, *args):
-    "In a child: the verdict that fails and its text, or `None`; and what happened."
+    "In a child process: the verdict that fails and its text, or `None`; and what happened."
     found = []
     def run():
         try: found.append(multiply(*args))

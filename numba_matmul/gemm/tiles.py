@@ -61,7 +61,7 @@ def check_tile(
 
 COPY_RULES = {  # requirements of `tile_copiers`
     "bk must be a multiple of 4": lambda t: t.bk % 4 == 0,
-    "the threads must fill whole rows of A's tile, four numbers each":
+    "the threads, four elements each, must fill whole rows of A's tile":
         lambda t: t.threads and 4 * t.threads % t.bk == 0,
     "the threads must fill whole rows of B's tile":
         lambda t: t.threads and 4 * t.threads % t.bn == 0,

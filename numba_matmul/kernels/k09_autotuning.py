@@ -65,7 +65,7 @@ def tile_steps(
     @cuda.jit(device=True)
     @unrolled
     def steps(
-        a_tile, b_tile,          # in shared memory, with rows for the steps of the sum
+        a_tile, b_tile,          # in shared memory, one row per step of the sum
         dot,                     # first row
         thread_row, thread_col,  # columns of A's and of B's tile where the thread's factors begin
         reg_m, reg_n,            # (rows,) and (cols,) local arrays for them

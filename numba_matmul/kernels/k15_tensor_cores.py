@@ -106,12 +106,12 @@ RULES = {
     "bk must be a multiple of 16, and at least 32": lambda t: t.bk % 16 == 0 and t.bk >= 32,
     "a block has at most 1024 threads": lambda t: t.threads <= 1024,
     "a thread can keep 128 results at most": lambda t: t.results <= 128,
-    "a pass of the block, 8 elements per thread, must be whole rows of A's tile, and of B's":
+    "a pass, 8 elements per thread, must fill whole rows of A's tile, and of B's":
         lambda t: t.threads * 8 % t.bk == t.threads * 8 % t.bn == 0,
     "the tiles must be a whole number of passes":
         lambda t: t.bm * t.bk % (8 * t.threads or 1) == t.bk * t.bn % (8 * t.threads or 1) == 0,
     "pad and bn must be multiples of 8": lambda t: t.pad % 8 == t.bn % 8 == 0,
-    "with a swizzle bk and bn must be multiples of 64, wn a power of 2, and a pass eight rows":
+    "with a swizzle, bk and bn must be multiples of 64, wn a power of 2, and a pass a multiple of 8 rows":
         lambda t: not t.swizzle or (t.bk % 64 == t.bn % 64 == t.pad == 0 and t.wn & t.wn - 1 == 0
                                     and t.threads % t.bk == t.threads % t.bn == 0),
     "stages must be at least 2": lambda t: t.stages >= 2,

@@ -177,8 +177,8 @@ def k_tile_loader(
             to = uint32(storage.ab_tiles + uint32(stage_bytes) * stage)
             k = uint32(k_tile * uint32(bk))  # column of A, row of B
             if i > 0: to, k = uint32(to + uint32(tile_bytes * i)), uint32(k + uint32(BK * i))
-            # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile. Each block of a
-            # cluster loads half of each, for both
+            # A: one box of all rows; transposed, one box of 64 columns per 64 rows of the tile. In a
+            # cluster of two, each block loads half of each box, for both blocks
             if cluster > 1 and not shared_b and not m_major_a:
                 first = uint32(uint32(cuda.blockIdx.x % 2) * uint32(half_rows))
                 cp_async_bulk_tensor_2d_multicast(uint32(to + first * uint32(ROW)), maps.a, full, k,
@@ -216,7 +216,7 @@ def wgmma_multiplier(
     instruction=wgmma_mma_async,  # for the elements' type
     in_cluster=False,  # is the block one of a cluster, whatever the tile?
 ):
-    """A device function: start to multiply a k tile that has landed, by a warpgroup. On return, the
+    """A device function: a warpgroup starts to multiply a k tile that has landed. On return, the
     previous call's products are complete (wgmma.wait_group 1)."""
     stage_bytes, bytes_a = tile.stage_bytes, tile.bytes_a
     steps, in_cluster = BK // 16, in_cluster or tile.cluster > 1
