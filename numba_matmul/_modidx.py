@@ -480,6 +480,7 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
             'numba_matmul.machine': {},
             'numba_matmul.microscope': {},
             'numba_matmul.ncu': {},
+            'numba_matmul.passes': {},
             'numba_matmul.peers': {},
             'numba_matmul.play': {},
             'numba_matmul.predict': {},

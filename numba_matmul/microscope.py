@@ -1,4 +1,5 @@
 """Which pieces of memory does each warp touch? Sectors and banks, line by line, without a GPU."""
+import dis
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -116,6 +117,7 @@ class Site:
     count: int = 1    # elements per lane
     layout: tuple = (False, 1, 0)  # of a global matrix: are adjacent elements stacked vertically? how
                       # many apart? how many elements of its sector precede it?
+    rounds: int = 0   # of a global load in loops: how often warps begin the innermost one; 0: unknown
 
     @property
     def cost(self):
@@ -131,18 +133,20 @@ def _watch(launch, args, blocks):
     "In a child: run some blocks of a launch. Returns what a `View` holds."
     import linecache
     places, known, seen, turn, reads = {}, {}, defaultdict(list), Counter(), defaultdict(Counter)
+    latest, rounds = {}, Counter()  # of a place and a thread: the loops around it, and how often they went on
     def place_of(space, operation, array, count, frame):
         "The number of a place that accesses memory, and where to count what it reads."
         size = count * array.dtype.itemsize
         place = frame.f_code, instruction(frame), space, operation, array.name, size, count, _layout(array)
         number, _ = places.setdefault(place, (len(places), frame.f_lineno))
-        return number, reads[array.name] if (space, operation) == ("global", "load") else None, array
+        loads = (space, operation) == ("global", "load")
+        return number, reads[array.name] if loads else None, _counters(*place[:2]) if loads else (), array
     def record(space, operation, array, index, count, frame, source=None):
         # it is called for each access of each thread, so what holds for all of a place is looked up
         at = id(frame.f_code), frame.f_lasti, id(array), space, operation, count
         found = known.get(at)
         if not found: found = known[at] = place_of(space, operation, array, count, frame)
-        number, counted, _ = found
+        number, counted, counters, _ = found
         thread, byte = getcurrent(), array.byte(index)
         n = turn[number, thread]
         turn[number, thread] = n + 1
@@ -150,6 +154,10 @@ def _watch(launch, args, blocks):
         if counted is not None:
             element = byte // array.dtype.itemsize
             for i in range(element, element + count): counted[i] += 1
+            if counters:
+                now = thread.barriers, *map(frame.f_locals.get, counters)
+                if latest.get((number, thread)) != now: rounds[number, thread] += 1
+                latest[number, thread] = now
     memory.recorder, launch.blocks = record, blocks
     try: launch(*args)
     finally: memory.recorder = None
@@ -170,6 +178,11 @@ def _watch(launch, args, blocks):
         elif operation == "copy": site.passes += len(_served(sample, "copy", size))
         else: site.passes += wavefronts(starts, size)
         site.wanted += len(set(starts.values())) * size
+    begun = Counter()  # by a warp: as often as by any of its lanes
+    for (number, thread), count in rounds.items():
+        warp = number, thread.block, thread.warp
+        begun[warp] = max(begun[warp], count)
+    for (number, block, _), count in begun.items(): sites[tuple(block.index)][number].rounds += count
     # Memory counted elements as stored; a reader knows them by row and column.
     shapes = {array.name: tuple(array.shape) for array in launch.arrays}
     for array in launch.arrays:
@@ -177,6 +190,15 @@ def _watch(launch, args, blocks):
     by_block = {block: list(found.values()) for block, found in sites.items()}
     barriers = max((thread.barriers for _, thread in turn), default=0)
     return by_block, {name: dict(count) for name, count in reads.items()}, shapes, barriers
+
+def _counters(code, at):
+    "What counts the loops around an instruction but the last; nothing if the last two aren't both `for`."
+    found = [*dis.get_instructions(code)]
+    ends = {x.argval: x.offset for x in found if "JUMP" in x.opname and x.argval < x.offset}
+    around = [i for i, x in enumerate(found) if x.offset < at < ends.get(x.offset, 0)]
+    names = [found[i].opname == "FOR_ITER" and found[i + 1].argval for i in around]
+    if len(names) < 2 or not all(isinstance(name, str) for name in names[-2:]): return ()
+    return tuple(name for name in names[:-1] if name)
 
 def _layout(array):
     "See `Site`."
@@ -224,6 +246,7 @@ class View:
                 total.requests += site.requests
                 total.passes += site.passes
                 total.wanted += site.wanted
+                total.rounds += site.rounds
         return [found[key] for key in sorted(found)]
 
     def renamed(

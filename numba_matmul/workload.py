@@ -10,97 +10,23 @@ from math import log2, prod
 from pathlib import Path
 
 import numpy as np
+from . import passes
 from .arrays import cdiv
 from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import (
     ALONG, ALU, BARRIER, COLUMNS, FMA, HEAVY, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM,
     WAIT_GROUP, kind_of)
 from .microscope import microscope, wavefronts
+from .passes import NoPrediction, _fills_tiles, _loading, _loads, _walk, k_loop
 from .process import _rebuild, kernel_parts
 from .sass import bank_delays
 from .sim.launch import launch_of
 from .sim.scheduler import SimulatorError
 from numba import cuda
 
-# What was found by another version of this module, or for another table, is forgotten.
-_VERSION = Path(__file__).read_text(encoding="utf-8"), COLUMNS, sorted(KIND_OF.items()), UNIFORM
-
-
-class NoPrediction(Exception):
-    "The model doesn't cover this kernel: why."
-
-
-# The k loop in the machine code
-
-UNKNOWN = {  # what the model can't follow inside the loop → why
-    "HMMA HGMMA WARPGROUP": "it multiplies on the tensor cores, and the model only knows the FMA units",
-    "DFMA DADD DMUL DSETP": "it computes in float64",
-    "LDL STL": "its registers spill to local memory",
-    "ATOM ATOMG ATOMS RED": "its loop has atomic operations",
-    "UTMALDG SYNCS": "its tiles are copied by the TMA",
-    "CALL": "its loop calls a function",
-    "SHFL": "its loop exchanges values between lanes"}
-
-def k_loop(code):
-    "The innermost loop around the main loop that loads from global memory; `NoPrediction` if none does."
-    ins = code.instructions
-    names = {x.name for x in (code.main_loop if code.main else ins)}
-    for unknown, why in UNKNOWN.items():
-        if names & set(unknown.split()): raise NoPrediction(why)
-    if not code.main or "FFMA" not in names:
-        raise NoPrediction("no loop of its machine code multiplies in float32")
-    around = [loop for loop in code.loops if loop == code.main or loop.holds(code.main)]
-    around = [loop for loop in around if _loads(ins, range(loop.start, loop.end))]
-    if not around: raise NoPrediction("no loop both multiplies and loads from global memory")
-    found = min(around, key=lambda loop: loop.end - loop.start)
-    if any(x.name == "STG" for x in ins[found.start:found.end]):
-        raise NoPrediction("its loop over k also stores to global memory")
-    for unknown, why in UNKNOWN.items():
-        if {x.name for x in ins[found.start:found.end]} & set(unknown.split()): raise NoPrediction(why)
-    return found
-
-def _loads(ins, where): return [i for i in where if ins[i].name in ("LDG", "LDGSTS")]
-def _fills_tiles(ins, where): return any(ins[i].name in ("STS", "LDGSTS") for i in where)
-
-def _loading(ins, outer, main):
-    "The loops in `outer` that do nothing but load: the compiler doesn't know how often."
-    return [loop for loop in outer.inside if loop != main and not loop.holds(main)
-            and _loads(ins, range(loop.start, loop.end))]
-
-def _walk(ins, outer, main, turns, loading=(), counts=None):
-    """The numbers of the instructions of a pass through `outer`, with `turns` of the loop inside it.
-
-    The compiler unrolls a loop that only loads, and puts what's left over before it. `counts` says how often
-    a thread runs each line that such a loop has: as often as there are whole turns the loop does it, and what
-    is left over the loads before it."""
-    labels = {x.label: i for i, x in enumerate(ins) if x.label}
-    loops, left = {loop.start: (loop, 0) for loop in loading}, {}
-    for loop in loading:
-        lines = Counter(ins[i].line for i in _loads(ins, range(loop.start, loop.end)))
-        (line, unrolled), = lines.items()
-        whole, left[line] = divmod(counts[line], unrolled)
-        loops[loop.start] = loop, whole
-    if outer != main: loops[main.start] = main, turns
-    def runs(places):
-        "Does a pass run any of the loads at these places? `None` if there are none that are counted."
-        said = [whole > 0 for loop, whole in loops.values() if loop in loading and loop.start in places]
-        alone = (i for i in _loads(ins, places) if not any(loop.start <= i < loop.end for loop in loading))
-        said += [left[ins[i].line] > 0 for i in alone if ins[i].line in left]
-        return any(said) if said else None
-    i, path = outer.start, []
-    while i < outer.end:
-        if i in loops:
-            loop, times = loops[i]
-            path += [*range(loop.start, loop.end)] * times
-            i = loop.end
-            continue
-        path.append(i)
-        if _loads(ins, [i]) and ins[i].line in left: left[ins[i].line] -= 1
-        to = labels.get(ins[i].target, 0)
-        forward = i < to < outer.end
-        # branches under a condition: taken only around loads that don't run
-        i = to if forward and (not ins[i].guard or runs(range(i + 1, to)) is False) else i + 1
-    return path
+# What was found by another version of these modules, or for another table, is forgotten.
+_VERSION = [*(Path(path).read_text(encoding="utf-8") for path in (__file__, passes.__file__)), COLUMNS,
+            sorted(KIND_OF.items()), UNIFORM]
 
 
 # What an access costs
@@ -192,7 +118,8 @@ def _sharing(ins, path, view, k, step):
         touched[site.array] += site.passes
         lines[site.line].add(site.array)
         size[site.array] = site.size
-    names = sorted(touched, key=lambda name: view.shapes[name][-1:] != (k,))
+    order = [*view.shapes]  # A's rows are k long; if B's are, too, A comes first
+    names = sorted(touched, key=lambda name: (view.shapes[name][-1:] != (k,), order.index(name)))
     if not names: return {}
     def several(name, along):
         return touched[name] / _sectors(view.reads[name]) > 1.5 * (32 / size[name] if along else 1)
@@ -205,7 +132,8 @@ def _sharing(ins, path, view, k, step):
         array[i] = names[0 if (address(i)[0] in near if near else number % 2 == 0) else -1]
     # Where in its row does a load begin? Those with an address of their own come step by step, row after row.
     walked, found = [i for i in loads if array[i] == names[0]], {}
-    near, at_once = rows(walked), max(1, round(sum(ins[i].width / 4 for i in walked) / step))
+    turns = Counter(path)
+    near, at_once = rows(walked), max(1, round(sum(turns[i] * ins[i].width / 4 for i in walked) / step))
     low = min((address(i)[1] for i in walked if address(i)[0] in near), default=0)
     for i in loads:
         along, (base, offset) = array[i] == names[0], address(i)
@@ -222,6 +150,7 @@ def _table(code, path, view, k, step):
     delays = iter(bank_delays([ins[i] for i in path]))
     sharing = _sharing(ins, path, view, k, step)
     table, lines, loads = np.zeros((len(path), len(COLUMNS))), np.zeros(len(path)), 0
+    times, before = Counter(path), Counter()  # a load in a loop inside walks on along its row
     for row, i in enumerate(path):
         x = ins[i]
         kind = kind_of(x.name)
@@ -234,6 +163,8 @@ def _table(code, path, view, k, step):
         elif kind in (LDS, STS): passes, _ = _cost(x, sites, "load" if kind == LDS else "store")
         elif kind == LDG:
             array, bits, offset = sharing.get(i, (None, 0, 0))
+            if bits & ALONG: offset += 4 * step // times[i] * before[i]
+            before[i] += 1
             passes, number = _cost(x, sites, "load", array)
             loads, place = loads + 1, loads
         elif kind == LDGSTS:
@@ -299,19 +230,24 @@ def _read(code, view, shape, threads, stays):
     # Only what a pass walks counts: of an if and its else, it's one.
     def products(walked): return sum(ins[i].name in ("FFMA", "FMUL") for i in walked)
     once, inner = _walk(ins, outer, main, 1), range(main.start, main.end)
+    again = outer != main and _loads(ins, inner)  # the inner loop loads, too
+    if again and any(products(range(loop.start, loop.end)) for loop in outer.inside
+                     if loop != main and not loop.holds(main)):
+        raise NoPrediction("it multiplies in several loops, and how often each runs isn't clear")
     per_k = sum(site.requests * site.count for site in _global(sites, "load")) * 32 / threads / k / tiles
     loads = sum(ins[i].width / 4 for i in _loads(ins, once))
-    counts = None
-    if loading:
+    counts = rounds = None
+    if loading or again:
         # How often these loops turn, and the pass itself, isn't in the machine code. But each pass meets the
         # same barriers, and the microscope counts those, and how often a thread runs each line.
         inside = _barriers(ins[outer.start:outer.end])
         step = inside and k * tiles * inside / max(1, view.barriers - _barriers(ins) + inside)
-        counts = Counter()
-        for site in _global(sites, "load"): counts[site.line] += site.requests
-        counts = {line: round(32 * found / threads * step / k / tiles) for line, found in counts.items()}
-        if any(len(one) != 1 for one in lines) or len(set.union(*lines)) < len(lines):
-            raise NoPrediction("it loads in several loops, and how often each runs isn't clear")
+        counts, rounds = Counter(), Counter()
+        for site in _global(sites, "load"):
+            part = 32 / threads * step / k / tiles
+            counts[site.line] += part * site.requests
+            rounds[site.line] = max(rounds[site.line], part * site.rounds)
+        counts = {line: round(found) for line, found in counts.items()}
     elif outer == main:
         step = products(once) / results
         # the source loads at least what the machine code does, which may merge loads
@@ -322,12 +258,14 @@ def _read(code, view, shape, threads, stays):
     if step < 1 or step % 1 or turns < 1 or turns % 1 or (outer == main and turns != 1):
         raise NoPrediction(f"the trip counts of its loops aren't clear: {step:.2f} steps of k a pass, "
                            f"{turns:.2f} turns of the loop inside")
-    path = _walk(ins, outer, main, int(turns), loading, counts)
+    path = _walk(ins, outer, main, int(turns), loading, counts, rounds)
     table, lines = _table(code, path, view, k, step)
-    # Sectors of a tile: a tile in shared memory is loaded once, and the L1 cache keeps what others load.
+    # Sectors: a tile in shared memory is loaded once, and the L1 cache keeps what products load.
+    direct = set(view.reads)
     if _fills_tiles(ins, path):
-        brought = sum(site.passes for site in _global(sites, "load"))
-    else: brought = sum(_sectors(read) for read in view.reads.values())
+        direct = {array for array, *_ in _sharing(ins, path, view, k, step).values()}
+    brought = sum(site.passes for site in _global(sites, "load") if site.array not in direct)
+    brought += sum(_sectors(read) for name, read in view.reads.items() if name in direct)
     return KLoop(code.name, code.registers, code.shared_bytes, results, int(step),
                  sum(site.passes for site in stores) / tiles, brought / k / tiles, table.tolist(),
                  lines.tolist(), [f"{ins[i].guard} {ins[i].opcode}".strip() for i in path])

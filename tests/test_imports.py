@@ -29,8 +29,8 @@ def imported(name, tree):
         yield from (module for module in found if module in MODULES or module == "numba_matmul.kernels")
 
 
-INSTRUMENTS = ("sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "workload", "gpus",
-               "tensor_model", "predict")
+INSTRUMENTS = ("sass", "compiler", "microscope", "timeline", "play", "ncu", "cycles", "passes", "workload",
+               "gpus", "tensor_model", "predict")
 
 def layer(module): return module.split(".")[1]
 

@@ -233,3 +233,25 @@ def test_a_time_line_of_nothing_is_refused_in_words():
     (lambda: occupancy(256, 64, -1), "0 bytes of shared memory or more")])
 def test_what_no_gpu_has_is_refused(call, text):
     with pytest.raises(ValueError, match=text): call()
+
+
+@cuda.jit
+def loops_in_loops(x, out):
+    t, total = cuda.threadIdx.x, float32(0)
+    for _ in range(2):
+        for r in range(t, 96, 32):
+            for q in range(5): total += x[r, q]
+        r = 0
+        while r < 3:
+            for q in range(5): total += x[r, q]
+            r += 1
+        cuda.syncthreads()
+    out[t] = total
+
+def test_it_counts_how_often_an_inner_for_begins():
+    "Not inside a `while`, whose turns it doesn't see."
+    x, out = np.ones((96, 8), np.float32), np.zeros(64, np.float32)
+    view = microscope(loops_in_loops[1, 64], x, out)
+    first, second = (site for site in view.merged() if site.array == "x")
+    assert (first.requests, first.rounds) == (2 * (3 + 2) * 5, 2 * (3 + 2))
+    assert (second.requests, second.rounds) == (2 * 2 * 3 * 5, 0)
