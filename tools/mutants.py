@@ -1,12 +1,15 @@
 """Plant mistakes into the kernels, one at a time: does a check find each one, without a GPU? `make mutants`.
 
 Each mistake from `mutant_rules` runs in a forked child that has everything loaded except the module with the
-mistake and those that import it."""
+mistake and those that import it. Results are kept in build: another run on the same sources goes on from
+there."""
 import argparse
 import ast
+import hashlib
 import importlib
 import importlib.abc
 import importlib.util
+import json
 import linecache
 import os
 import shutil
@@ -129,6 +132,32 @@ def run(mutants, jobs):
             yield mutant, message, time.monotonic() - start
 
 
+class Kept:
+    "What earlier runs on the same sources found, of the package and of the rules: mutant → message."
+    def __init__(self):
+        digest = hashlib.sha256()
+        own = Path(__file__), Path(__file__).with_name("mutant_rules.py")
+        for path in sorted([*PACKAGE.rglob("*.py"), *own]):
+            digest.update(b"%s %d " % (path.name.encode(), path.stat().st_size) + path.read_bytes())
+        self.path = ROOT/"build"/f"mutants-{digest.hexdigest()[:16]}.jsonl"
+        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
+        self.messages = {tuple(mutant): message for mutant, message in map(json.loads, lines)}
+
+    def add(self, mutant, message):
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file: file.write(json.dumps([mutant, message]) + "\n")
+
+
+def results(mutants, jobs, kept):
+    "Yield (mutant, message): first the kept ones, then the others, which are kept as they come."
+    known = kept.messages if kept else {}
+    for mutant in mutants:
+        if mutant in known: yield mutant, known[mutant]
+    for mutant, message, _ in run([mutant for mutant in mutants if mutant not in known], jobs):
+        if kept: kept.add(mutant, message)
+        yield mutant, message
+
+
 def load():
     "Load what all children share."
     sys.path.insert(0, str(ROOT))
@@ -200,8 +229,11 @@ def main():
                    if mutant.module in KERNELS][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as impossible to find", flush=True)
+    kept = None if args.sample else Kept()
+    if kept and (count := sum(mutant in kept.messages for mutant in mutants)):
+        print(f"{count} results are kept in {kept.path.relative_to(ROOT)}", flush=True)
     survivors, start = [], time.monotonic()
-    for mutant, message, _ in run(mutants, args.jobs):
+    for mutant, message in results(mutants, args.jobs, kept):
         if message: continue
         found = tests_find(mutant) if args.tests else ""
         print(f"{'only a test finds' if found else 'SURVIVES'} {mutant}   {found}", flush=True)
