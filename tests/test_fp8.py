@@ -12,7 +12,7 @@ from numba_matmul import torch_fp8, torch_rules
 from numba_matmul.arrays import from_bf16, to_bf16, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct
 from numba_matmul.fp8 import E4M3, E5M2, LARGEST, add_products, from_fp8, table, to_fp8
-from numba_matmul.gemm import limits
+from numba_matmul.gemm import args, limits
 from numba_matmul.gemm.fp8_cast import SCALES, SIDE, fp8_cast
 from numba_matmul.gemm.plan import Plan, simulate_plan
 from numba_matmul.gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
@@ -122,6 +122,16 @@ def test_alpha_beta_and_both_types_of_c(dtype_c, fast):
     c = to_d(before)
     assert fp8_gemm(to_d(a), to_d(b), c, 0.5, -1.5, fast=fast, tile=SMALL) is c
     assert_matmul_correct(a, b, c, 0.5, -1.5, c_before=before)
+
+
+@pytest.mark.parametrize("is_tensor, kind", ((True, "bfloat16"), (False, "uint16")))
+def test_a_new_c_is_of_the_kind_of_a(monkeypatch, is_tensor, kind):
+    def noted(a, shape, kind): raise InterruptedError(kind)
+    monkeypatch.setattr(args, "array_like", noted)
+    monkeypatch.setattr(args, "is_torch", lambda x: is_tensor)
+    monkeypatch.setattr(args, "device_matrix", lambda name, x, dtype: x)
+    a = to_d(np.zeros((16, 16), np.uint8))
+    with pytest.raises(InterruptedError, match=kind): args.gemm_args(a, a, dtype=E4M3, dtype_c="bfloat16")
 
 
 REFUSED = {

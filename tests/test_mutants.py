@@ -25,12 +25,17 @@ def test_results_are_kept(monkeypatch, tmp_path):
     tool = importlib.import_module("mutants")
     monkeypatch.setattr(tool, "ROOT", tmp_path)
     chosen, judged = tool.hand_made()[:3], []
-    def run(mutants, jobs):
-        for mutant in mutants: judged.append(mutant) or (yield mutant, f"{mutant.line}", 0.0)
+    def run(mutants, jobs, judge):
+        for mutant in mutants:
+            judged.append(mutant)
+            yield mutant, mutant.rule * (mutant == chosen[0]), 0.0
     monkeypatch.setattr(tool, "run", run)
-    for count in 2, 3, 3:
-        found = dict(tool.results(chosen[:count], 1, tool.Kept()))
-        assert found == {mutant: f"{mutant.line}" for mutant in chosen[:count]}
-    assert judged == list(chosen)
+    def judged_now(count, *options):
+        judged.clear()
+        assert sorted(dict(tool.results(chosen[:count], 1, tool.Kept(*options))).values()) == [
+            *[""] * (count - 1), chosen[0].rule]
+        return [chosen.index(mutant) for mutant in judged]
+    assert [judged_now(2), judged_now(3), judged_now(3)] == [[0, 1], [2], []]
+    assert judged_now(3, True) == [1, 2]  # more tests may find what the others didn't
     monkeypatch.setattr(tool, "PACKAGE", tmp_path)  # other sources
-    assert not tool.Kept().messages
+    assert judged_now(1) == [0]

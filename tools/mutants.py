@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -62,12 +62,14 @@ def importers():
     return {name: reach(name, set()) for name in names}
 
 
-def plant(module, text):
-    "Reload the package's modules that use this one, with this text for it."
-    for name in importers()[module] | {module}:
+def plant(module, text, rooms=()):
+    "Reload the package's modules that use this one, with this text for it, and all modules of these rooms."
+    whole = tuple(f"numba_matmul.{room}" for room in rooms)
+    inside = {name for name in sys.modules if name.startswith(whole)}
+    for name in importers()[module] | {module} | inside:
         if loaded := sys.modules.pop(name, None):
             parent, _, last = name.rpartition(".")
-            if getattr(sys.modules[parent], last, None) is loaded:
+            if getattr(sys.modules.get(parent), last, None) is loaded:
                 delattr(sys.modules[parent], last)
     sys.meta_path.insert(0, Planted(module, text))
 
@@ -90,8 +92,8 @@ def in_order(kernel):
     return [(kernel, path) for path in sorted(kernel.paths, key=key)]
 
 
-def judge(mutant):
-    "In a child: the message of the first path that fails, or nothing."
+def path_finds(mutant):
+    "The message of the first path that fails, or nothing."
     plant(mutant.module, mutant.mutated)
     try:
         check_path = importlib.import_module("numba_matmul.bench.verify").check_path
@@ -107,66 +109,42 @@ def judge(mutant):
     return ""
 
 
-def fork(mutant, log):
-    "Start judging a mutant in a child; returns its number."
-    child = os.fork()
-    if child: return child
-    sys.stderr = open(os.devnull, "w")
-    message = judge(mutant)
-    Path(log).write_text(message)
-    os._exit(1 if message else 0)
+# Tests of code that no path reaches, or that no path's result depends on.
+FITTING = {
+    "gemm.args": ("fp8", "plan"), "gemm.epilogue": ("torch_ops_layers", "fp8"), "gemm.fp8_cast": ("fp8",),
+    "gemm.joined": ("split",), "gemm.limits": ("sim_barriers",), "gemm.plan": ("plan", "torch_ops_layers"),
+    "gemm.scaled": ("fp8",), "gemm.split": ("split",), "gemm.tensor_maps": ("sim_copies",),
+    "kernels.k19_float32_on_tensor_cores": ("split",), "kernels.k20_fp8": ("fp8",)}
 
 
-def run(mutants, jobs):
-    "Yield (mutant, message, seconds); the message is empty if it survives every path."
-    with TemporaryDirectory() as folder:
-        waiting, running = list(mutants)[::-1], {}
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                mutant = waiting.pop()
-                log = f"{folder}/{len(waiting)}"
-                running[fork(mutant, log)] = mutant, log, time.monotonic()
-            child, status = os.wait()
-            mutant, log, start = running.pop(child)
-            message = Path(log).read_text() if os.WIFEXITED(status) else f"no end within {LIMIT} s"
-            yield mutant, message, time.monotonic() - start
+class FirstFailure:
+    "A plugin for pytest that notes which test fails first."
+    name = ""
+    def pytest_runtest_logreport(self, report): self.name = self.name or report.failed and report.nodeid
+    def pytest_collectreport(self, report): self.pytest_runtest_logreport(report)
 
 
-class Kept:
-    "What earlier runs on the same sources found, of the package and of the rules: mutant → message."
-    def __init__(self):
-        digest = hashlib.sha256()
-        own = Path(__file__), Path(__file__).with_name("mutant_rules.py")
-        for path in sorted([*PACKAGE.rglob("*.py"), *own]):
-            digest.update(b"%s %d " % (path.name.encode(), path.stat().st_size) + path.read_bytes())
-        self.path = ROOT/"build"/f"mutants-{digest.hexdigest()[:16]}.jsonl"
-        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
-        self.messages = {tuple(mutant): message for mutant, message in map(json.loads, lines)}
-
-    def add(self, mutant, message):
-        self.path.parent.mkdir(exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file: file.write(json.dumps([mutant, message]) + "\n")
-
-
-def results(mutants, jobs, kept):
-    "Yield (mutant, message): first the kept ones, then the others, which are kept as they come."
-    known = kept.messages if kept else {}
-    for mutant in mutants:
-        if mutant in known: yield mutant, known[mutant]
-    for mutant, message, _ in run([mutant for mutant in mutants if mutant not in known], jobs):
-        if kept: kept.add(mutant, message)
-        yield mutant, message
+def test_finds(mutant, all_kernels=False):
+    "The first of the module's tests that fails, or nothing."
+    import pytest
+    own = mutant.module in KERNELS and importlib.import_module(mutant.module).KERNEL.name
+    plant(mutant.module, mutant.mutated, ("bench", "gemm", "kernels", "registry"))
+    sys.stdout = open(os.devnull, "w")
+    sys.path.insert(0, str(ROOT/"tests"))
+    signal.alarm(60 * LIMIT)
+    fitting = FITTING.get(mutant.module.removeprefix("numba_matmul."), ())
+    common = ["refused", "kernels"] if all_kernels else ["refused"]
+    selection = f"not every_tile and {own}" if own else "not every_tile"
+    for names, options in (fitting, ()), (common, ("-k", selection)):
+        if not names: continue
+        first, files = FirstFailure(), [f"{ROOT}/tests/test_{name}.py" for name in names]
+        pytest.main(["-x", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *options, *files], [first])
+        if first.name: return first.name
+    return ""
 
 
-def load():
-    "Load what all children share."
-    sys.path.insert(0, str(ROOT))
-    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
-    import numba_matmul.bench.verify, numba_matmul.registry  # noqa: E401, F401
-
-
-def tests_find(mutant):
-    "Do the kernels' tests fail in a copy of the project with the mistake?"
+def paths_test_finds(mutant):
+    "Does tests/test_paths.py, which looks at launches, too, fail in a copy of the project with the mistake?"
     first = min(kernels_of(mutant.module), key=lambda name: name.rpartition(".k")[2])
     own = importlib.import_module(first).KERNEL
     from numba_matmul.registry import KERNELS as known
@@ -177,15 +155,87 @@ def tests_find(mutant):
         copy = Path(folder)/"project"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
         (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
-        files = [f"tests/test_{name}.py" for name in ("kernels", "refused")]
-        for selection in [*files, "-k", "not every_tile"], [f"tests/test_paths.py::test_paths[{group}]"]:
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selection]
-            done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
-                                  capture_output=True, text=True)
-            if done.returncode:
-                return next((line for line in done.stdout.splitlines() if line.startswith("FAILED")),
-                            "a test fails")
-    return ""
+        test = f"tests/test_paths.py::test_paths[{group}]"
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
+        done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
+                              capture_output=True, text=True)
+    return test if done.returncode else ""
+
+
+def judge(mutant, tests):
+    "In a child: the message of the first path that fails, the name of the first test, or nothing."
+    message = path_finds(mutant) or test_finds(mutant, tests)
+    signal.alarm(60 * LIMIT)
+    return message or tests and paths_test_finds(mutant) or ""
+
+
+def fork(mutant, log, judge):
+    "Start judging a mutant in a child; returns its number."
+    child = os.fork()
+    if child: return child
+    sys.stderr = open(os.devnull, "w")
+    message = judge(mutant)
+    Path(log).write_text(message)
+    os._exit(1 if message else 0)
+
+
+def run(mutants, jobs, judge):
+    "Yield (mutant, message, seconds); the message is empty if nothing finds it."
+    with TemporaryDirectory() as folder:
+        waiting, running = list(mutants)[::-1], {}
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                mutant = waiting.pop()
+                log = f"{folder}/{len(waiting)}"
+                running[fork(mutant, log, judge)] = mutant, log, time.monotonic()
+            child, status = os.wait()
+            mutant, log, start = running.pop(child)
+            message = Path(log).read_text() if os.WIFEXITED(status) else f"no end within {LIMIT} s"
+            yield mutant, message, time.monotonic() - start
+
+
+def digest(paths):
+    "A short hash of these files and their names."
+    whole = hashlib.sha256()
+    for path in sorted(paths):
+        text = path.read_bytes()
+        whole.update(b"%s %d " % (path.name.encode(), len(text)) + text)
+    return whole.hexdigest()[:16]
+
+
+class Kept:
+    """What earlier runs found, with the same sources of the package and of the rules: mutant → message. One
+    that nothing found is tried again if a test has changed."""
+    def __init__(self, all_tests=False):
+        self.tests = digest((ROOT/"tests").glob("*.py")) + " all" * all_tests
+        own = Path(__file__), Path(__file__).with_name("mutant_rules.py")
+        self.path = ROOT/"build"/f"mutants-{digest([*PACKAGE.rglob('*.py'), *own])}.jsonl"
+        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
+        self.messages = {tuple(mutant): message for mutant, message, tests in map(json.loads, lines)
+                         if message or tests == self.tests}
+
+    def add(self, mutant, message):
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([mutant, message, self.tests]) + "\n")
+
+
+def results(mutants, jobs, kept, tests=False):
+    "Yield (mutant, message): first the kept ones, then the others, which are kept as they come."
+    known = kept.messages if kept else {}
+    for mutant in mutants:
+        if mutant in known: yield mutant, known[mutant]
+    left = [mutant for mutant in mutants if mutant not in known]
+    for mutant, message, _ in run(left, jobs, partial(judge, tests=tests)):
+        if kept: kept.add(mutant, message)
+        yield mutant, message
+
+
+def load():
+    "Load what all children share."
+    sys.path.insert(0, str(ROOT))
+    os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
+    import numba_matmul.bench.verify, numba_matmul.registry  # noqa: E401, F401
 
 
 def table(title, key, mutants, survivors):
@@ -210,7 +260,7 @@ def main():
                         help="number of mutants made by rules; 0: all of them")
     parser.add_argument("--jobs", type=whole(1), default=os.cpu_count())
     parser.add_argument("--tests", action="store_true",
-                        help="let the tests look for mutants that no path finds")
+                        help="let all tests of the kernels look for mutants that no path finds")
     parser.add_argument("--sample", action="store_true", help="only twelve of the cheap kernels, for a test")
     parser.add_argument("--only", default="", help="part of a module's name")
     args = parser.parse_args()
@@ -229,15 +279,14 @@ def main():
                    if mutant.module in KERNELS][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as impossible to find", flush=True)
-    kept = None if args.sample else Kept()
+    kept = None if args.sample else Kept(args.tests)
     if kept and (count := sum(mutant in kept.messages for mutant in mutants)):
         print(f"{count} results are kept in {kept.path.relative_to(ROOT)}", flush=True)
     survivors, start = [], time.monotonic()
-    for mutant, message in results(mutants, args.jobs, kept):
-        if message: continue
-        found = tests_find(mutant) if args.tests else ""
-        print(f"{'only a test finds' if found else 'SURVIVES'} {mutant}   {found}", flush=True)
-        if not found: survivors.append(mutant)
+    for mutant, message in results(mutants, args.jobs, kept, args.tests):
+        if not message: survivors.append(mutant)
+        if not message or message.startswith("tests/"):
+            print(f"{f'only {message} finds' if message else 'SURVIVES'} {mutant}", flush=True)
     table("rule", lambda mutant: mutant.rule, mutants, survivors)
     table("module", lambda mutant: mutant.module.removeprefix("numba_matmul."), mutants, survivors)
     percent = 100 * (1 - len(survivors) / len(mutants))
