@@ -157,6 +157,13 @@ def test_what_cannot_be_is_refused(case):
     with pytest.raises(error, match=text): fp8_gemm(a, b, **options)
 
 
+def test_a_scale_on_the_host_is_refused():
+    a, one = to_d(to_fp8(np.ones((32, 32)))), np.ones(1, np.float32)
+    for scales in dict(scale_a=one, scale_b=to_d(one)), dict(scale_a=to_d(one), scale_b=one):
+        with pytest.raises(TypeError, match=r"scale_[ab] is .*numpy.ndarray.*to_d\(scale"):
+            fp8_gemm(a, a, **scales)
+
+
 def test_c_may_not_overlap_an_operand_or_a_scale():
     memory = to_d(np.zeros(4096, np.uint8))
     a, b = memory[:1024].reshape(32, 32), memory[1024:2048].reshape(32, 32)

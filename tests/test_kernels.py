@@ -326,8 +326,9 @@ def test_a_tile_that_is_chosen_has_registers_enough_to_read_c(kernel, beta):
     a, b = good(kernel, 64, 64, 64)
     c = to_d(random(64, 64, dtype="bfloat16"))
     g = gemm_args(a, b, c, beta=beta, dtype=kernel.dtype, dtype_c="bfloat16")
-    plan = kernel.fn.plan(replace(g, m=4096, n=4096, k=4096))
-    assert plan.launches[-1].kernel.__name__ == kernel.kernel_name
+    for size in 4096, 5000:
+        plan = kernel.fn.plan(replace(g, m=size, n=size, k=size))
+        assert plan.launches[-1].kernel.__name__ == kernel.kernel_name
 
 
 def test_past_cublas_shares_long_sums_of_small_matrices():

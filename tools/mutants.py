@@ -12,6 +12,7 @@ import importlib.util
 import json
 import linecache
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -62,14 +63,12 @@ def importers():
     return {name: reach(name, set()) for name in names}
 
 
-def plant(module, text, rooms=()):
-    "Reload the package's modules that use this one, with this text for it, and all modules of these rooms."
-    whole = tuple(f"numba_matmul.{room}" for room in rooms)
-    inside = {name for name in sys.modules if name.startswith(whole)}
-    for name in importers()[module] | {module} | inside:
+def plant(module, text):
+    "Reload the package's modules that use this one, with this text for it."
+    for name in importers()[module] | {module}:
         if loaded := sys.modules.pop(name, None):
             parent, _, last = name.rpartition(".")
-            if getattr(sys.modules.get(parent), last, None) is loaded:
+            if getattr(sys.modules[parent], last, None) is loaded:
                 delattr(sys.modules[parent], last)
     sys.meta_path.insert(0, Planted(module, text))
 
@@ -114,59 +113,49 @@ FITTING = {
     "gemm.args": ("fp8", "plan"), "gemm.epilogue": ("torch_ops_layers", "fp8"), "gemm.fp8_cast": ("fp8",),
     "gemm.joined": ("split",), "gemm.limits": ("sim_barriers",), "gemm.plan": ("plan", "torch_ops_layers"),
     "gemm.scaled": ("fp8",), "gemm.split": ("split",), "gemm.tensor_maps": ("sim_copies",),
-    "kernels.k19_float32_on_tensor_cores": ("split",), "kernels.k20_fp8": ("fp8",)}
+    "gemm.schedule": ("torch_ops_layers",), "kernels.k19_float32_on_tensor_cores": ("split",),
+    "kernels.k20_fp8": ("fp8",)}
 
 
-class FirstFailure:
-    "A plugin for pytest that notes which test fails first."
-    name = ""
-    def pytest_runtest_logreport(self, report): self.name = self.name or report.failed and report.nodeid
-    def pytest_collectreport(self, report): self.pytest_runtest_logreport(report)
+def tests_of(mutant, all_tests):
+    "Arguments for pytest: selections of tests, those that fit best first."
+    def files(*names): return [f"tests/test_{name}.py" for name in names]
+    if fitting := FITTING.get(mutant.module.removeprefix("numba_matmul.")): yield files(*fitting)
+    name = importlib.import_module(kernels_of(mutant.module)[0]).KERNEL.name
+    short = name.partition("gemm_")[2] or name  # without the type of its matrices
+    if mutant.module in KERNELS: yield ["-k", f"{short} and not every_tile", *files("refused", "kernels")]
+    else: yield files("refused")
+    if not all_tests: return
+    yield ["-k", "not every_tile", *files("kernels")]
+    # as in tests/test_paths.py
+    from numba_matmul.registry import KERNELS as known
+    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]
+    group = "-".join(bf16) if name in bf16 or "gemm" in mutant.module else name
+    yield [f"tests/test_paths.py::test_paths[{group}]"]
 
 
-def test_finds(mutant, all_kernels=False):
-    "The first of the module's tests that fails, or nothing."
-    import pytest
-    own = mutant.module in KERNELS and importlib.import_module(mutant.module).KERNEL.name
-    plant(mutant.module, mutant.mutated, ("bench", "gemm", "kernels", "registry"))
-    sys.stdout = open(os.devnull, "w")
-    sys.path.insert(0, str(ROOT/"tests"))
-    signal.alarm(60 * LIMIT)
-    fitting = FITTING.get(mutant.module.removeprefix("numba_matmul."), ())
-    common = ["refused", "kernels"] if all_kernels else ["refused"]
-    selection = f"not every_tile and {own}" if own else "not every_tile"
-    for names, options in (fitting, ()), (common, ("-k", selection)):
-        if not names: continue
-        first, files = FirstFailure(), [f"{ROOT}/tests/test_{name}.py" for name in names]
-        pytest.main(["-x", "-p", "no:cacheprovider", f"--rootdir={ROOT}", *options, *files], [first])
-        if first.name: return first.name
+def test_finds(mutant, all_tests):
+    "The first test that fails in a copy of the project with the mistake, or nothing."
+    left_out = shutil.ignore_patterns(".git", ".venv", "build", "_docs", "profiles", ".hypothesis")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder)/"project"
+        shutil.copytree(ROOT, copy, ignore=left_out)
+        (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
+        for selection in tests_of(mutant, all_tests):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selection]
+            environment = os.environ | {"PYTHONPATH": str(copy)}
+            done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+            if done.returncode in (0, 5): continue  # 5: there is no such test
+            found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.M)
+            return found[1] if found else "tests/"
     return ""
 
 
-def paths_test_finds(mutant):
-    "Does tests/test_paths.py, which looks at launches, too, fail in a copy of the project with the mistake?"
-    first = min(kernels_of(mutant.module), key=lambda name: name.rpartition(".k")[2])
-    own = importlib.import_module(first).KERNEL
-    from numba_matmul.registry import KERNELS as known
-    # as in tests/test_paths.py
-    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]
-    group = "-".join(bf16) if own.name in bf16 or "gemm" in mutant.module else own.name
-    with TemporaryDirectory() as folder:
-        copy = Path(folder)/"project"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
-        (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
-        test = f"tests/test_paths.py::test_paths[{group}]"
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", test]
-        done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
-                              capture_output=True, text=True)
-    return test if done.returncode else ""
-
-
-def judge(mutant, tests):
+def judge(mutant, all_tests):
     "In a child: the message of the first path that fails, the name of the first test, or nothing."
-    message = path_finds(mutant) or test_finds(mutant, tests)
-    signal.alarm(60 * LIMIT)
-    return message or tests and paths_test_finds(mutant) or ""
+    if message := path_finds(mutant): return message
+    signal.alarm(0)
+    return test_finds(mutant, all_tests)
 
 
 def fork(mutant, log, judge):
@@ -226,7 +215,7 @@ def results(mutants, jobs, kept, tests=False):
     for mutant in mutants:
         if mutant in known: yield mutant, known[mutant]
     left = [mutant for mutant in mutants if mutant not in known]
-    for mutant, message, _ in run(left, jobs, partial(judge, tests=tests)):
+    for mutant, message, _ in run(left, jobs, partial(judge, all_tests=tests)):
         if kept: kept.add(mutant, message)
         yield mutant, message
 
