@@ -10,7 +10,7 @@
 #                        STAGE=check KERNELS=16 PARTS="new_threads large",
 #                        STAGE=notebooks MISSING=1: only experiments that the GPU's card lacks,
 #                        STAGE=several GPUS=2: lesson 32's, on a card of their own)
-# make mutants           plants mistakes in the kernels: is each one found? (ARGS="--count 0": all mistakes)
+# make mutants           plants mistakes in the kernels: is each one found? (ARGS="--count 0": all; another run goes on from there)
 # make site              the course as a website, in _docs
 # make site-check        opens every page of the website in a headless Chromium
 # make same-code BASE=…  is the machine code the same as at another commit? (STAMP=1: then its speeds stay valid)

@@ -12,7 +12,7 @@ from numba_matmul import torch_fp8, torch_rules
 from numba_matmul.arrays import from_bf16, to_bf16, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct
 from numba_matmul.fp8 import E4M3, E5M2, LARGEST, add_products, from_fp8, table, to_fp8
-from numba_matmul.gemm import limits
+from numba_matmul.gemm import args, limits
 from numba_matmul.gemm.fp8_cast import SCALES, SIDE, fp8_cast
 from numba_matmul.gemm.plan import Plan, simulate_plan
 from numba_matmul.gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
@@ -124,6 +124,16 @@ def test_alpha_beta_and_both_types_of_c(dtype_c, fast):
     assert_matmul_correct(a, b, c, 0.5, -1.5, c_before=before)
 
 
+@pytest.mark.parametrize("is_tensor, kind", ((True, "bfloat16"), (False, "uint16")))
+def test_a_new_c_is_of_the_kind_of_a(monkeypatch, is_tensor, kind):
+    def noted(a, shape, kind): raise InterruptedError(kind)
+    monkeypatch.setattr(args, "array_like", noted)
+    monkeypatch.setattr(args, "is_torch", lambda x: is_tensor)
+    monkeypatch.setattr(args, "device_matrix", lambda name, x, dtype: x)
+    a = to_d(np.zeros((16, 16), np.uint8))
+    with pytest.raises(InterruptedError, match=kind): args.gemm_args(a, a, dtype=E4M3, dtype_c="bfloat16")
+
+
 REFUSED = {
     "scale_b is missing": (dict(scale_a=np.ones(1, np.float32)), ValueError, "pass both"),
     "scales of float64": (dict(scale_a=np.ones(1), scale_b=np.ones(1)), TypeError, "scale_a is float64"),
@@ -145,6 +155,13 @@ def test_what_cannot_be_is_refused(case):
     options = {name: to_d(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
     a, b = to_d(to_fp8(np.ones((4, 288)))), to_d(to_fp8(np.ones((288, 5))))
     with pytest.raises(error, match=text): fp8_gemm(a, b, **options)
+
+
+def test_a_scale_on_the_host_is_refused():
+    a, one = to_d(to_fp8(np.ones((32, 32)))), np.ones(1, np.float32)
+    for scales in dict(scale_a=one, scale_b=to_d(one)), dict(scale_a=to_d(one), scale_b=one):
+        with pytest.raises(TypeError, match=r"scale_[ab] is .*numpy.ndarray.*to_d\(scale"):
+            fp8_gemm(a, a, **scales)
 
 
 def test_c_may_not_overlap_an_operand_or_a_scale():

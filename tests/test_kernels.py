@@ -1,4 +1,5 @@
 "Every kernel is correct at any size, with any tile and any option; and a call launches what it should."
+from dataclasses import replace
 from functools import cache, partial
 from inspect import signature
 from itertools import product
@@ -16,7 +17,8 @@ from numba_matmul.arrays import cdiv, result_dtype, rounded, to_d, to_h
 from numba_matmul.bench.search import configurations
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm.args import gemm_args
-from numba_matmul.gemm.limits import capable, launch_number, shared_memory_limit, with_shared_memory
+from numba_matmul.gemm.limits import (MAX_GRID_X, MAX_GRID_Y, capable, launch_number, shared_memory_limit,
+                                      sm_count, with_shared_memory)
 from numba_matmul.gemm.plan import simulate_plan
 from numba_matmul.gemm.tensor_maps import LONGEST, tma_counts
 from numba_matmul.gemm.tiles import Tile, WarpTile, WgmmaTile, check_tile
@@ -24,12 +26,13 @@ from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile
 from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
-from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, PRODUCER_REGISTERS,
+from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, LARGE, PRODUCER_REGISTERS,
                                                        bf16_gemm_warp_specialized)
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim import memory
-from numba_matmul.sim.kernel import StrictKernel
+from numba_matmul.sim.hopper import MBarrier
+from numba_matmul.sim.kernel import MAX_GRID, StrictKernel
 from numba_matmul.sim.launch import launch_of
 from numba_matmul.sim.types import INTEGERS
 
@@ -266,6 +269,41 @@ def test_the_tma_copies_where_it_can(kernel):
         else: assert launched(kernel.fn, shape) == other
 
 
+@each_kernel(lambda kernel: kernel.tiles)
+def test_the_tile_that_is_given_is_launched(kernel):
+    a, b = good(kernel, 64, 64, 64)
+    g = gemm_args(a, b, dtype=kernel.dtype, dtype_c=result_dtype(kernel.dtype))
+    options = dict(next(path.options for path in kernel.paths if "tile" in path.options))
+    def own(tile):
+        launches = kernel.fn.plan(g, **options | dict(tile=tile)).launches
+        return {launch.kernel for launch in launches if launch.kernel.__name__ == kernel.kernel_name}
+    one, other = kernel.tiles.tile, options["tile"]
+    assert own(one) and own(one) == own(one) and not own(one) & own(other)
+
+
+def test_a_grid_has_as_many_blocks_as_the_simulator_allows():
+    assert (MAX_GRID_X, MAX_GRID_Y) == MAX_GRID[:2]
+
+
+def test_blocks_of_warp_specialized_have_as_few_tiles_as_can_be():
+    fn = partial(bf16_gemm_warp_specialized, tile=WgmmaTile(64, 128, 2))
+    for rows, cols in (3, 5), (40, 7), (7, 40):
+        blocks, *_ = launch_of(fn, (64 * rows, 128 * cols, 64)).grid
+        each = cdiv(rows * cols, sm_count())
+        assert cdiv(rows * cols, blocks) == each and (blocks == 1 or cdiv(rows * cols, blocks - 1) > each)
+
+
+def test_the_first_consumer_of_warp_specialized_arrives_once_at_the_order_barrier(monkeypatch):
+    arrive, arrivals = MBarrier.arrive, []
+    def noted(barrier, size=0):
+        if barrier.count == 1 and not size: arrivals.append(barrier)
+        arrive(barrier, size)
+    monkeypatch.setattr(MBarrier, "arrive", noted)
+    a, b = good(KERNELS[17], 256, 256, 256)
+    bf16_gemm_warp_specialized(a, b, tile=WgmmaTile(128, 128, 2), blocks=1)  # four tiles
+    assert len(arrivals) == 1
+
+
 def test_past_cublas_copies_what_it_is_told():
     own = "bf16_gemm_warp_specialized_kernel"
     assert launched(bf16_gemm_past_cublas, (4, 64, 8)) == own
@@ -274,9 +312,28 @@ def test_past_cublas_copies_what_it_is_told():
     assert both in launched(bf16_gemm_past_cublas, (4, 64, 8), padded="b")
     # threads can store C's rows wherever they start, but the TMA can't
     assert both in launched(bf16_gemm_past_cublas, (8, 9, 8), padded="b")
+    assert launched(bf16_gemm_past_cublas, (4096, 24, 8), padded="", tile=LARGE) == own
+    row_major = launched(bf16_gemm_past_cublas, (8, 9, 8), padded="b", tile=LARGE)
+    assert row_major == "bf16_gemm_tensor_cores_kernel"
     by_tma = partial(launched, bf16_gemm_past_cublas, (8, 9, 8), epilogue="staged")
     assert by_tma(padded="b") == "bf16_gemm_tensor_cores_kernel"
     assert by_tma(padded="bc").endswith(f"not one: copy_padded_kernel, {own}, copy_padded_kernel")
+
+
+@pytest.mark.parametrize("beta", (0.0, 1.0, -1.5))
+@each_kernel(lambda kernel: kernel.number in (18, 20))
+def test_a_tile_that_is_chosen_has_registers_enough_to_read_c(kernel, beta):
+    a, b = good(kernel, 64, 64, 64)
+    c = to_d(random(64, 64, dtype="bfloat16"))
+    g = gemm_args(a, b, c, beta=beta, dtype=kernel.dtype, dtype_c="bfloat16")
+    for size in 4096, 5000:
+        plan = kernel.fn.plan(replace(g, m=size, n=size, k=size))
+        assert plan.launches[-1].kernel.__name__ == kernel.kernel_name
+
+
+def test_past_cublas_shares_long_sums_of_small_matrices():
+    few, many = (k18_past_cublas_bf16.select_config(64, 128, k, 132).split_k for k in (64, 16384))
+    assert few == 1 < many
 
 
 def test_past_cublas_copies_what_pays():

@@ -2,6 +2,7 @@
 from fractions import Fraction
 from functools import partial
 from inspect import signature
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -131,6 +132,25 @@ def test_a_tile_that_cannot_work_is_refused_with_the_reason(name, tile, text):
 def test_a_tile_that_wgmma_cannot_have_is_refused(factory, tile, text):
     with pytest.raises(ValueError) as caught: factory(tile)
     assert text in str(caught.value) and str(tile) in str(caught.value)
+
+
+@each_kernel(lambda kernel: kernel.tiles)
+def test_a_tile_that_breaks_a_rule_is_refused_by_kernel_and_factory(kernel):
+    "For each rule, a tile that breaks it because one or two of its sizes are wrong."
+    tile, rules, broken = kernel.tiles.tile, kernel.tiles.rules, {}
+    fields = [name for name in tile._fields if name != "m_major_c"]
+    for one, other in product(fields, repeat=2):
+        for first, second in product((1, 3, 96, 512), (1, 2, 96)):
+            wrong = tile._replace(**{one: first} | {other: second})
+            for rule in rules:
+                if rule not in broken and not rules[rule](wrong): broken[rule] = wrong
+    assert broken
+    a, b = good(kernel, 16, 16, 16)
+    functions = [lambda tile: kernel(a, b, tile=tile)]
+    if "tile" in signature(kernel.factory).parameters: functions.append(kernel.factory)
+    for wrong, refuses in product(broken.values(), functions):
+        with pytest.raises(ValueError) as caught: refuses(wrong)
+        assert str(caught.value).startswith(f"{wrong}: ")
 
 
 @each_kernel(lambda kernel: kernel.tiles)

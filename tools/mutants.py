@@ -1,21 +1,25 @@
 """Plant mistakes into the kernels, one at a time: does a check find each one, without a GPU? `make mutants`.
 
 Each mistake from `mutant_rules` runs in a forked child that has everything loaded except the module with the
-mistake and those that import it."""
+mistake and those that import it. Results are kept in build: another run on the same sources goes on from
+there."""
 import argparse
 import ast
+import hashlib
 import importlib
 import importlib.abc
 import importlib.util
+import json
 import linecache
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from functools import cache
+from functools import cache, partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -87,8 +91,8 @@ def in_order(kernel):
     return [(kernel, path) for path in sorted(kernel.paths, key=key)]
 
 
-def judge(mutant):
-    "In a child: the message of the first path that fails, or nothing."
+def path_finds(mutant):
+    "The message of the first path that fails, or nothing."
     plant(mutant.module, mutant.mutated)
     try:
         check_path = importlib.import_module("numba_matmul.bench.verify").check_path
@@ -104,7 +108,57 @@ def judge(mutant):
     return ""
 
 
-def fork(mutant, log):
+# Tests of code that no path reaches, or that no path's result depends on.
+FITTING = {
+    "gemm.args": ("fp8", "plan"), "gemm.epilogue": ("torch_ops_layers", "fp8"), "gemm.fp8_cast": ("fp8",),
+    "gemm.joined": ("split",), "gemm.limits": ("sim_barriers",), "gemm.plan": ("plan", "torch_ops_layers"),
+    "gemm.scaled": ("fp8",), "gemm.split": ("split",), "gemm.tensor_maps": ("sim_copies",),
+    "gemm.schedule": ("torch_ops_layers",), "kernels.k19_float32_on_tensor_cores": ("split",),
+    "kernels.k20_fp8": ("fp8",)}
+
+
+def tests_of(mutant, all_tests):
+    "Arguments for pytest: selections of tests, those that fit best first."
+    def files(*names): return [f"tests/test_{name}.py" for name in names]
+    if fitting := FITTING.get(mutant.module.removeprefix("numba_matmul.")): yield files(*fitting)
+    name = importlib.import_module(kernels_of(mutant.module)[0]).KERNEL.name
+    short = name.partition("gemm_")[2] or name  # without the type of its matrices
+    if mutant.module in KERNELS: yield ["-k", f"{short} and not every_tile", *files("refused", "kernels")]
+    else: yield files("refused")
+    if not all_tests: return
+    yield ["-k", "not every_tile", *files("kernels")]
+    # as in tests/test_paths.py
+    from numba_matmul.registry import KERNELS as known
+    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]
+    group = "-".join(bf16) if name in bf16 or "gemm" in mutant.module else name
+    yield [f"tests/test_paths.py::test_paths[{group}]"]
+
+
+def test_finds(mutant, all_tests):
+    "The first test that fails in a copy of the project with the mistake, or nothing."
+    left_out = shutil.ignore_patterns(".git", ".venv", "build", "_docs", "profiles", ".hypothesis")
+    with TemporaryDirectory() as folder:
+        copy = Path(folder)/"project"
+        shutil.copytree(ROOT, copy, ignore=left_out)
+        (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
+        for selection in tests_of(mutant, all_tests):
+            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selection]
+            environment = os.environ | {"PYTHONPATH": str(copy)}
+            done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True)
+            if done.returncode in (0, 5): continue  # 5: there is no such test
+            found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.M)
+            return found[1] if found else "tests/"
+    return ""
+
+
+def judge(mutant, all_tests):
+    "In a child: the message of the first path that fails, the name of the first test, or nothing."
+    if message := path_finds(mutant): return message
+    signal.alarm(0)
+    return test_finds(mutant, all_tests)
+
+
+def fork(mutant, log, judge):
     "Start judging a mutant in a child; returns its number."
     child = os.fork()
     if child: return child
@@ -114,19 +168,56 @@ def fork(mutant, log):
     os._exit(1 if message else 0)
 
 
-def run(mutants, jobs):
-    "Yield (mutant, message, seconds); the message is empty if it survives every path."
+def run(mutants, jobs, judge):
+    "Yield (mutant, message, seconds); the message is empty if nothing finds it."
     with TemporaryDirectory() as folder:
         waiting, running = list(mutants)[::-1], {}
         while waiting or running:
             while waiting and len(running) < jobs:
                 mutant = waiting.pop()
                 log = f"{folder}/{len(waiting)}"
-                running[fork(mutant, log)] = mutant, log, time.monotonic()
+                running[fork(mutant, log, judge)] = mutant, log, time.monotonic()
             child, status = os.wait()
             mutant, log, start = running.pop(child)
             message = Path(log).read_text() if os.WIFEXITED(status) else f"no end within {LIMIT} s"
             yield mutant, message, time.monotonic() - start
+
+
+def digest(paths):
+    "A short hash of these files and their names."
+    whole = hashlib.sha256()
+    for path in sorted(paths):
+        text = path.read_bytes()
+        whole.update(b"%s %d " % (path.name.encode(), len(text)) + text)
+    return whole.hexdigest()[:16]
+
+
+class Kept:
+    """What earlier runs found, with the same sources of the package and of the rules: mutant → message. One
+    that nothing found is tried again if a test has changed."""
+    def __init__(self, all_tests=False):
+        self.tests = digest((ROOT/"tests").glob("*.py")) + " all" * all_tests
+        own = Path(__file__), Path(__file__).with_name("mutant_rules.py")
+        self.path = ROOT/"build"/f"mutants-{digest([*PACKAGE.rglob('*.py'), *own])}.jsonl"
+        lines = self.path.read_text("utf-8").splitlines() if self.path.exists() else []
+        self.messages = {tuple(mutant): message for mutant, message, tests in map(json.loads, lines)
+                         if message or tests == self.tests}
+
+    def add(self, mutant, message):
+        self.path.parent.mkdir(exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps([mutant, message, self.tests]) + "\n")
+
+
+def results(mutants, jobs, kept, tests=False):
+    "Yield (mutant, message): first the kept ones, then the others, which are kept as they come."
+    known = kept.messages if kept else {}
+    for mutant in mutants:
+        if mutant in known: yield mutant, known[mutant]
+    left = [mutant for mutant in mutants if mutant not in known]
+    for mutant, message, _ in run(left, jobs, partial(judge, all_tests=tests)):
+        if kept: kept.add(mutant, message)
+        yield mutant, message
 
 
 def load():
@@ -134,29 +225,6 @@ def load():
     sys.path.insert(0, str(ROOT))
     os.environ["NUMBA_ENABLE_CUDASIM"] = "1"
     import numba_matmul.bench.verify, numba_matmul.registry  # noqa: E401, F401
-
-
-def tests_find(mutant):
-    "Do the kernels' tests fail in a copy of the project with the mistake?"
-    first = min(kernels_of(mutant.module), key=lambda name: name.rpartition(".k")[2])
-    own = importlib.import_module(first).KERNEL
-    from numba_matmul.registry import KERNELS as known
-    # as in tests/test_paths.py
-    bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]
-    group = "-".join(bf16) if own.name in bf16 or "gemm" in mutant.module else own.name
-    with TemporaryDirectory() as folder:
-        copy = Path(folder)/"project"
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__"))
-        (copy/path_of(mutant.module).relative_to(ROOT)).write_bytes(mutant.mutated)
-        files = [f"tests/test_{name}.py" for name in ("kernels", "refused")]
-        for selection in [*files, "-k", "not every_tile"], [f"tests/test_paths.py::test_paths[{group}]"]:
-            command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *selection]
-            done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)},
-                                  capture_output=True, text=True)
-            if done.returncode:
-                return next((line for line in done.stdout.splitlines() if line.startswith("FAILED")),
-                            "a test fails")
-    return ""
 
 
 def table(title, key, mutants, survivors):
@@ -181,7 +249,7 @@ def main():
                         help="number of mutants made by rules; 0: all of them")
     parser.add_argument("--jobs", type=whole(1), default=os.cpu_count())
     parser.add_argument("--tests", action="store_true",
-                        help="let the tests look for mutants that no path finds")
+                        help="let all tests of the kernels look for mutants that no path finds")
     parser.add_argument("--sample", action="store_true", help="only twelve of the cheap kernels, for a test")
     parser.add_argument("--only", default="", help="part of a module's name")
     args = parser.parse_args()
@@ -200,12 +268,14 @@ def main():
                    if mutant.module in KERNELS][:12]
     print(f"{len(all_mutants())} mutants by rules, {len(hand_made())} by hand; {len(chosen)} chosen, "
           f"{len(chosen) - len(mutants)} of them listed as impossible to find", flush=True)
+    kept = None if args.sample else Kept(args.tests)
+    if kept and (count := sum(mutant in kept.messages for mutant in mutants)):
+        print(f"{count} results are kept in {kept.path.relative_to(ROOT)}", flush=True)
     survivors, start = [], time.monotonic()
-    for mutant, message, _ in run(mutants, args.jobs):
-        if message: continue
-        found = tests_find(mutant) if args.tests else ""
-        print(f"{'only a test finds' if found else 'SURVIVES'} {mutant}   {found}", flush=True)
-        if not found: survivors.append(mutant)
+    for mutant, message in results(mutants, args.jobs, kept, args.tests):
+        if not message: survivors.append(mutant)
+        if not message or message.startswith("tests/"):
+            print(f"{f'only {message} finds' if message else 'SURVIVES'} {mutant}", flush=True)
     table("rule", lambda mutant: mutant.rule, mutants, survivors)
     table("module", lambda mutant: mutant.module.removeprefix("numba_matmul."), mutants, survivors)
     percent = 100 * (1 - len(survivors) / len(mutants))

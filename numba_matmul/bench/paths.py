@@ -73,7 +73,7 @@ def edge_paths(
     width: int = 1,        # n and k are multiples of it
     strips: bool = True,   # are there strips of rows if the grid isn't high enough?
 ) -> tuple:
-    "Short sums, empty matrices, factors of 0, and a grid that isn't high enough."
+    "Short sums, empty matrices, half a tile, factors of 0 and 1, and a grid that isn't high enough."
     options = options or {}
     tile = tile or options["tile"]
     bm, bn, bk, ring = tile.bm, tile.bn, tile.bk, getattr(tile, "stages", 1)
@@ -88,6 +88,8 @@ def edge_paths(
         name = ", ".join(f"{name} = {value}" for name, value in changes.items())
         found.append(Path(**dict(name=name, shape=(bm + 1, bn, bk), options=options) | changes))
     found.append(Path("blocks", (2 * bm, 3 * bn, bk), 0.5, -1.5, options))
+    for shape in (bm // 2, bn, bk), (bm, bn // 2, bk):  # sizes that divide the tile, not the other way around
+        if min(shape): found.append(Path("half a tile", shape, 1.0, 1.0, options))
     less = bm // 2 + 1, _rest(bn, width), _rest(bk, width)
     if min(less) > 0: found.append(Path("less than a tile", less, 0.5, -1.5, options))
     if strips:

@@ -292,7 +292,9 @@ TURNS = [dict(tile=tile) for tile in (
     WarpTile(32, 32, 8, 32, 32, 1, 4, 4, 4, 8, 1, 3),
     WarpTile(32, 32, 8, 16, 32, 1, 4, 4, 0, 8, 0, 3),
     WarpTile(32, 32, 8, 32, 32, 2, 4, 4, 0, 8, 1, 4))]
-PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 11), 0.5, -1.5),)
+PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (
+    Path("one row of B per pass", (16, 132, 11), 0.5, -1.5, dict(tile=TURNS[0]["tile"]._replace(bn=128, wn=128))),
+    Path("its own tile", (37, 41, 11), 0.5, -1.5))
 KERNEL = Kernel(12, "sgemm_async_copy", "Asynchronous copies", "float32", sgemm_async_copy,
                 sgemm_async_copy_kernel, capability=(8, 0),
                 tiles=Tiles(TILE, RULES, SMALL_TILES, threads=64, space=SPACE), paths=PATHS)

@@ -440,7 +440,9 @@ PATH_TILES = (
     WarpTile(32, 32, 8, 16, 32, 1, 4, 4, 0, 8, 0, 3),
     WarpTile(32, 32, 8, 32, 32, 2, 4, 4, 0, 8, 1, 4))
 TURNS = [dict(tile=tile) | variant for tile, variant in zip(PATH_TILES, VARIANTS + VARIANTS)]
-PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (Path("its own tile", (37, 41, 11), 0.5, -1.5),)
+PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + (
+    Path("one row of B per pass", (16, 132, 11), 0.5, -1.5, dict(tile=TURNS[0]["tile"]._replace(bn=128, wn=128))),
+    Path("its own tile", (37, 41, 11), 0.5, -1.5))
 KERNEL = Kernel(13, "sgemm_planned_loop", "A planned main loop", "float32", sgemm_planned_loop,
                 sgemm_planned_loop_kernel, capability=(8, 0),
                 tiles=Tiles(LARGE, RULES, SMALL_TILES, threads=64, variants=VARIANTS, compiled=COMPILED),

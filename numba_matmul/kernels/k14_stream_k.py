@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['PART', 'STEP', 'SLICED_RULES', 'SQUARE', 'FLAT', 'SMALLEST', 'WHOLE', 'SLICED', 'TILES', 'FEW_ROWS', 'START',
            'INSTRUCTION', 'LATENCY', 'PIECE', 'STORED', 'NOT_ALIGNED', 'MERGE', 'TOGETHER', 'L2', 'MEMORY', 'L2_SIZE',
-           'VARIANTS', 'TURNS', 'FEW', 'FEW_TURNS', 'SPLIT', 'PATHS', 'KERNEL', 'first_k_tile', 'short_stream_k',
-           'loop_parts', 'sgemm_stream_k_kernel', 'sgemm_sliced_kernel', 'estimated_cycles', 'launch_configs',
-           'select_config', 'sgemm_rows_kernel', 'factory_of', 'launch_plan', 'plan_stream_k', 'sgemm_stream_k']
+           'VARIANTS', 'TURNS', 'FEW', 'FEW_TURNS', 'SPLIT', 'TWO_ROWS', 'PATHS', 'KERNEL', 'first_k_tile',
+           'short_stream_k', 'loop_parts', 'sgemm_stream_k_kernel', 'sgemm_sliced_kernel', 'estimated_cycles',
+           'launch_configs', 'select_config', 'sgemm_rows_kernel', 'factory_of', 'launch_plan', 'plan_stream_k',
+           'sgemm_stream_k']
 
 # %% ../../nbs/14_stream_k.ipynb #43285e5a
 from functools import cache
@@ -420,7 +421,7 @@ VARIANTS = (dict(blocks=1), dict(blocks=3), dict(blocks=7), dict(blocks=3, strea
 TURNS = [dict(tile=tile) | variant for tile, variant in zip(PATH_TILES + PATH_TILES, VARIANTS)]
 FEW = RowTile(bm=4, lanes=8, threads=32, ahead=4, chunk=1)
 FEW_TURNS = [dict(tile=FEW, split_k=parts) for parts in (2, 1, 3)]
-SPLIT = dict(tile=WarpTile(16, 32, 16, 16, 32, 1, 4, 4, 0, 16, 0, 3, 2), split_k=2)
+SPLIT, TWO_ROWS = (dict(tile=WarpTile(16, 32, bk, 16, 32, 1, 4, 4, 0, bk, 0, 3, 2), split_k=2) for bk in (16, 32))
 PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + edge_paths(FEW_TURNS[0]) + tile_paths(*FEW_TURNS) + (
     Path("parts of sums, whole tiles", (32, 64, 48), 0.5, -1.5, SPLIT),
     Path("parts of sums, whole tiles, C not read", (64, 32, 80), 0.5, 0.0, SPLIT | dict(split_k=5)),
@@ -435,7 +436,7 @@ PATHS = edge_paths(TURNS[0]) + tile_paths(*TURNS) + edge_paths(FEW_TURNS[0]) + t
     Path("parts of no sums", (5, 8, 0), 0.5, -1.5, SPLIT),
     Path("slices only, whole tiles", (16, 64, 64), 0.5, -1.5, SPLIT | dict(split_k=1)),
     Path("slices only, whole tiles, width 1", (32, 32, 16), 0.5, 0.0, SPLIT | dict(split_k=1), skips=(0, 0, 1)),
-    Path("slices only, rests, width 2", (17, 34, 41), 0.5, -1.5, SPLIT | dict(split_k=1)),
+    Path("slices only, passes of two rows, width 2", (17, 34, 41), 0.5, -1.5, TWO_ROWS | dict(split_k=1)),
     Path("blocks with nothing to do", (16, 32, 24), 0.5, -1.5, TURNS[0] | dict(blocks=7)),
     Path("whole tiles for all blocks", (32, 64, 24), 0.5, -1.5, TURNS[0] | dict(blocks=2)),
     Path("one more column, and step", (16, 33, 25), 0.5, 0.0, TURNS[0] | dict(blocks=3)),
