@@ -1,6 +1,7 @@
 "FP8: its numbers are those of torch, sums are rounded as a GPU rounds them, scales and casts are right."
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from numba_matmul.gemm import args, limits
 from numba_matmul.gemm.fp8_cast import SCALES, SIDE, fp8_cast
 from numba_matmul.gemm.plan import Plan, simulate_plan
 from numba_matmul.gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
-from numba_matmul.kernels.k20_fp8 import KERNEL, fp8_gemm, fp8_tile
+from numba_matmul.kernels.k20_fp8 import KERNEL, epilogue_of, fp8_gemm, fp8_tile
 from numba_matmul.ptx.hopper import cvt_rn_satfinite_e4m3x4_f32
 from numba_matmul.torch_fp8 import fp8_linear
 from numba_matmul.torch_ops import DEVICE
@@ -122,6 +123,15 @@ def test_alpha_beta_and_both_types_of_c(dtype_c, fast):
     c = to_d(before)
     assert fp8_gemm(to_d(a), to_d(b), c, 0.5, -1.5, fast=fast, tile=SMALL) is c
     assert_matmul_correct(a, b, c, 0.5, -1.5, c_before=before)
+
+
+def test_results_overlap_the_next_tile_where_there_are_stages_and_registers():
+    g = SimpleNamespace(c=np.zeros(1, np.uint16), beta=0, alignments=dict(c=16))
+    def chosen(*sizes, split_k=1, **more): return epilogue_of(g, fp8_tile(*sizes, **more), split_k, None)
+    assert chosen(64, 128, 2) == chosen(64, 256, 4) == "overlapped"
+    assert chosen(64, 256, 3) == chosen(64, 64, 4) == chosen(256, 128, 4, wm=128) == "staged"
+    g.beta = 1
+    assert chosen(64, 128, 2) == "direct" and chosen(64, 128, 2, split_k=2) == "split_k"
 
 
 @pytest.mark.parametrize("is_tensor, kind", ((True, "bfloat16"), (False, "uint16")))

@@ -331,6 +331,17 @@ def test_a_tile_that_is_chosen_has_registers_enough_to_read_c(kernel, beta):
         assert plan.launches[-1].kernel.__name__ == kernel.kernel_name
 
 
+@each_kernel(lambda kernel: kernel.number in (18, 20))
+def test_parts_of_sums_fit_into_shared_memory_beside_the_ring(kernel):
+    a, b = good(kernel, 64, 64, 64)
+    g = replace(gemm_args(a, b, dtype=kernel.dtype, dtype_c="bfloat16"), k=8192)
+    sizes = []
+    for tile, parts in product({options["tile"] for options in kernel.tiles.compiled}, (2, 3, 8)):
+        try: sizes.append(kernel.fn.plan(g, tile=tile, split_k=parts).launches[-1].shared_bytes)
+        except ValueError: pass  # too little room, or too few registers
+    assert len(sizes) >= 6 and max(sizes) <= shared_memory_limit()
+
+
 def test_past_cublas_shares_long_sums_of_small_matrices():
     few, many = (k18_past_cublas_bf16.select_config(64, 128, k, 132).split_k for k in (64, 16384))
     assert few == 1 < many

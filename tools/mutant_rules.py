@@ -67,8 +67,9 @@ LEFT_OUT = set("""
     """.split())
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
 MODULES = KERNELS + [f"numba_matmul.gemm.{name}"
-                     for name in ("args", "epilogue", "limits", "pipeline", "plan", "ring", "schedule",
-                                  "tensor_maps", "tiled", "tiles")]
+                     for name in ("args", "epilogue", "fp8_cast", "joined", "limits", "mainloop", "pipeline",
+                                  "plan", "ring", "rows", "scaled", "schedule", "shared_sums", "split",
+                                  "tensor_maps", "tiled", "tiles", "unaligned", "writers")]
 
 TWINS = {}
 PAIRS = """
