@@ -2,8 +2,8 @@
 
 What matters here is how parts of sums go from block to block. So the kernel is graded with a main loop that
 reads the matrices without tiles in shared memory: that's quick, and has no barrier that could stand in for a
-forgotten one. With tiles of 32×16×4 there are two tiles on five blocks, so that a tile has up to three parts,
-and one on a single block; with tiles of 8×32×2 there are six tiles on seven blocks.
+forgotten one. With tiles of 32×16×4, five blocks share two tiles, so a tile has up to three parts; and a
+single block has one tile. With tiles of 8×32×2, seven blocks share six tiles.
 
 Each case is launched twice, with different values in A and B, and with the flags and the workspace as the
 first launch left them. The first one is run in six orders: the last block first, the first block first, and
@@ -103,7 +103,7 @@ def mistake(order, launch, names, a, b, c, *others):
         return "correct", wrong[1]
 
 def unequal(kernel, numbers, m, n, k, blocks):
-    "Does a block go through more k tiles than another? In a sentence. Counted by what it reads of A."
+    "A sentence if a block goes through more k tiles than another, counted by what it reads of A."
     reads, name = Counter(), kernel.fn.__code__.co_varnames[0]
     def record(space, operation, array, *others):
         if (space, operation, array.name) == ("global", "load", name): reads[getcurrent().blockIdx.x] += 1
@@ -313,8 +313,8 @@ MUTANTS = (
           OWNER.replace("            while", WRITE + "            while") + WAIT + ADD + ON, "correct"))
 
 
-OTHERS = ("does that block have a part of this tile? The parts of a tile are those of the blocks after the "
-          "owner")
+OTHERS = ("does that block have a part of this tile? The owner has the first part, and the blocks after it "
+          "have the others")
 NOT_THERE = ("a NaN comes from a place in the workspace that no thread wrote: block `other`'s part begins at "
              "other * PART")
 EXERCISES = (Exercise(

@@ -365,7 +365,7 @@ EXERCISES = (Exercise(
         NO_FENCES),
     hints={
         "correct: NaN": (
-            "sums are NaN as long as products may still be added to them. Before you add `main`, its "
+            "here, sums are NaN as long as products may still be added to them. Before you add `main`, its "
             "product has to be complete: main = wgmma_wait_prior(main, calls that came after it). And "
             "`cross` is complete only after wgmma_wait_group(cross), after the loop"),
         "correct: lo·lo": "no product of lo and lo belongs in `cross`, where it would count 2048 times",

@@ -229,7 +229,7 @@ FEW_ROWS = RowTile(4, 8, 512, chunk=1), RowTile(4, 8, 256, chunk=1), RowTile(16,
 START = 5480          # of a launch with almost nothing to do
 INSTRUCTION = 1.07    # for one instruction of each of four warps, one per scheduler
 LATENCY = 1250        # from a load to its data if they come from memory, and all blocks load
-PIECE = 1750          # from a block's first copy to its first products, and after the last ones
+PIECE = 1750          # of each tile, before its first products and after its last ones
 STORED = 0.05         # for each result; blocks on the same multiprocessor do that at the same time
 NOT_ALIGNED = 0.25    # added for each result that's stored by itself; twice that with four slices
 MERGE = 2000          # to wait for the next part of a tile; its owner reads 64 bytes a cycle

@@ -119,9 +119,9 @@ def padded_operands(
 # %% ../../nbs/18_past_cublas_bf16.ipynb #74725ff2
 CYCLES = {LARGE: 1024, MEDIUM: 538, SMALL: 305}  # per k tile, by an experiment below
 MIN_K_TILES = 2  # of a part of a sum (the last part gets what is left)
-MOST_PARTS = 8  # blocks of a cluster
-MOST_IN_GRID = 16  # or of the whole grid
-# so many clusters of so many blocks run at a time on an H100, which isn't always 132 / blocks
+MOST_PARTS = 8  # of a sum, in a cluster
+MOST_IN_GRID = 16  # or anywhere on the GPU
+# blocks of a cluster → clusters that an H100 runs at a time, which isn't always 132 / blocks
 CLUSTERS = {1: 132, 2: 66, 3: 39, 4: 30, 5: 22, 6: 17, 7: 15, 8: 15}
 PADDED = tuple("".join(names) for count in range(4) for names in combinations("abc", count))
 
@@ -129,14 +129,14 @@ class MachineModel(NamedTuple):
     "What the estimate knows about a GPU. Cycles are those of 2048 multiply-adds on a multiprocessor."
     start: float = 2420    # cycles of a launch with almost nothing to do
     result: float = 0.095  # to store a result
-    step: float = 125      # per stage at least: a barrier, copies, products
+    step: float = 125      # per stage at least: barriers, copies, products
     own_row: float = 1.35  # per 128-byte row that a multiprocessor gets
     row_64: float = 2.15   # the same if all multiprocessors ask: rows of whole cache lines,
     row_16: float = 3.48   # of whole sectors,
     row_8: float = 4.55    # or of neither
     copy: float = 1620     # bytes per cycle that a copy reads and writes
     part: float = 2.0      # sums per cycle that a block sends to others, and adds up
-    near: float = 0.9      # of a row's cycles where neighbors share rows: blocks anywhere with the same part
+    near: float = 0.9      # times as long for a row if parts go anywhere, since neighbors share rows
 
 H100_COPY_GB_S = 2975
 
@@ -149,7 +149,7 @@ def machine_model() -> MachineModel:
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #67245807
 def may_split(tile):
-    "Can blocks of a cluster share its sums, with stages enough?"
+    "Can blocks of a cluster share its sums, and does that leave room for enough stages?"
     if tile.wm > 64 or tile.cluster > 1: return False
     try: return bool(with_room(tile, 2))
     except ValueError: return False

@@ -239,7 +239,7 @@ SPLIT_MB = 0.35                           # per megabyte that splitting reads or
 C_MB = 0.34                               # per megabyte of C …
 ODD_C_MB = 1.07                           # … and what's added if n is odd
 REDUCE, REDUCE_MB = 2.6, 0.47             # to add up partial sums: with almost none; per megabyte of them
-CYCLES = 1700                             # of kernel 14's estimate
+CYCLES = 1700                             # of kernel 14's estimate, per microsecond
 
 def estimate(
     m, n, k,    # the matrices
@@ -374,10 +374,10 @@ def sgemm_tensor_cores(
 ):                  # `c`
     """C ← alpha·A·B + beta·C on the tensor cores (sm_90), each float32 as two float16 (Ootomo and Yokota, arXiv
     2203.03341). Errors are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. If values differ so much that
-    parts can't promise that, `sgemm_stream_k` multiplies; the GPU decides, without the host. It also multiplies
-    on other GPUs, for k < 16, and where it should be faster, unless a tile is given. With range="refuse" the host
-    waits for the decision, C doesn't change if parts can't carry the values, and a CUDA graph can't be captured.
-    Raises `TypeError`, `ValueError` or `RuntimeError`."""
+    parts can't promise that, `sgemm_stream_k` multiplies; the GPU decides, without the host. `sgemm_stream_k` also
+    multiplies on other GPUs, for k < 16, and where it should be faster, unless a tile is given. With
+    range="refuse" the host waits for the decision, C doesn't change if parts can't carry the values, and a CUDA
+    graph can't be captured. Raises `TypeError`, `ValueError` or `RuntimeError`."""
     b, others = further_arrays(a, b, range, declined)
     c = run(plan_tensor_cores, a, b, c, alpha, beta, range, tile, blocks, split_k, others=others, **options)
     if range == "refuse": refuse_declined(others["declined"])

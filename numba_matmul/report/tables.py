@@ -251,8 +251,9 @@ def intensities(
 def profiled(
     card,  # a result card
 ) -> list:
-    "The kernels with a profile on the card."
-    return [kernel for kernel in KERNELS.values() if kernel.name in card.get("profiles", {})]
+    "The kernels with a profile on the card, if float32's roof or bfloat16's holds for them: not 19 and 20."
+    return [kernel for kernel in KERNELS.values() if kernel.name in card.get("profiles", {})
+            and kernel.dtype in ("float32", "bfloat16") and not kernel.units]
 
 def in_bytes(
     card,  # a result card with profiles
