@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RULES', 'PROMOTED_RULES', 'BLOCK_RULES', 'ANY_C', 'FAST', 'PROMOTED', 'START', 'RESULT', 'ROW', 'STEP', 'TORN',
-           'PROMOTING', 'SCALING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
+           'PROMOTING', 'PART', 'SMALL_TILES', 'TURNS', 'WIDE', 'SHARED', 'PATHS', 'COMPILED', 'KERNEL',
            'nothing_in_flight', 'products_of', 'promoted_mainloop', 'block_mainloop', 'fp8_tile', 'rules_of',
            'fp8_gemm_kernel', 'estimate', 'select_config', 'operands', 'c_by_tma', 'epilogue_of', 'product_launch',
            'plan_fp8', 'fp8_gemm', 'scaled_mm']
@@ -25,12 +25,12 @@ from ..gemm.mainloop import Mainloop
 from ..gemm.pipeline import TensorMaps, barrier_init, release_of, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
 from ..gemm.scaled import (
-    ScaledTarget, ScaleSource, Stores, add_block, add_two_blocks, block_scales, by_threads_epilogue,
-    by_tma_epilogue, only_c_kernel, scaling_of)
+    ScaledTarget, Stores, add_block, add_two_blocks, by_threads_epilogue, by_tma_epilogue, factors_bytes,
+    factors_reader, only_c_kernel, producer, scaled_barrier_init, scaling_of)
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import LONGEST, TensorMapWords
 from ..gemm.tiled import check_options
-from ..gemm.tiles import WgmmaTile, check_tile
+from ..gemm.tiles import MOST_SHARED, WgmmaTile, check_tile
 from ..ptx.core import add_tuples
 from ..ptx.hopper import (
     cluster_sync, prefetch_tensormap, setmaxnreg_dec, setmaxnreg_inc, tensor_map_address,
@@ -51,6 +51,7 @@ def nothing_in_flight(acc): return acc
 def products_of(
     tile,  # a `WgmmaTile`
     in_cluster=False,  # see `wgmma_multiplier`
+    scaled=False,      # do all lanes read factors from the stage?
 ):
     """Device functions: start to multiply 64 rows by a k tile, wait for the products, and release the stage. With
     128 rows, the second products take the registers of the first, so they don't start too early."""
@@ -63,7 +64,12 @@ def products_of(
         products = wgmma_wait_group(products)
         release(storage, stage, uint32(cuda.threadIdx.x) % 32 == 0)  # the sums don't need it
         return products
-    return multiply, complete
+
+    @cuda.jit(device=True)
+    def complete_scaled(products, storage, stage):
+        cuda.syncwarp()  # all lanes have read
+        return complete(products, storage, stage)
+    return multiply, complete_scaled if scaled else complete
 
 @cache
 def promoted_mainloop(
@@ -94,62 +100,41 @@ def promoted_mainloop(
 @cache
 def block_mainloop(
     tile,  # a `WgmmaTile`
+    offset,           # see `scales_loop`
     in_cluster=False,  # see `wgmma_multiplier`
 ):
     "Like `promoted_mainloop`, but each k tile's sums are multiplied by their scales as they are added."
-    wm, zeros, columns = tile.wm, (np.float32(0),) * tile.results, cdiv(tile.bn, 128)
-    products_each, each = wm // 64, 2 * columns  # of a consumer and a k tile; factors of each
-    multiply, complete = products_of(tile, in_cluster)
-    tile_origin = persistent_scheduler(tile, False).tile_origin
-    first, following = block_scales(products_each, columns)
-    add, nothing = add_block if columns == 1 else add_two_blocks, (np.float32(0),) * (products_each * each)
+    wm, zeros = tile.wm, (np.float32(0),) * tile.results
+    multiply, complete = products_of(tile, in_cluster, scaled=True)
+    factors_of_tile, read_factors = factors_reader(tile, offset)
+    add = add_block if tile.bn <= 128 else add_two_blocks
 
     @cuda.jit(device=True)
-    @unrolled
     def start_block(zeros, to, grid, number, k_begin, thread):
-        row, col = tile_origin(number, grid)
-        above = uint32(row + (thread // 128 - 1) * wm + thread % 128 // 32 * 16 + thread % 32 // 4)
-        last_row, rows = uint32(to.rows - 1), ()
-        for i in static(2 * products_each):
-            here = uint32(above + uint32(i // 2 * 64 + i % 2 * 8))
-            rows = rows + (uint32(min(here, last_row) * grid.k_tiles),)
-        across, cols = uint32(uint32(to.cols + 127) // uint32(128)), ()
-        for j in static(columns): cols = cols + (uint32(min(uint32(col // 128 + j), uint32(across - 1))),)
-        of = ScaleSource(to.scale_a, to.scale_b, rows, cols, across, uint32(grid.k_tiles - uint32(1)),
-                         uint32(col % 128))
-        return zeros, of, first(of, k_begin, thread % 32), nothing
+        return zeros, factors_of_tile(grid, number, thread)
 
-    def mma_of(is_first):
-        @cuda.jit(device=True)
-        def coming_factors(of, at, factors):
-            lane = uint32(cuda.threadIdx.x) % 32
-            if is_first: factors, at = following(of, at, lane)
-            coming, at = following(of, at, lane)
-            return factors, coming, at
+    @cuda.jit(device=True)
+    def one(acc, storage, stage, warpgroup):
+        sums, of = acc
+        products = multiply(zeros, storage, stage, warpgroup)
+        factors = read_factors(of, storage, stage)  # which the products hide
+        return add(sums, complete(products, storage, stage), of, factors), of
 
-        @cuda.jit(device=True)
-        def one(acc, storage, stage, warpgroup):
-            sums, of, at, factors = acc
-            products = multiply(zeros, storage, stage, warpgroup)
-            factors, coming, at = coming_factors(of, at, factors)  # which the products hide
-            return add(sums, complete(products, storage, stage), of, factors), of, at, coming
-
-        @cuda.jit(device=True)
-        def two(acc, storage, stage, warpgroup):
-            (upper, lower, products), of, at, factors = acc
-            number = uint32(uint32(2) * warpgroup)
-            products = multiply(products, storage, stage, number)
-            factors, coming, at = coming_factors(of, at, factors)
-            products = wgmma_wait_group(products)
-            upper = wgmma_wait_group(add(upper, products, of, factors[:each]))
-            products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
-            return (upper, add(lower, products, of, factors[each:]), products), of, at, coming
-        return one if wm == 64 else two
+    @cuda.jit(device=True)
+    def two(acc, storage, stage, warpgroup):
+        (upper, lower, products), of = acc
+        number = uint32(uint32(2) * warpgroup)
+        products = multiply(products, storage, stage, number)
+        factors = read_factors(of, storage, stage)
+        products = wgmma_wait_group(products)
+        upper = wgmma_wait_group(add(upper, products, of, factors[:2]))
+        products = complete(multiply(products, storage, stage, uint32(number + uint32(1))), storage, stage)
+        return (upper, add(lower, products, of, factors[2:]), products), of
 
     @cuda.jit(device=True)
     def block_wait(acc): return acc[0]
-    start = zeros if wm == 64 else (zeros,) * 3
-    return Mainloop(start, mma_of(True), mma_of(False), block_wait, start_block, releases_itself=True)
+    if wm == 64: return Mainloop(zeros, one, one, block_wait, start_block, releases_itself=True)
+    return Mainloop((zeros,) * 3, two, two, block_wait, start_block, releases_itself=True)
 
 # %% ../../nbs/20_fp8.ipynb #20export3
 RULES = {
@@ -168,8 +153,12 @@ RULES = {
 PROMOTED_RULES = {
     "promoted sums need more registers: bn must be at most 192, or 128 if wm is 128 or there are three consumers":
         lambda t: t.bn <= (128 if t.warpgroups > 2 or t.wm > 64 else 192)}
-BLOCK_RULES = {"a tile has one column of 128×128 scales or two, so bn must be 64, 128 or 192":
-                   lambda t: t.bn in (64, 128, 192)}
+BLOCK_RULES = {
+    "a tile has one column of 128×128 scales or two, so bn must be 64, 128 or 192":
+        lambda t: t.bn in (64, 128, 192),
+    "with scales of blocks, a block has two consumers at most": lambda t: t.warpgroups <= 2,
+    "with scales of blocks, their factors must fit into the 227 KB, too":
+        lambda t: shared_bytes(t) + factors_bytes(t) <= MOST_SHARED}
 
 def fp8_tile(bm, bn, stages, group_m=16, wm=64, cluster=1) -> WgmmaTile:
     "A tile with both operands K-major."
@@ -178,6 +167,8 @@ def fp8_tile(bm, bn, stages, group_m=16, wm=64, cluster=1) -> WgmmaTile:
 def rules_of(promoted, scaling):
     "What a tile must keep."
     return RULES | (PROMOTED_RULES if promoted else {}) | (BLOCK_RULES if scaling == "blocks" else {})
+
+SCALED_REGISTERS = {1: (96, 240), 2: (72, 216)}  # of a thread of the producer's warpgroup, and of a consumer
 
 ANY_C = Stores(float32_c=False, predicated=True, width=1, read_c=True)
 
@@ -197,18 +188,22 @@ def fp8_gemm_kernel(
     if by_threads: epilogue = by_threads_epilogue(tile, scaling, stores, is_split)
     else: epilogue = by_tma_epilogue(tile, scaling, epilogue == "overlapped")
     if tile.wm > 64: epilogue = two_epilogues(epilogue)
-    if scaling == "blocks": mainloop = block_mainloop(tile, is_split)
+    scaled, staging = scaling == "blocks", 0 if is_split else c_bytes(tile)
+    if scaled: mainloop = block_mainloop(tile, staging, is_split)
     elif promoted: mainloop = promoted_mainloop(tile, is_split)
     else: mainloop = wgmma_mainloop(tile, wgmma_mma_async_e4m3, is_split)
     consumers, cluster = tile.warpgroups, tile.cluster
     staggers = stagger_consumers and consumers == 2 and mainloop.wait is wgmma_wait_group
     distance = stagger_distance(tile.stages) if staggers else 0
-    shared_storage = storage_layout(tile, 0 if is_split else c_bytes(tile))
-    init, expect_parts = barrier_init(tile.stages, consumers * cluster), parts_expecter(tile)
+    shared_storage = storage_layout(tile, staging + (factors_bytes(tile) if scaled else 0))
+    init = scaled_barrier_init(tile) if scaled else barrier_init(tile.stages, consumers * cluster)
+    expect_parts = parts_expecter(tile)
     work_grid = persistent_scheduler(tile, is_split, in_cluster=is_split).work_grid
-    produce = producer_loop(tile, is_split, k_tile_loader(tile), in_cluster=is_split)
+    produce = producer(tile, is_split, scaling,
+                       producer_loop(tile, is_split, k_tile_loader(tile), in_cluster=is_split), staging)
     consume = consumer_loop(tile, is_split, epilogue, distance, mainloop, in_cluster=is_split)
     producer_registers, consumer_registers = PRODUCER_REGISTERS[consumers], CONSUMER_REGISTERS[consumers]
+    if scaled: producer_registers, consumer_registers = SCALED_REGISTERS[consumers]
 
     @cuda.jit(lineinfo=True, launch_bounds=(with_producer(tile), 1))
     def fp8_gemm_kernel(
@@ -237,7 +232,7 @@ def fp8_gemm_kernel(
         work, step = uint32(cuda.blockIdx.x // together), uint32(cuda.gridDim.x // together)
         if thread < 128:
             setmaxnreg_dec(producer_registers)
-            if thread == 0: produce(storage, maps, grid, work, step)
+            produce(storage, maps, target, grid, work, step, thread)
         else:
             setmaxnreg_inc(consumer_registers)
             consume(storage, tensor_map_address(tensor_maps, 2), grid, work, step, target, thread)
@@ -247,19 +242,19 @@ def fp8_gemm_kernel(
 # %% ../../nbs/20_fp8.ipynb #20export5
 FAST = (fp8_tile(128, 256, 4, 8), fp8_tile(128, 128, 6), fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
 PROMOTED = (fp8_tile(128, 128, 6), fp8_tile(256, 128, 4, 8, wm=128), fp8_tile(128, 192, 4), fp8_tile(64, 192, 6),
-            fp8_tile(64, 128, 8), fp8_tile(64, 64, 8))
+            fp8_tile(64, 128, 8), fp8_tile(64, 64, 8), fp8_tile(128, 192, 4, 8, cluster=2))
+BLOCKS = (fp8_tile(128, 128, 5), fp8_tile(128, 192, 4), fp8_tile(64, 192, 6), fp8_tile(64, 128, 8),
+          fp8_tile(64, 64, 8))
 # In cycles, fitted to an H100
 START, RESULT = 3500, 0.1  # of a launch; to store a result of the last tile
 ROW, STEP = 2.35, 180      # to fetch a row of 128 bytes; of a k tile at least
 TORN = 1.9                 # how much longer if rows don't start at multiples of 128 bytes
 PROMOTING = 90             # of a product of a consumer, if it's promoted
-SCALING = 180              # of a k tile with scales of blocks and 128 columns, where there's no other consumer
 PART = 0.9                 # sums per cycle that a block sends to others, and adds up
 
 def estimate(
     m, n, k, sms,  # the matrices; multiprocessors
     tile, split_k=1, promoted=True,
-    blocks=False,  # are there scales of blocks?
 ) -> float:
     "The cycles that a product should take."
     work, results = work_tiles(m, n, tile, split_k), tile.bm * tile.bn
@@ -270,7 +265,6 @@ def estimate(
     promoting = PROMOTING * tile.wm // 64 if promoted else 0
     fetching = rows * (1 + (ROW - 1) * filled) * (TORN if k % 128 else 1)
     k_tile = max(results / 32 + promoting, STEP, fetching)
-    if blocks and tile.warpgroups == 1: k_tile += SCALING * 128 / tile.bn
     adding = START / 2 + results / PART if split_k > 1 else 0
     return START + results / split_k * RESULT + waves * (START / 5 + cdiv(cdiv(k, 128), split_k) * k_tile) + adding
 
@@ -280,12 +274,12 @@ def select_config(
     sms,           # multiprocessors of the GPU
     tiles,         # to choose from
     split_k=None,  # parts of each sum; a good number if None
-    promoted=True, blocks=False,  # see `estimate`
+    promoted=True,  # see `estimate`
 ) -> LaunchConfig:
     "The choice predicted fastest, with the fewest blocks that need no more waves."
     # to the TMA, two numbers of 8 bits are one of 16
     choices = [(tile, parts) for tile in tiles for parts in parts_of(tile, cdiv(k, 2), split_k)]
-    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted, blocks))
+    tile, parts = min(choices, key=lambda choice: estimate(m, n, k, sms, *choice, promoted))
     return LaunchConfig(tile, grid_blocks(m, n, tile, parts, sms), parts)
 
 # %% ../../nbs/20_fp8.ipynb #20export6
@@ -320,7 +314,7 @@ def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
     return epilogue or able[-1]
 
 # %% ../../nbs/20_fp8.ipynb #20export7
-def product_launch(g: Gemm, a, b, c, scales, kernel, tile, blocks, split_k, by_threads) -> Launch:
+def product_launch(g: Gemm, a, b, c, scales, scaling, kernel, tile, blocks, split_k, by_threads) -> Launch:
     "The launch of kernel 20. What isn't there, scales or a map of C, is some other array that nobody reads."
     maps = TensorMapWords((a, tile.bm // tile.cluster), (b, tile.bn), (a if by_threads else g.c, tile.c_box))
     steps = [np.int64(x is not None and x.size > 1) for x in scales]
@@ -328,6 +322,7 @@ def product_launch(g: Gemm, a, b, c, scales, kernel, tile, blocks, split_k, by_t
     args = (maps, c, *scales, *steps, np.int64(g.m), np.int64(g.n),
             np.int64(cdiv(g.k, 2)), np.uint32(split_k), g.alpha, g.beta)
     size = split_bytes(tile, split_k) if split_k > 1 else shared_bytes(tile)
+    if scaling == "blocks": size += factors_bytes(tile)
     return Launch(kernel, blocks, with_producer(tile), args, size, cluster=max(split_k, tile.cluster))
 
 def plan_fp8(
@@ -361,12 +356,11 @@ def plan_fp8(
         return Plan([Launch(only_c_kernel(float32_c, bool(g.beta != 0)), cdiv(c.size, 256), 256, args)])
 
     # which tile, on how many blocks, and who stores its results?
-    tiles = (tile,) if tile else PROMOTED if promoted else FAST
+    tiles = (tile,) if tile else BLOCKS if scaling == "blocks" else PROMOTED if promoted else FAST
     if not tile and not c_by_tma(g, split_k): tiles = tuple(tile for tile in tiles if tile.wm == 64)
-    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted,
-                                             scaling == "blocks")
+    tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted)
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
-    if split_k > 1: tile = with_room(tile, split_k)
+    if split_k > 1: tile = with_room(tile, split_k, factors_bytes(tile._replace(stages=1)) if scaling == "blocks" else 0)
     epilogue = epilogue_of(g, tile, split_k, epilogue)
     by_threads = epilogue in ("direct", "split_k")
     width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1
@@ -375,7 +369,7 @@ def plan_fp8(
     kernel = fp8_gemm_kernel(tile, promoted, scaling, epilogue, stores, **options)
 
     a, b, launches, workspace = operands(g, k_major_b)
-    product = product_launch(g, a, b, c, scales, kernel, tile, blocks, split_k, by_threads)
+    product = product_launch(g, a, b, c, scales, scaling, kernel, tile, blocks, split_k, by_threads)
     return Plan([*launches, product], workspace)
 
 # %% ../../nbs/20_fp8.ipynb #20export8
