@@ -197,9 +197,9 @@ def by_threads_epilogue(
 
 # One per block, as the main loop needs them
 #
-# Warps of the producer's warpgroup, one for each consumer, multiply the scales of a k tile's blocks of A and B,
-# and store these factors beside the stage that gets the k tile. A consumer finds them there, and needs neither
-# their addresses nor registers for those that come next.
+# Warps of the producer's warpgroup, one for each consumer, multiply the scales of a k tile's blocks of A and
+# B, and store these factors in shared memory, with a place for each stage. A consumer finds them there, and
+# needs neither their addresses nor registers for those that come next.
 
 FACTORS_BYTES = 32 * 16  # of a consumer and a stage: four float32 for each lane of the warp that stores them
 
@@ -233,7 +233,7 @@ def scales_loop(
     advance, wm, stage_bytes = pipeline_advance(tile.stages), tile.wm, tile.warpgroups * FACTORS_BYTES
     rows_each, columns = 2 * (wm // 64), cdiv(tile.bn, 128)  # of a lane; of blocks in a tile
     count = rows_each * columns
-    ahead = 16 // count  # k tiles; more would need more registers
+    ahead = (16 if tile.warpgroups == 1 else 8) // count  # k tiles; two consumers leave registers for fewer
     unused = (np.float32(0),) * (4 - count)
 
     @cuda.jit(device=True)
@@ -310,8 +310,8 @@ def factors_reader(
     tile: WgmmaTile,
     offset: int,  # see `scales_loop`
 ) -> tuple:
-    """Device functions: a consumer thread's `BlockFactors` for a tile of C; and a stage's factors, four float32:
-    of two rows for each product of 64 rows, or for each of two columns of blocks."""
+    """Device functions: a consumer thread's `BlockFactors` for a tile of C; and a stage's factors, four
+    float32: of two rows for each product of 64 rows, or for each of two columns of blocks."""
     tile_origin, columns = persistent_scheduler(tile, False).tile_origin, cdiv(tile.bn, 128)
     stage_bytes = tile.warpgroups * FACTORS_BYTES
 
