@@ -250,11 +250,9 @@ def split_bytes(
 
 def with_room(
     tile: WgmmaTile, split_k: int,
-    more: int = 0,  # bytes that a stage needs besides its tiles and mbarriers
 ) -> WgmmaTile:
     "The tile with as many stages as leave room for the parts of sums; `ValueError` if that's too few."
-    room = MOST_SHARED - split_bytes(tile._replace(stages=0), split_k)
-    stages = room // (tile.stage_bytes + 16 + more)
+    stages = (MOST_SHARED - split_bytes(tile._replace(stages=0), split_k)) // (tile.stage_bytes + 16)
     if stages < min(tile.stages, 3):
         raise ValueError(f"{tile}: {split_k} parts of sums leave room for only {stages} stages")
     return tile._replace(stages=min(tile.stages, stages))

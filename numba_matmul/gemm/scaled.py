@@ -11,10 +11,11 @@ from ..ptx.hopper import (
     fence_mbarrier_init, ld_shared_v4, mbarrier_arrive, mbarrier_init, pack_scaled, st_shared_v4)
 from ..static import static, unrolled
 from .epilogue import (
-    Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_k_epilogue)
+    Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_bytes, split_k_epilogue,
+    with_room)
 from .pipeline import PipelineState, empty_barrier, full_barrier, pipeline_advance, producer_acquire
 from .schedule import persistent_scheduler
-from .tiles import WgmmaTile
+from .tiles import MOST_SHARED, WgmmaTile
 from numba import cuda, float32, int32, int64, uint16, uint32, uint64
 
 
@@ -198,14 +199,20 @@ def by_threads_epilogue(
 # One per block, as the main loop needs them
 #
 # Warps of the producer's warpgroup, one for each consumer, multiply the scales of a k tile's blocks of A and
-# B, and store these factors in shared memory, with a place for each stage. A consumer finds them there, and
-# needs neither their addresses nor registers for those that come next.
+# B, and store these factors in shared memory, where every stage has room for its own. A consumer finds them
+# there, and needs neither their addresses nor registers for those that come next.
 
 FACTORS_BYTES = 32 * 16  # of a consumer and a stage: four float32 for each lane of the warp that stores them
 
 def factors_bytes(tile: WgmmaTile) -> int:
     "Shared memory for the factors of all stages."
     return tile.stages * tile.warpgroups * FACTORS_BYTES
+
+def with_room_for_factors(tile: WgmmaTile, split_k: int) -> WgmmaTile:
+    "Like `with_room`, but for the factors, too."
+    tile = with_room(tile, split_k)
+    fits = split_bytes(tile, split_k) + factors_bytes(tile) <= MOST_SHARED
+    return tile if fits else tile._replace(stages=tile.stages - 1)  # a stage has more bytes than all factors
 
 @cache
 def scaled_barrier_init(tile: WgmmaTile) -> Callable:

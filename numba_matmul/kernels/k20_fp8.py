@@ -24,9 +24,10 @@ from ..gemm.limits import MAX_GRID_X, need_capability, need_whole, sm_count
 from ..gemm.mainloop import Mainloop
 from ..gemm.pipeline import TensorMaps, barrier_init, release_of, storage_layout
 from ..gemm.plan import Launch, LaunchConfig, Plan, remembered, run
-from ..gemm.scaled import (
+from numba_matmul.gemm.scaled import (
     ScaledTarget, Stores, add_block, add_two_blocks, by_threads_epilogue, by_tma_epilogue, factors_bytes,
-    factors_reader, only_c_kernel, producer, scaled_barrier_init, scaling_of)
+    factors_reader, only_c_kernel, producer, scaled_barrier_init, scaling_of,
+    with_room_for_factors)
 from ..gemm.schedule import persistent_scheduler
 from ..gemm.tensor_maps import LONGEST, TensorMapWords
 from ..gemm.tiled import check_options
@@ -50,7 +51,6 @@ def nothing_in_flight(acc): return acc
 def products_of(
     tile,  # a `WgmmaTile`
     in_cluster=False,  # see `wgmma_multiplier`
-    scaled=False,      # do all lanes read factors from the stage?
 ):
     """Device functions: start to multiply 64 rows by a k tile, wait for the products, and release the stage. With
     128 rows, the second products take the registers of the first, so they don't start too early."""
@@ -63,12 +63,7 @@ def products_of(
         products = wgmma_wait_group(products)
         release(storage, stage, uint32(cuda.threadIdx.x) % 32 == 0)  # the sums don't need it
         return products
-
-    @cuda.jit(device=True)
-    def complete_scaled(products, storage, stage):
-        cuda.syncwarp()  # all lanes have read
-        return complete(products, storage, stage)
-    return multiply, complete_scaled if scaled else complete
+    return multiply, complete
 
 @cache
 def promoted_mainloop(
@@ -104,9 +99,14 @@ def block_mainloop(
 ):
     "Like `promoted_mainloop`, but each k tile's sums are multiplied by their scales as they are added."
     wm, zeros = tile.wm, (np.float32(0),) * tile.results
-    multiply, complete = products_of(tile, in_cluster, scaled=True)
+    multiply, complete_and_release = products_of(tile, in_cluster)
     factors_of_tile, read_factors = factors_reader(tile, offset)
     add = add_block if tile.bn <= 128 else add_two_blocks
+
+    @cuda.jit(device=True)
+    def complete(products, storage, stage):
+        cuda.syncwarp()  # all lanes have read their factors
+        return complete_and_release(products, storage, stage)
 
     @cuda.jit(device=True)
     def start_block(zeros, to, grid, number, k_begin, thread):
@@ -357,7 +357,7 @@ def plan_fp8(
     if not tile and not c_by_tma(g, split_k): tiles = tuple(tile for tile in tiles if tile.wm == 64)
     tile, chosen, split_k, _ = select_config(g.m, g.n, g.k, sm_count(), tiles, split_k, promoted)
     blocks = cdiv(blocks, tile.cluster) * tile.cluster if blocks else chosen
-    if split_k > 1: tile = with_room(tile, split_k, factors_bytes(tile._replace(stages=1)) if scaling == "blocks" else 0)
+    if split_k > 1: tile = with_room_for_factors(tile, split_k) if scaling == "blocks" else with_room(tile, split_k)
     epilogue = epilogue_of(g, tile, split_k, epilogue)
     by_threads = epilogue in ("direct", "split_k")
     width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1
