@@ -22,7 +22,7 @@ from numba_matmul.ptx.hopper import (
     fence_proxy_tensormap, ld_shared_v4, mbarrier_arrive,
     mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
     prefetch_tensormap,
-    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address,
+    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, st_shared_v4, stmatrix, stmatrix_trans, tensor_map_address,
     wgmma_mma_async, wgmma_mma_async_e4m3, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 from instruction_cases import (
@@ -765,6 +765,24 @@ def sent_in_a_cluster_kernel(values, place, out):
     mbarrier_wait(barrier, uint32(0))
     x = ld_shared_v4(uint32(start + uint32(16) * t))
     for i in range(4): out[t, i] = x[i]
+
+
+@cuda.jit
+def stored_fours_kernel(values, place, out):
+    start = shared_address(cuda.shared.array(256, uint16, alignment=16), uint64(0))
+    t = uint32(cuda.threadIdx.x)
+    v = values[t, 0], values[t, 1], values[t, 2], values[t, 3]
+    st_shared_v4(uint32(start + uint32(16) * uint32(place[t])), v)
+    cuda.syncwarp()
+    x = ld_shared_v4(uint32(start + uint32(16) * t))
+    for i in range(4): out[t, i] = x[i]
+
+
+@case("st_shared_v4", "ld_shared_v4")
+def fours_in_a_block(rng):
+    "Each lane stores to another one's place."
+    values, place = rng.standard_normal((32, 4)).astype(np.float32), rng.permutation(32).astype(np.uint32)
+    return stored_fours_kernel, 32, (values, place, Out((32, 4), np.float32)), [values[place.argsort()]]
 
 
 @case("st_async_v4", "ld_shared_v4", needs=HOPPER)

@@ -19,7 +19,7 @@ from numba_matmul.ptx.hopper import (
     fence_proxy_tensormap, ld_shared_v4, mbarrier_arrive,
     mbarrier_arrive_cluster, mbarrier_arrive_expect_tx, mbarrier_init, mbarrier_wait, pack_scaled,
     prefetch_tensormap,
-    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, stmatrix, stmatrix_trans, wgmma_mma_async,
+    setmaxnreg_dec, setmaxnreg_inc, st_async_v4, st_shared_v4, stmatrix, stmatrix_trans, wgmma_mma_async,
     wgmma_mma_async_e4m3, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 MOVE, SYNCHRONIZE = "Data Movement and Conversion: ", "Parallel Synchronization and Communication: "
@@ -172,6 +172,9 @@ FORMS = {
         ["mapa.shared::cluster.u32 there, address, block", "mapa.shared::cluster.u32 arrived, barrier, block",
          "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [there], {a, b, c, d}, [arrived]"],
         "uint32, uint32, float32, float32, float32, float32, uint32"),
+    "st_shared_v4": Form(
+        lambda address, a, b, c, d: st_shared_v4(address, (a, b, c, d)), "sm_75", MOVE + "st",
+        ["st.shared.v4.b32 [address], {a, b, c, d}"], "uint32, float32, float32, float32, float32"),
     "ld_shared_v4": Form(
         lambda address: ld_shared_v4(address), "sm_75", MOVE + "ld",
         ["ld.shared.v4.b32 {out[0], out[1], out[2], out[3]}, [address]"], "uint32, float32[::1]", 4),

@@ -12,12 +12,14 @@ from torch.autograd import forward_ad
 from numba_matmul import torch_fp8, torch_rules
 from numba_matmul.arrays import from_bf16, to_bf16, to_d, to_h
 from numba_matmul.bench.verify import assert_matmul_correct
+from numba_matmul.compiler import machine_code
 from numba_matmul.fp8 import E4M3, E5M2, LARGEST, add_products, from_fp8, table, to_fp8
 from numba_matmul.gemm import args, limits
 from numba_matmul.gemm.fp8_cast import SCALES, SIDE, fp8_cast
 from numba_matmul.gemm.plan import Plan, simulate_plan
 from numba_matmul.gemm.fp8_cast import pad_launch, pitch_of, transpose_launch
-from numba_matmul.kernels.k20_fp8 import KERNEL, epilogue_of, fp8_gemm, fp8_tile
+from numba_matmul.kernels import k20_fp8
+from numba_matmul.kernels.k20_fp8 import BLOCKS, KERNEL, epilogue_of, fp8_gemm, fp8_tile
 from numba_matmul.ptx.hopper import cvt_rn_satfinite_e4m3x4_f32
 from numba_matmul.torch_fp8 import fp8_linear
 from numba_matmul.torch_ops import DEVICE
@@ -103,14 +105,42 @@ def scaled(m, n, k, scaling, random):
 @pytest.mark.parametrize("shape,options", (
     ((70, 136, 400), {}), ((37, 41, 139), dict(dtype_c="float32")), ((70, 72, 700), dict(split_k=3)),
     ((70, 72, 400), dict(epilogue="staged")), ((130, 264, 272), dict(tile=fp8_tile(128, 128, 2, cluster=2))),
-    ((200, 72, 700), dict(tile=fp8_tile(256, 64, 2, wm=128)))),
-    ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster", "128 rows per consumer"))
+    ((200, 72, 700), dict(tile=fp8_tile(256, 64, 2, wm=128))),
+    ((70, 136, 1300), dict(blocks=1)), ((130, 400, 400), dict(tile=fp8_tile(128, 192, 3)))),
+    ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster", "128 rows per consumer",
+         "several tiles, long sums", "192 columns"))
 def test_scales(scaling, shape, options):
     a, b, sa, sb, exact = scaled(*shape, scaling, np.random.default_rng(1))
     options = dict(tile=SMALL) | options
     c = to_h(fp8_gemm(to_d(a), to_d(b), scale_a=sa, scale_b=sb, k_major_b=True, **options))
     if c.dtype == np.uint16: c = from_bf16(c)
     assert np.linalg.norm(c - exact) < 3e-3 * np.linalg.norm(exact)
+
+
+def test_consumers_only_read_factors_of_block_scales():
+    "One load from shared memory per k tile, none from elsewhere, and no shuffles; and nothing spills."
+    def host(tile):
+        def fp8_gemm(a, b):
+            (m, k), n = a.shape, b.shape[1]
+            shapes = (m, k // SIDE), (k // SIDE, n // SIDE)
+            of_a, of_b = (to_d(np.ones(shape, np.float32)) for shape in shapes)
+            return k20_fp8.fp8_gemm(a, b, scale_a=of_a, scale_b=of_b, tile=tile, split_k=1)
+        return fp8_gemm
+    for tile in BLOCKS:
+        code = machine_code(host(tile), shape=(256, 384, 2048))
+        assert code.spills == 0 and code.stack_bytes == 0, code
+        inner = [loop for loop in code.loops if not loop.inside]
+        bodies = [[x.opcode.split(".")[0] for x in code.instructions[loop.start:loop.end]] for loop in inner]
+        body, = [body for body in bodies if "QGMMA" in body]
+        assert body.count("LDS") == 1 and not {"LD", "LDG", "SHFL"} & {*body}, body
+
+
+@pytest.mark.parametrize("tile,text", ((fp8_tile(128, 128, 6), "their factors must fit"),
+                                       (fp8_tile(192, 64, 2), "two consumers at most")))
+def test_tiles_without_room_for_factors_are_refused(tile, text):
+    a, b, sa, sb, _ = scaled(8, 16, 256, "blocks", np.random.default_rng(0))
+    with pytest.raises(ValueError, match=text):
+        fp8_gemm(to_d(a), to_d(b), scale_a=sa, scale_b=sb, k_major_b=True, tile=tile)
 
 
 @pytest.mark.parametrize("dtype_c", ("bfloat16", "float32"))

@@ -31,8 +31,8 @@ from numba_matmul.ptx.hopper import (
     cp_async_bulk_tensor_2d_shared_to_global,
     cp_async_bulk_wait_group_read, cvt_rn_satfinite_e4m3x4_f32, ld_shared_v4, mbarrier_arrive_expect_tx,
     mbarrier_init,
-    mbarrier_wait, pack_scaled, st_async_v4, stmatrix, stmatrix_trans, tensor_map_address, wgmma_mma_async,
-    wgmma_mma_async_e4m3, wgmma_mma_async_f16)
+    mbarrier_wait, pack_scaled, st_async_v4, st_shared_v4, stmatrix, stmatrix_trans, tensor_map_address,
+    wgmma_mma_async, wgmma_mma_async_e4m3, wgmma_mma_async_f16)
 from numba_matmul.sim import typing
 from numba_matmul.sim.launch import simulate
 from numba_matmul.sim.scheduler import SimulatorError
@@ -142,6 +142,7 @@ WRONG = {  # binding, and what is wrong if there are several → its Python body
     "mbarrier_arrive_cluster": nothing,
     "cluster_sync": nothing,
     "st_async_v4": lambda address, block, values, barrier: st_async_v4(address, block, values[::-1], barrier),
+    "st_shared_v4": lambda address, values: st_shared_v4(address, values[::-1]),
     "ld_shared_v4": lambda address: ld_shared_v4(address)[::-1],
     "stmatrix_trans, step": lambda address, step, *others: stmatrix_trans(address, 1024, *others),
     "stmatrix_trans, order": lambda address, step, packed, first, count:

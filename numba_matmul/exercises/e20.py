@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant("not written", BODY, "            ...\n", "written"),
     Mutant("the library's loop", REFERENCE,
            "from numba_matmul.kernels.k20_fp8 import block_mainloop, fp8_tile\n"
-           "mma = block_mainloop(fp8_tile(64, 64, 2)).mma\n" + HEAD
+           "mma = block_mainloop(fp8_tile(64, 64, 2), 0).mma\n" + HEAD
            + "            sums, at = mma((sums, 0), storage, state.stage, warpgroup)\n" + RELEASE + ON
            + WRITE, "your own"),
     # products

@@ -7,11 +7,15 @@ import numpy as np
 from ..arrays import cdiv
 from ..ptx.ampere import cvt_rn_bf16x2_f32, store_pair, unpack_bf16
 from ..ptx.core import add_scaled, store2
-from ..ptx.hopper import pack_scaled
+from ..ptx.hopper import (
+    fence_mbarrier_init, ld_shared_v4, mbarrier_arrive, mbarrier_init, pack_scaled, st_shared_v4)
 from ..static import static, unrolled
 from .epilogue import (
-    Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_k_epilogue)
-from .tiles import WgmmaTile
+    Epilogue, PendingTile, boxes_storer, drain_nothing, overlapped_epilogue, split_bytes, split_k_epilogue,
+    with_room)
+from .pipeline import PipelineState, empty_barrier, full_barrier, pipeline_advance, producer_acquire
+from .schedule import persistent_scheduler
+from .tiles import MOST_SHARED, WgmmaTile
 from numba import cuda, float32, int32, int64, uint16, uint32, uint64
 
 
@@ -193,71 +197,148 @@ def by_threads_epilogue(
 
 
 # One per block, as the main loop needs them
+#
+# Warps of the producer's warpgroup, one for each consumer, multiply the scales of a k tile's blocks of A and
+# B, and store these factors in shared memory, where every stage has room for its own. A consumer finds them
+# there, and needs neither their addresses nor registers for those that come next.
 
-class ScaleSource(NamedTuple):
-    "Where a lane's scales are."
-    scale_a: object  # (m·k tiles,) float32
-    scale_b: object  # (k tiles·columns of blocks,) float32
-    rows: tuple      # where those of its rows begin in scale_a
-    cols: tuple      # columns of blocks that the tile has
-    across: int      # columns of blocks that B has
-    last: int        # number of the last k tile
-    middle: int      # to which of its columns of blocks the tile's middle belongs
+FACTORS_BYTES = 32 * 16  # of a consumer and a stage: four float32 for each lane of the warp that stores them
 
-class BlockScales(NamedTuple):
-    """A lane's scales. Four lanes have the same rows, so of four k tiles each of them loads one's scales, and
-    gets the others' by a shuffle."""
-    factors: tuple  # of these four: for each product and column of blocks, A's scales of two rows times B's
-    coming: tuple   # of the next four: A's scales of the rows, and B's of each column of blocks
-    k_tile: int     # the lane's, of the next four
-    turn: int       # which of these four is next
+def factors_bytes(tile: WgmmaTile) -> int:
+    "Shared memory for the factors of all stages."
+    return tile.stages * tile.warpgroups * FACTORS_BYTES
+
+def with_room_for_factors(tile: WgmmaTile, split_k: int) -> WgmmaTile:
+    "Like `with_room`, but for the factors, too."
+    tile = with_room(tile, split_k)
+    fits = split_bytes(tile, split_k) + factors_bytes(tile) <= MOST_SHARED
+    return tile if fits else tile._replace(stages=tile.stages - 1)  # a stage has more bytes than all factors
 
 @cache
-def block_scales(
-    products,  # of a consumer, each with two rows of a lane: 1, or 2 with 128 rows
-    columns,   # of blocks in a tile: 1, or 2 for tiles of 192 columns
-):
-    "Device functions: the first `BlockScales`; a k tile's factors, and the next `BlockScales`."
-    count = 2 * products * columns
-    nothing = (np.float32(0),) * count
+def scaled_barrier_init(tile: WgmmaTile) -> Callable:
+    "Like `barrier_init`, but a stage is full only when the factors have arrived, too."
+    stages, consumers, released = tile.stages, tile.warpgroups, 4 * tile.warpgroups * tile.cluster
+
+    @cuda.jit(device=True)
+    def init(storage, thread):
+        if thread == 0:
+            for stage in range(stages):
+                mbarrier_init(full_barrier(storage, stage), uint32(1 + consumers))
+                mbarrier_init(empty_barrier(storage, stage), uint32(released))
+            fence_mbarrier_init()
+    return init
+
+@cache
+def scales_loop(
+    tile: WgmmaTile, is_split: bool,  # see `producer_loop` in lesson 17
+    offset: int,  # of the factors, from `SharedStorage.c_tiles`
+) -> Callable:
+    """A device function, for a warp per consumer: store the factors of a block's work tiles, as stages become
+    empty. A lane does it for the rows that four lanes of a consumer's warp have."""
+    scheduler = persistent_scheduler(tile, is_split, in_cluster=is_split)
+    work_tile, tile_origin = scheduler.work_tile, scheduler.tile_origin
+    advance, wm, stage_bytes = pipeline_advance(tile.stages), tile.wm, tile.warpgroups * FACTORS_BYTES
+    rows_each, columns = 2 * (wm // 64), cdiv(tile.bn, 128)  # of a lane; of blocks in a tile
+    count = rows_each * columns
+    ahead = (16 if tile.warpgroups == 1 else 8) // count  # k tiles; two consumers leave registers for fewer
+    unused = (np.float32(0),) * (4 - count)
 
     @cuda.jit(device=True)
     @unrolled
-    def load(of, k_tile):
-        k_tile = uint32(min(k_tile, of.last))  # after the last one, the same again
-        found = ()
-        for i in static(2 * products): found = found + (of.scale_a[uint32(of.rows[i] + k_tile)],)
-        for j in static(columns): found = found + (of.scale_b[uint32(of.cols[j] + k_tile * of.across)],)
-        return found
+    def store_factors(
+        storage, to, grid,  # `SharedStorage`, `ScaledTarget`, `WorkGrid`
+        work, step,         # see `producer_loop`
+        thread,             # number among those that do this
+    ):
+        lane = uint32(thread % 32)
+        above = uint32(thread // 32 * wm + lane // 8 * 16 + lane % 8)
+        place = uint32(storage.c_tiles + uint32(offset) + uint32(16) * thread)
+        last_row, across = uint32(to.rows - 1), uint32(uint32(to.cols + 127) // uint32(128))
+        state = PipelineState(uint32(0), uint32(1))
+        while work < grid.work:
+            number, part, k_tile, k_end = work_tile(work, grid)
+            row, col = tile_origin(number, grid)
+            rows, cols = (), ()
+            for i in static(rows_each):
+                here = min(uint32(row + above + uint32(i // 2 * 64 + i % 2 * 8)), last_row)
+                rows = rows + (uint32(here * grid.k_tiles),)
+            for j in static(columns): cols = cols + (min(uint32(col // 128 + j), uint32(across - 1)),)
+            last = uint32(k_end - uint32(1))
+            while k_tile < k_end:
+                # of a few k tiles at a time, so that their loads wait for memory together
+                factors = ()
+                for t in static(ahead):
+                    here = min(uint32(k_tile + uint32(t)), last)
+                    for j in static(columns):
+                        of_b = to.scale_b[uint32(cols[j] + here * across)]
+                        for i in static(rows_each):
+                            factors = factors + (to.scale_a[uint32(rows[i] + here)] * of_b,)
+                for t in static(ahead):
+                    if k_tile < k_end:
+                        producer_acquire(storage, state)
+                        at = uint32(place + state.stage * uint32(stage_bytes))
+                        st_shared_v4(at, factors[t * count:(t + 1) * count] + unused)
+                        cuda.syncwarp()
+                        if lane == 0: mbarrier_arrive(full_barrier(storage, state.stage))
+                        state = advance(state)
+                        k_tile = uint32(k_tile + uint32(1))
+            work = uint32(work + step)
+    return store_factors
+
+@cache
+def producer(
+    tile: WgmmaTile, is_split: bool, scaling: str,
+    produce: Callable,  # for one thread: see `producer_loop` in lesson 17
+    offset: int,        # see `scales_loop`
+) -> Callable:
+    "A device function: what the threads of the producer's warpgroup do."
+    senders = 32 * tile.warpgroups
 
     @cuda.jit(device=True)
-    def first(of, k_begin, lane):
-        k_tile = uint32(k_begin + lane % 4)
-        return BlockScales(nothing, load(of, k_tile), k_tile, uint32(0))
+    def copy_k_tiles(storage, maps, target, grid, work, step, thread):
+        if thread == 0: produce(storage, maps, grid, work, step)
+    if scaling != "blocks": return copy_k_tiles
+    store_factors = scales_loop(tile, is_split, offset)
 
     @cuda.jit(device=True)
-    @unrolled
-    def renewed(of, at):
-        factors, k_tile = (), uint32(at.k_tile + uint32(4))
-        for i in static(count):  # the row changes first, then the column of blocks
-            a, b = i // 2 // columns * 2 + i % 2, 2 * products + i // 2 % columns
-            factors = factors + (at.coming[a] * at.coming[b],)
-        return BlockScales(factors, load(of, k_tile), k_tile, uint32(0))
+    def copy_and_scale(storage, maps, target, grid, work, step, thread):
+        if thread == 0: produce(storage, maps, grid, work, step)
+        elif thread >= 32 and thread < 32 + senders:
+            store_factors(storage, target, grid, work, step, uint32(thread - 32))
+    return copy_and_scale
+
+class BlockFactors(NamedTuple):
+    "Where a lane's factors are, and what they're for."
+    first: int   # from `SharedStorage.c_tiles` to those of the first stage
+    middle: int  # to which of its two columns of blocks a tile's middle belongs: 0, or something else
+
+@cache
+def factors_reader(
+    tile: WgmmaTile,
+    offset: int,  # see `scales_loop`
+) -> tuple:
+    """Device functions: a consumer thread's `BlockFactors` for a tile of C; and a stage's factors, four
+    float32: of two rows for each product of 64 rows, or for each of two columns of blocks."""
+    tile_origin, columns = persistent_scheduler(tile, False).tile_origin, cdiv(tile.bn, 128)
+    stage_bytes = tile.warpgroups * FACTORS_BYTES
 
     @cuda.jit(device=True)
-    @unrolled
-    def following(of, at, lane):
-        if at.turn % 4 == 0: at = renewed(of, at)
-        owner, factors = int32(lane // 4 * 4 + at.turn), ()
-        for i in static(count):
-            factors = factors + (cuda.shfl_sync(0xFFFFFFFF, at.factors[i], owner),)
-        return factors, BlockScales(at.factors, at.coming, at.k_tile, uint32(at.turn + uint32(1)))
-    return first, following
+    def factors_of_tile(grid, number, thread):
+        lane = uint32(thread % 128 // 32 * 8 + thread % 32 // 4)
+        first = uint32(uint32(offset) + (thread // 128 - 1) * uint32(FACTORS_BYTES) + lane * uint32(16))
+        middle = uint32(0)
+        if columns > 1: middle = uint32(tile_origin(number, grid)[1] % 128)
+        return BlockFactors(first, middle)
+
+    @cuda.jit(device=True)
+    def read_factors(of, storage, stage):
+        return ld_shared_v4(uint32(storage.c_tiles + of.first + stage * uint32(stage_bytes)))
+    return factors_of_tile, read_factors
 
 @cuda.jit(device=True)
 def add_block(sums, products, of, factors):
     "One column of blocks."
-    above, below = factors
+    above, below = factors[0], factors[1]
     return add_scaled(sums, products, (above, above, below, below))
 
 @cuda.jit(device=True)

@@ -159,6 +159,21 @@ def ld_shared_v4(
     return hopper.load_floats(int(address), 4, sys._getframe(1))
 
 
+def _emit_store_shared(context, builder, kinds, args):
+    from numba.core import cgutils
+    address, values = args
+    _assembly(builder, "st.shared.v4.f32 [$0], {$1, $2, $3, $4};", "r,f,f,f,f",
+              [address, *cgutils.unpack_tuple(builder, values)])
+
+@bind(_emit_store_shared, "r-")
+def st_shared_v4(
+    address,  # in shared memory, aligned to 16
+    values,   # tuple of four float32
+):
+    "Store four numbers. PTX ISA, st.shared.v4.f32."
+    hopper.store_floats(int(address), values, sys._getframe(1))
+
+
 def _with_sums(builder, text, sums, others=()):
     "Assembly that updates `sums`, its first operands; `others` come after twice as many."
     from llvmlite import ir

@@ -371,6 +371,12 @@ def load_floats(address, count, frame):
     numbers = getcurrent().memory.numbers.load(in_block(address) // 2, 2 * count, frame)
     return tuple(np.array(numbers, np.uint16).view(np.float32))
 
+def store_floats(address, values, frame):
+    "Write float32 numbers, aligned to all of them."
+    _refuse_unaligned(address, 4 * len(values))
+    numbers = np.array(values, np.float32).view(np.uint16)
+    getcurrent().memory.numbers.store(in_block(address) // 2, tuple(numbers), frame)
+
 def _refuse_unaligned(address, size):
     if address % size:
         raise SimulatorError(f"an access of {size} bytes at {address}: it must be aligned to its size",
