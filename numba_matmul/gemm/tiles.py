@@ -282,7 +282,8 @@ class WgmmaTile(NamedTuple):
     def c_box(self):
         "Columns of a box of results on its way out. If C is transposed, as many as there is room for."
         if not self.m_major_c: return 64
-        room = (MOST_SHARED - self.shared_bytes - 8) // (2 * ROW * self.warpgroups)  # two boxes for each
+        boxes = 2 * max(1, self.warpgroups)  # two for each
+        room = (MOST_SHARED - self.shared_bytes - 8) // (ROW * boxes)
         return max(16, min(64, self.bn, room) // 16 * 16)
 
     @property
