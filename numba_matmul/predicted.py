@@ -204,26 +204,26 @@ PREDICTED = {
             (6144, 6144, 6144): (0.94842, "the tensor cores"),
             (8192, 8192, 8192): (2.2423, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("a90b67c3a150", {
+        "bf16_gemm_tma_wgmma": ("0ae04708831a", {
             (2048, 2048, 2048): (0.030859, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20126, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("a629c3d93420", {
+        "bf16_gemm_warp_specialized": ("1c859ad13d66", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("c73645ce880b", {
+        "bf16_gemm_past_cublas": ("adae2fe84a82", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("d27bfc297321", {
+        "sgemm_tensor_cores": ("82d9f78af965", {
             (256, 256, 256): (0.0046696, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0088429, "latency: too few warps (4), waiting for each other at barriers"),
         }),
@@ -430,26 +430,26 @@ PREDICTED = {
             (6144, 6144, 6144): (0.94799, "the tensor cores"),
             (8192, 8192, 8192): (2.2418, "the tensor cores"),
         }),
-        "bf16_gemm_tma_wgmma": ("a90b67c3a150", {
+        "bf16_gemm_tma_wgmma": ("0ae04708831a", {
             (2048, 2048, 2048): (0.030425, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.20082, "what each tile does before and after its products"),
             (6144, 6144, 6144): (0.63739, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.465, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("a629c3d93420", {
+        "bf16_gemm_warp_specialized": ("1c859ad13d66", {
             (2048, 2048, 2048): (0.022806, "the tensor cores"),
             (4096, 4096, 4096): (0.17035, "the tensor cores"),
             (6144, 6144, 6144): (0.56882, "the tensor cores"),
             (8192, 8192, 8192): (1.343, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("c73645ce880b", {
+        "bf16_gemm_past_cublas": ("adae2fe84a82", {
             (1024, 1024, 1024): (0.0046011, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.022806, "the tensor cores"),
             (4096, 4096, 4096): (0.17035, "the tensor cores"),
             (6144, 6144, 6144): (0.56882, "the tensor cores"),
             (8192, 8192, 8192): (1.343, "the tensor cores"),
         }),
-        "sgemm_tensor_cores": ("d27bfc297321", {
+        "sgemm_tensor_cores": ("82d9f78af965", {
             (256, 256, 256): (0.0042588, "waves: the last round of blocks leaves multiprocessors empty"),
             (512, 512, 512): (0.0084144, "latency: too few warps (4), waiting for each other at barriers"),
         }),
