@@ -10,6 +10,7 @@ __all__ = ['KEPT_AS', 'is_torch', 'is_row_major', 'describe', 'to_d', 'to_h', 'a
 import operator
 import sys
 from functools import lru_cache
+from threading import Lock
 
 import numpy as np
 import numba_matmul  # noqa: F401 (first: it chooses between the GPU and the simulator)
@@ -140,9 +141,11 @@ def cdiv(
     return -(-a // b)
 
 # %% ../nbs/00_prep1_numba_cuda.ipynb #a6695abd
+_first = Lock()  # Numba lists the GPUs when it's first asked, which fails in two threads at once
+
 @lru_cache(None)
 def _gpu(number):
-    with cuda.gpus[number]: return cuda.get_current_device()
+    with _first, cuda.gpus[number]: return cuda.get_current_device()
 
 def current_gpu():
     """The GPU that launches go to: Numba's description of it. (Asking torch for its number is

@@ -30,6 +30,13 @@ class Maps:
 
 
 @dataclass
+class Cluster:
+    "The threads of each block, and how many blocks run together: in place of a block's threads."
+    threads: int
+    blocks: int
+
+
+@dataclass
 class Near:
     "The tolerance for results: any NaN equals any other; otherwise this much."
     array: object
@@ -40,7 +47,7 @@ class Near:
 class Case:
     "One kernel for some instructions: what to launch, and the expected results."
     instructions: tuple  # names of the bindings; one may be in several cases
-    make: object         # random generator → kernel, threads, arguments, and the results of each `Out`
+    make: object         # random generator → kernel, threads or `Cluster`, arguments, results of each `Out`
     needs: tuple         # compute capability
     name = property(lambda self: ", ".join(self.instructions))
 

@@ -26,8 +26,8 @@ from numba_matmul.ptx.hopper import (
     wgmma_mma_async, wgmma_mma_async_e4m3, wgmma_mma_async_f16, wgmma_wait_group, wgmma_wait_prior)
 
 from instruction_cases import (
-    AMPERE, HOPPER, LANES, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits, halves,
-    moderate, neighbours, places, words)
+    AMPERE, HOPPER, LANES, Cluster, Map, Maps, Near, Out, bfloat16, case, factors, float16, floats, from_bits,
+    halves, moderate, neighbours, places, words)
 
 # Wide accesses
 
@@ -754,17 +754,18 @@ def boxes_in_a_cluster(rng):
 def sent_in_a_cluster_kernel(values, place, out):
     memory = cuda.shared.array(1088, uint16, alignment=16)
     start, barrier = shared_address(memory, uint64(0)), shared_address(memory, uint64(1024))
-    t = uint32(cuda.threadIdx.x)
+    t, rank = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
+    of = uint32(uint32(128) * rank + t)
     if t == 0:
         mbarrier_init(barrier, uint32(1))
-        mbarrier_arrive_expect_tx(barrier, uint32(512))
+        mbarrier_arrive_expect_tx(barrier, uint32(2048))
         fence_mbarrier_init()
     cluster_sync()
-    v = values[t, 0], values[t, 1], values[t, 2], values[t, 3]
-    st_async_v4(uint32(start + uint32(16) * uint32(place[t])), uint32(0), v, barrier)
+    v = values[of, 0], values[of, 1], values[of, 2], values[of, 3]
+    st_async_v4(uint32(start + uint32(16) * uint32(place[of])), uint32(uint32(1) - rank), v, barrier)
     mbarrier_wait(barrier, uint32(0))
     x = ld_shared_v4(uint32(start + uint32(16) * t))
-    for i in range(4): out[t, i] = x[i]
+    for i in range(4): out[of, i] = x[i]
 
 
 @cuda.jit
@@ -787,9 +788,11 @@ def fours_in_a_block(rng):
 
 @case("st_async_v4", "ld_shared_v4", needs=HOPPER)
 def fours_in_a_cluster(rng):
-    "Each lane stores to another one's place, in a cluster of a single block."
-    values, place = rng.standard_normal((32, 4)).astype(np.float32), rng.permutation(32).astype(np.uint32)
-    return sent_in_a_cluster_kernel, 32, (values, place, Out((32, 4), np.float32)), [values[place.argsort()]]
+    "Each thread stores to a place in the other block of a cluster."
+    values = rng.standard_normal((256, 4)).astype(np.float32)
+    place = np.concatenate([rng.permutation(128) for _ in range(2)]).astype(np.uint32)
+    sent = np.concatenate([values[128:][place[128:].argsort()], values[:128][place[:128].argsort()]])
+    return sent_in_a_cluster_kernel, Cluster(128, 2), (values, place, Out((256, 4), np.float32)), [sent]
 
 
 @cuda.jit

@@ -12,8 +12,11 @@ import numba_matmul  # first: this chooses between the GPU and the simulator
 import numpy as np
 
 import instruction_kernels  # noqa: F401  it fills the table of cases
-from instruction_cases import CASES, Map, Maps, Near, Out
+from instruction_cases import CASES, Cluster, Map, Maps, Near, Out
+from numba import config
 from numba_matmul.arrays import to_d, to_h
+from numba_matmul.gemm.args import span
+from numba_matmul.gemm.plan import Launch, PackedPlan, Plan, simulate_plan
 from numba_matmul.gemm.tensor_maps import TensorMapWords, map_of
 
 SHOWN = 5  # different results in a message
@@ -42,7 +45,12 @@ def run(key, seed):
         kept.append(array)  # what a tensor map describes must stay alive
         if isinstance(arg, Out): found.append(array)
         return array
-    kernel[1, threads](*map(on_device, args))
+    args = tuple(map(on_device, args))
+    if not isinstance(threads, Cluster): kernel[1, threads](*args)
+    else:
+        plan = Plan([Launch(kernel, threads.blocks, threads.threads, args, cluster=threads.blocks)])
+        if config.ENABLE_CUDASIM: simulate_plan(plan)
+        else: PackedPlan(plan, kept)([span(array)[0] for array in kept], 0)
     return [to_h(array) for array in found]
 
 

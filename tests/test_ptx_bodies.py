@@ -272,3 +272,10 @@ def test_the_check_names_what_differs_or_never_ends_and_goes_on(check_gpu, monke
 def test_an_error_ends_the_child_that_has_the_gpu():
     with pytest.raises(ChildError, match="KeyError: 'no case'"):
         in_child(instructions.run_on_gpu, "no case", 0, simulator=True, keep=True)
+
+
+def test_an_asynchronous_store_needs_a_launch_with_clusters():
+    "On a GPU it's an illegal instruction elsewhere."
+    kernel, _, args, _ = instructions.CASES["fours_in_a_cluster"].operands(0)
+    with pytest.raises(SimulatorError, match="st.async in a launch without clusters"):
+        simulate(kernel[1, 128], *(getattr(arg, "array", arg) for arg in args))

@@ -359,6 +359,8 @@ def store_async(address, rank, values, barrier_address):
     """Start storing float32 numbers to the same address in a block of the cluster. They arrive when a thread
     there waits for the mbarrier and nobody else can continue."""
     _refuse_unaligned(address, 4 * len(values))
+    if len(getcurrent().block.memories) == 1:
+        raise SimulatorError("st.async in a launch without clusters, where it is an illegal instruction")
     memory, first = _memory_of(rank), in_block(address) // 2
     places = np.arange(first, first + 2 * len(values))
     memory.numbers.fly(places, getcurrent())
