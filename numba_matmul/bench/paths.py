@@ -88,8 +88,9 @@ def edge_paths(
         name = ", ".join(f"{name} = {value}" for name, value in changes.items())
         found.append(Path(**dict(name=name, shape=(bm + 1, bn, bk), options=options) | changes))
     found.append(Path("blocks", (2 * bm, 3 * bn, bk), 0.5, -1.5, options))
-    for shape in (bm // 2, bn, bk), (bm, bn // 2, bk):  # sizes that divide the tile, not the other way around
-        if min(shape): found.append(Path("half a tile", shape, 1.0, 1.0, options))
+    # sizes that divide the tile, not the other way around
+    for of, shape in ("m", (bm // 2, bn, bk)), ("n", (bm, bn // 2, bk)):
+        if min(shape): found.append(Path(f"half a tile of {of}", shape, 1.0, 1.0, options))
     less = bm // 2 + 1, _rest(bn, width), _rest(bk, width)
     if min(less) > 0: found.append(Path("less than a tile", less, 0.5, -1.5, options))
     if strips:

@@ -292,6 +292,8 @@ def plan_parts(
     "Kernel 17."
     tile, blocks, split_k, _, by_grid = config
     if by_grid: options["epilogue"] = "split_grid"
+    # one part has nothing to add up, and isn't in a cluster, as `st.async` must be
+    if split_k == 1 and options.get("epilogue") == "split_k": options["epilogue"] = "direct"
     shares = options.get("epilogue") in ("split_k", "split_grid")
     if shares: blocks = tile.cluster * work_tiles(g.m, g.n, tile, split_k)
     # a block with one tile has nothing to overlap
