@@ -66,10 +66,9 @@ LEFT_OUT = set("""
     launch_bounds capable need_capability refuse need_whole check_options
     """.split())
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
-MODULES = KERNELS + [f"numba_matmul.gemm.{name}"
-                     for name in ("args", "epilogue", "fp8_cast", "joined", "limits", "mainloop", "pipeline",
-                                  "plan", "ring", "rows", "scaled", "schedule", "shared_sums", "split",
-                                  "tensor_maps", "tiled", "tiles", "unaligned", "writers")]
+LEFT_OUT = "__init__", "kernel", "watched"  # no part of what a kernel or its launch computes
+MODULES = KERNELS + [f"numba_matmul.gemm.{path.stem}" for path in sorted((PACKAGE/"gemm").glob("*.py"))
+                     if path.stem not in LEFT_OUT]
 
 TWINS = {}
 PAIRS = """
