@@ -1,4 +1,4 @@
-"""One launch of kernel 9 for Nsight Compute. Look at: Block Limit Registers, Executed Ipc Active.
+"""Two launches of kernel 9: the second is profiled. Look at: Block Limit Registers, Executed Ipc Active.
 The numbers of a `GroupTile` can follow the name of the script."""
 import sys
 

@@ -1,4 +1,4 @@
-"""One launch of kernel 10 for Nsight Compute. Look at: Bank Conflicts, Stall Long Scoreboard.
+"""Two launches of kernel 10: the second is profiled. Look at: Bank Conflicts, Stall Long Scoreboard.
 The numbers of a `WarpTile` can follow the name of the script."""
 import sys
 

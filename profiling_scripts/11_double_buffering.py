@@ -1,4 +1,4 @@
-"""One launch of kernel 11 for Nsight Compute. Look at: Stall Long Scoreboard, Stall Barrier.
+"""Two launches of kernel 11: the second is profiled. Look at: Stall Long Scoreboard, Stall Barrier.
 The numbers of a `WarpTile` can follow the name of the script."""
 import sys
 

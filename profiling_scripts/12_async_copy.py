@@ -1,4 +1,4 @@
-"""One launch of kernel 12 for Nsight Compute. Look at: Stall Long Scoreboard, Executed Ipc Active.
+"""Two launches of kernel 12: the second is profiled. Look at: Stall Long Scoreboard, Executed Ipc Active.
 The numbers of a `WarpTile` can follow the name of the script."""
 import sys
 

@@ -1,4 +1,4 @@
-"One launch of kernel 13 for Nsight Compute. Look at: Executed Ipc Active, Stall Barrier."
+"Two launches of kernel 13: the second is profiled. Look at: Executed Ipc Active, Stall Barrier."
 from util import to_d
 import numpy as np
 from numba import config

@@ -1,4 +1,4 @@
-"""One launch of kernel 14 for Nsight Compute. Look at: Executed Ipc Active, Stall Dispatch.
+"""Two launches of kernel 14: the second is profiled. Look at: Executed Ipc Active, Stall Dispatch.
 With `cublas` after the name of the script: cuBLAS instead."""
 import sys
 

@@ -1,4 +1,4 @@
-"One launch of kernel 15 for Nsight Compute. Look at: Stall Math Pipe Throttle, Stall Barrier."
+"Two launches of kernel 15: the second is profiled. Look at: Stall Math Pipe Throttle, Stall Barrier."
 from util import rounded, to_d
 import numpy as np
 from numba import config

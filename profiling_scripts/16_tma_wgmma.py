@@ -1,4 +1,4 @@
-"One launch of kernel 16 for Nsight Compute. Look at: Stall Barrier, Executed Instructions."
+"Two launches of kernel 16: the second is profiled. Look at: Stall Barrier, Executed Instructions."
 from util import rounded, to_d
 import numpy as np
 from numba import config

@@ -1,4 +1,4 @@
-"""One launch of kernel 17 for Nsight Compute. Look at: Executed Instructions, Stall Barrier.
+"""Two launches of kernel 17: the second is profiled. Look at: Executed Instructions, Stall Barrier.
 The size is 4096."""
 from util import rounded, to_d
 import numpy as np

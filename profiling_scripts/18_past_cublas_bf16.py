@@ -1,4 +1,4 @@
-"""One launch of kernel 18 for Nsight Compute. Look at: Executed Instructions, Stall Long Scoreboard.
+"""Two launches of kernel 18: the second is profiled. Look at: Executed Instructions, Stall Long Scoreboard.
 A size, which matrices to pad ("abc", "b" or ""), and the numbers of a `WgmmaTile` can follow the
 name of the script."""
 import sys

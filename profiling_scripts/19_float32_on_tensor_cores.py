@@ -1,4 +1,4 @@
-"""One launch of kernel 19 for Nsight Compute. Look at: Executed Instructions, Stall Long Scoreboard.
+"""Two launches of kernel 19: the second is profiled. Look at: Executed Instructions, Stall Long Scoreboard.
 A size can follow the name of the script."""
 import sys
 

@@ -1,4 +1,4 @@
-"""One launch of kernel 20 for Nsight Compute. Look at: Executed Instructions, L1/TEX Cache Throughput.
+"""Two launches of kernel 20: the second is profiled. Look at: Executed Instructions, L1/TEX Cache Throughput.
 m, n and k can follow the name of the script, then bm, bn, stages and group_m of a tile without promotion."""
 import sys
 

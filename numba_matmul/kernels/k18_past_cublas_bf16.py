@@ -29,7 +29,7 @@ from ..gemm.tiled import check_options
 from ..gemm.tiles import WgmmaTile, check_tile
 from . import k15_tensor_cores
 from .k17_warp_specialized import (
-    BY_THREADS, LARGE, RULES, SMALL_TILES, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, overlaps)
+    BY_THREADS, LARGE, RULES, SMALL_TILES, SPLIT, TURNS, bf16_gemm_warp_specialized_kernel, gemm_launch, overlaps)
 from numba import cuda, int64, uint16, uint32, uint64
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #1cbd2a72
@@ -294,7 +294,7 @@ def plan_parts(
     if by_grid: options["epilogue"] = "split_grid"
     # one part has nothing to add up, and isn't in a cluster, as `st.async` must be
     if split_k == 1 and options.get("epilogue") == "split_k": options["epilogue"] = "direct"
-    shares = options.get("epilogue") in ("split_k", "split_grid")
+    shares = options.get("epilogue") in SPLIT
     if shares: blocks = tile.cluster * work_tiles(g.m, g.n, tile, split_k)
     # a block with one tile has nothing to overlap
     alone = work_tiles(g.m, g.n, tile) <= blocks // tile.cluster
@@ -331,9 +331,9 @@ def plan_past_cublas(
     if padded is not None and set(str(padded)) - set("abc"):
         raise ValueError(f"padded is {padded!r}; expected some of the letters a, b and c, or None")
     if tile is not None: check_tile(tile, RULES | TURNED, WgmmaTile)
-    check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", "direct", "split_k", "split_grid"))
+    check_options(KERNEL.factory, LARGE, options, epilogue=("overlapped", "staged", *BY_THREADS))
     epilogue = options.get("epilogue")
-    shares, by_grid = epilogue in ("split_k", "split_grid"), epilogue == "split_grid"
+    shares, by_grid = epilogue in SPLIT, epilogue == "split_grid"
     if split_k is not None: split_k = need_whole("split_k", split_k, 1, MOST_IN_GRID if by_grid else MOST_PARTS)
     if blocks is not None:
         blocks = need_whole("blocks", blocks, 1, MAX_GRID_X)
