@@ -210,13 +210,13 @@ PREDICTED = {
             (6144, 6144, 6144): (0.63782, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.4654, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("1c859ad13d66", {
+        "bf16_gemm_warp_specialized": ("7c75961797aa", {
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("d7f963e9f5d1", {
+        "bf16_gemm_past_cublas": ("5615d08fa1e2", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
@@ -436,13 +436,13 @@ PREDICTED = {
             (6144, 6144, 6144): (0.63739, "what each tile does before and after its products"),
             (8192, 8192, 8192): (1.465, "the tensor cores"),
         }),
-        "bf16_gemm_warp_specialized": ("1c859ad13d66", {
+        "bf16_gemm_warp_specialized": ("7c75961797aa", {
             (2048, 2048, 2048): (0.022806, "the tensor cores"),
             (4096, 4096, 4096): (0.17035, "the tensor cores"),
             (6144, 6144, 6144): (0.56882, "the tensor cores"),
             (8192, 8192, 8192): (1.343, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("d7f963e9f5d1", {
+        "bf16_gemm_past_cublas": ("5615d08fa1e2", {
             (1024, 1024, 1024): (0.0046011, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.022806, "the tensor cores"),
             (4096, 4096, 4096): (0.17035, "the tensor cores"),

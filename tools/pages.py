@@ -27,7 +27,7 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several",
-       "blind_test", "then_and_now"}  # lesson 21's times of readers' kernels are kept beside these
+       "experiment", "blind_test", "then_and_now"}  # lesson 21's times of readers' kernels are kept beside these
 # these carry their scripts along
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 # cards, their rows, or a search on one, that an earlier cell of a page has read
@@ -46,20 +46,32 @@ class Keeping(nbdev.test.CaptureShell):
         return super().run_all(nb, **options)
 
 
-def names_in(cell):
-    "The names that a cell calls, and all that it uses. Exported cells show nothing."
-    if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return set(), set()
+def statements(cell):
+    "Those of a cell, parsed. Exported cells show nothing."
+    if cell.cell_type != "code" or cell.source.startswith(("#| export", "%%")): return []
     lines = (line for line in cell.source.splitlines() if not line.startswith(("%", "!")))
-    nodes = [*ast.walk(ast.parse("\n".join(lines)))]
+    return ast.parse("\n".join(lines)).body
+
+
+def names_in(statements):
+    "The names that they call, and all that they use."
+    nodes = [node for statement in statements for node in ast.walk(statement)]
     functions = [node.func for node in nodes if isinstance(node, ast.Call)]
     return ({getattr(one, "id", getattr(one, "attr", None)) for one in functions},  # watch, and toy.watch
             {node.id for node in nodes if isinstance(node, ast.Name)})
 
 
-def asks_cards(cell):
-    "Does this cell show something from the cards?"
-    called, used = names_in(cell)
-    return bool(called & ASK or used & HELD)
+def asking(cells):
+    "The ids of the cells that show something from the cards, or something computed from that."
+    held, found = set(HELD), set()
+    for cell in cells:
+        for statement in statements(cell):
+            called, used = names_in([statement])
+            if not (called & ASK or used & held): continue
+            found.add(cell.id)
+            if isinstance(statement, ast.FunctionDef): held.add(statement.name)
+            if isinstance(statement, ast.Assign): held |= names_in(statement.targets)[1]
+    return found
 
 
 def figures(cell):
@@ -99,13 +111,14 @@ def run(path):
 
 def check(path):
     "Exit with a message that names a cell whose output differs from the cards."
-    made = run(path)
-    for cell in read_nb(path).cells:
+    made, cells = run(path), read_nb(path).cells
+    asks_cards = asking(cells)
+    for cell in cells:
         if cell.id not in made or "#| compiler" in cell.source: continue  # other versions compile differently
         kept, new = answer(cell), answer(made[cell.id])
         if not same_answer(kept, new):
             sys.exit(f"{path.name}, cell {cell.id}: run make pages. It keeps the answer {kept}; it is {new}")
-        if not asks_cards(cell): continue
+        if cell.id not in asks_cards: continue
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
             what = out_of_date(f"{path.name}, cell {cell.id}", "make pages")
@@ -133,19 +146,20 @@ def keep_answer(cell, made):
 
 
 def refresh(path):
-    """Give the cells of a page that read the cards, show something to play with, or show an experiment that
-    wasn't recorded yet, the outputs of a run, and the others its figures."""
+    """Give the cells of a page that read the cards, or show something to play with, the outputs of a run, and
+    the others its figures."""
     Keeping.draws = True
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
     shrink_pictures(made.values())
+    asks_cards = asking(nb.cells)
     for cell in nb.cells:
         if cell.id not in made: continue
         old, new = figures(cell), figures(made[cell.id])
-        if (asks_cards(cell) or names_in(cell)[0] & PLAYED
-                or any("not recorded yet" in text for text in texts(cell))):
+        called = names_in(statements(cell))[0]
+        if cell.id in asks_cards or called & PLAYED:
             if cell.get("outputs"): cell.outputs = made[cell.id].outputs
-        elif len(old) != len(new) or names_in(cell)[0] & ON_GPU:
+        elif len(old) != len(new) or called & ON_GPU:
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
         else:
             for kept, drawn in zip(old, new): kept["data"] = drawn["data"]
@@ -167,8 +181,8 @@ def in_child(path):
 
 def main(wanted):
     paths = [path for path in find(wanted)
-             if any(asks_cards(cell) or figures(cell) or ".against(" in cell.source
-                    for cell in read_nb(path).cells)]
+             if asking(cells := read_nb(path).cells)
+             or any(figures(cell) or ".against(" in cell.source for cell in cells)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
