@@ -26,13 +26,15 @@ from figures import add_svg  # noqa: E402
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
-       "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several",
-       "experiment", "blind_test", "then_and_now"}  # lesson 21's times of readers' kernels are kept beside these
+       "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several", "experiment",
+       "blind_test", "then_and_now",  # lesson 21's times of readers' kernels are kept beside these
+       "grade"}  # says the same anywhere, since the exercises are left to readers
 # these carry their scripts along
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 # cards, their rows, or a search on one, that an earlier cell of a page has read
 HELD = {"CARDS", "PROFILED", "by_shape", "tuning"}
-ON_GPU = {"draw_trace"}       # these draw a run on a GPU, which the simulator can't repeat
+# what these show takes a GPU, or a tool that may not be installed
+ELSEWHERE = {"draw_trace", "tool_table"}
 
 
 class Keeping(nbdev.test.CaptureShell):
@@ -68,7 +70,7 @@ def asking(cells):
         for statement in statements(cell):
             called, used = names_in([statement])
             if not (called & ASK or used & held): continue
-            found.add(cell.id)
+            if not names_in(statements(cell))[0] & ELSEWHERE: found.add(cell.id)
             if isinstance(statement, ast.FunctionDef): held.add(statement.name)
             if isinstance(statement, ast.Assign): held |= names_in(statement.targets)[1]
     return found
@@ -159,7 +161,7 @@ def refresh(path):
         called = names_in(statements(cell))[0]
         if cell.id in asks_cards or called & PLAYED:
             if cell.get("outputs"): cell.outputs = made[cell.id].outputs
-        elif len(old) != len(new) or called & ON_GPU:
+        elif len(old) != len(new) or called & ELSEWHERE:
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
         else:
             for kept, drawn in zip(old, new): kept["data"] = drawn["data"]
