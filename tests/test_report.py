@@ -166,6 +166,8 @@ def test_a_turned_tile_is_shown_as_rows_and_columns_of_c(monkeypatch):
     config = LaunchConfig(tile, 10)
     monkeypatch.setattr(k18_past_cublas_bf16, "select_config", lambda *sizes: config)
     found = ALL["bf16_gemm_past_cublas"]
+    assert str(tables.lost([invented(row(found.name, 1000, 99, 3000))], found)) == (
+        f"Kernel {found.number} doesn't fall behind at any of them.")
     *_, line = str(tables.lost([invented(row(found.name, 1000, 60, 3000))], found)).splitlines()
     # 19 rows of tiles, but clusters of two make 20; 12 columns of tiles; ten multiprocessors
     assert re.match(r"\| 3000 \| 60 \| 160×256 · .* \| 24.00 · .* \| 0.60 · ", line), line
@@ -253,10 +255,14 @@ def test_sustained_products():
 
 
 def test_random_shapes_are_of_two_kinds():
-    values = {"float32: 64×128×192": 90.0, "float32: 64×128×160": 80.0, "float32: 640×64×64": 70.0,
-              "bfloat16: 1×64×64": 60.0}
-    assert tables.random_shapes(values) == {("float32", True): [90, 70], ("float32", False): [80],
-                                            ("bfloat16", False): [60]}
+    values = {"64×128×192": 90.0, "64×128×160": 80.0, "640×64×64": 70.0}
+    card = dict(experiments={
+        "kernel 14, 3 shapes drawn at random": dict(values=values),
+        "kernel 18, shapes drawn at random": dict(values={"seed 1: 1×64×64": 60.0}),
+        "kernel 14, the choice": dict(values={"64×64×64": 50.0})})
+    assert tables.random_shapes(card) == {("float32", True): [90, 70], ("float32", False): [80],
+                                          ("bfloat16", False): [60]}
+    assert tables.random_shapes({}) == {}
 
 
 def test_what_a_call_costs():

@@ -126,8 +126,7 @@ def readme_speed() -> str:
     # One column per card, type and kind of units: its last kernel, at sizes we chose and at random ones.
     for card in load_cards():
         steady = sustained(card)
-        recorded = card.get("experiments", {}).get("twenty random shapes", {"values": {}})
-        at_random = random_shapes(recorded["values"])
+        at_random = random_shapes(card)
         for (dtype, units), rows in _by_units(rows_at(card)).items():
             last = rows[-1]
             shapes = [None if units else at_random.get((dtype, fits)) for fits in (True, False)]

@@ -215,6 +215,7 @@ def lost(
         pairs = " | ".join(f"{one} · {' or '.join(dict.fromkeys(others))}"
                            for one, others in zip(ours, zip(*theirs)))
         lines.append(f"| {size_text(*size)} | {percents} | {pairs} | {more} |")
+    if not lines: return Markdown(f"Kernel {kernel.number} doesn't fall behind at any of them.")
     gpus = " · ".join(card["gpu"].removeprefix("NVIDIA ").split()[0] for card in cards)
     head = f"| kernel {kernel.number} | %: {gpus} | tile: ours · cuBLAS's | waves | fetched | also |"
     return Markdown("\n".join([head, "|---|---|---|---|---|---|", *lines, *stale_below(used)]))
@@ -304,14 +305,16 @@ def sustained(
 
 
 def random_shapes(
-    values,  # "dtype: m×n×k" → % of cuBLAS
-) -> dict:   # (dtype, are m, n and k multiples of 64?) → a list of %
-    """Speeds at random shapes, of two kinds: at sizes that fit no tile, cuBLAS may fall back on slower
-    kernels."""
+    card,  # a result card
+) -> dict:  # (dtype, are m, n and k multiples of 64?) → a list of % of cuBLAS
+    """What lessons measured at shapes drawn at random, of two kinds: at sizes that fit no tile, cuBLAS may
+    fall back on slower kernels."""
     found = {}
-    for label, percent in values.items():
-        dtype, size = label.split(": ")
-        found.setdefault((dtype, all(int(x) % 64 == 0 for x in size.split("×"))), []).append(percent)
+    for name, experiment in card.get("experiments", {}).items():
+        if not (lesson := re.fullmatch(r"kernel (\d+), .*shapes drawn at random", name)): continue
+        for label, percent in experiment["values"].items():
+            fits = all(int(x) % 64 == 0 for x in label.split(": ")[-1].split("×"))
+            found.setdefault((KERNELS[int(lesson[1])].dtype, fits), []).append(percent)
     return found
 
 
