@@ -269,8 +269,8 @@ def test_every_size_at_which_a_last_kernel_loses_has_a_cause():
     table = ast.parse(next(source(cell) for cell in page if source(cell).startswith("CAUSES = {"))).body[0]
     exec(compile(ast.Module([table], []), "<causes>", "exec"), scope)
     for dtype, kernel in {kernel.dtype: kernel for kernel in KERNELS.values()}.items():
-        unknown = {size_text(*size)
-                   for size in losing(cards.load_cards(), kernel, 96, False)} - {*scope["CAUSES"].get(dtype, ())}
+        unknown = ({size_text(*size) for size in losing(cards.load_cards(), kernel, 96, False)}
+                   - {*scope["CAUSES"].get(dtype, ())})
         assert not unknown, f"{dtype}: why is it slower at {', '.join(unknown)}?"
 
 
