@@ -32,6 +32,19 @@ def test_options_of_the_compiler_are_accepted_and_typos_are_not():
     assert re.match("TypeError: .*launch_bound", in_child(options, simulator=True, keep=True))
 
 
+def test_a_vectors_fields_have_its_type():
+    @cuda.jit
+    def vectors(x, out, n):
+        real, small = cuda.float32x4(0.1, x[0], 3, 4), cuda.uint8x2(n, 1)
+        mixed, pair = cuda.float4(small.x, real.z, 1, 1), cuda.int32x2(n, n)
+        out[0], out[1], out[2] = real.x, real.x * real.y, small.x
+        out[3], out[4], out[5] = mixed.x * x[0], pair.x * pair.y, cuda.float32x4(mixed.z, pair.x, 2, x[0]).w
+    x, f = np.full(1, 0.3, np.float32), np.float32
+    assert diagnose(vectors[1, 1], x, np.zeros(6), 300).startswith("No mistake found.")
+    found = simulate(vectors[1, 1], x, np.zeros(6), 300)[1]
+    assert found.tolist() == [f(0.1), f(0.1) * f(0.3), 44, f(44) * f(0.3), 90000, f(0.3)]
+
+
 @njit
 def plus_one(x): return x + 1
 

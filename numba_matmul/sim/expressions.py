@@ -72,6 +72,8 @@ def _thread():
 HELPERS |= {"<thread>": _thread, "<cuda>": lambda: numba_kernel._get_kernel_context() or cuda}
 
 
+VECTORS = {name for kind, made in vector_types.items() for name in (kind, *made.aliases)}  # float32x4, float4
+
 class CudaName:
     "A name from the module `cuda` in a kernel."
     def __init__(self, path=""): self.path = path
@@ -92,7 +94,7 @@ class CudaName:
         if path == "warpsize": return Value(taken, "int32", (32, 32), 32)
         if path in SIMULATED or path in DIMENSIONS or any(x.startswith(path + ".") for x in SIMULATED):
             return Value(taken, Known(found := CudaName(path)), known=found)
-        if not self.path and path in vector_types: return Value(taken)
+        if not self.path and path in VECTORS: return Value(taken)
         if path == "libdevice": return typing.frozen(taken, libdevice)
         why = ""
         if path == "activemask":
