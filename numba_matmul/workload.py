@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from . import passes
-from .arrays import cdiv, is_row_major
+from .arrays import cdiv, is_row_major, is_torch
 from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import (
     ALONG, ALU, BARRIER, COLUMNS, FMA, HEAVY, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM,
@@ -311,7 +311,8 @@ def _refuse_others(name, array):
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype != "float32":
         raise NoPrediction(f"{name} holds {dtype}, and the model takes only float32 here")
-    if not is_row_major(array): raise NoPrediction(f"{name} isn't row-major, which the model needs")
+    if is_torch(array) or any(array.strides):  # a number broadcast to a shape stands for any matrix
+        if not is_row_major(array): raise NoPrediction(f"{name} isn't row-major, which the model needs")
 
 def _types(wanted):
     "The types of a kernel's arguments, from the signature it was decorated with."
