@@ -214,9 +214,11 @@ def _by_place(array, counts):
     return {i: counts[place] for i, place in enumerate(places.tolist()) if place in counts}
 
 
+def _has_atomics(kernel): return any("atomic" in fn.__code__.co_names for fn in callees(kernel))
+
 def _sorts(kernel, grid, block):
     "One block of each kind, and how many blocks of that kind there are."
-    if any("atomic" in fn.__code__.co_names for fn in callees(kernel)):
+    if _has_atomics(kernel):
         check_size(prod(grid), prod(block))
         return {place: 1 for place in np.ndindex(*grid)}
     axes = [[(0, 1), (1, n - 2), (n - 1, 1)] if n > 2 else [(i, 1) for i in range(n)] for n in grid]
@@ -232,6 +234,7 @@ class View:
     reads: dict   # array → element number → how often the simulated blocks read it
     shapes: dict  # array → shape
     barriers: int  # of the block, that a thread of them passed
+    atomics: bool = False  # does it use atomic operations? Those aren't watched
 
     def merged(self):
         "The sites over all simulated blocks, in source order."
@@ -275,9 +278,9 @@ class View:
     def _rows(self):
         for s in self.merged():
             unit, used = ("sector", f"{s.used:.0%}") if s.space == "global" else ("wavefront", "")
-            if s.cost != 1: unit += "s"
             yield (str(s.line), f"{s.space} {s.operation}", s.array, str(8 * s.size),
-                   f"{s.requests:,}", f"{s.cost:.4g} {unit}", used)
+                   f"{s.requests:,}", f"{s.cost:.4g} {unit}{'s' * (s.cost != 1)}", used)
+        if self.atomics: yield "", "atomic operations", "", "", "", "not counted", ""
 
     def __repr__(self):
         rows = [("line", "", "array", "bits", "requests", "per request", "used"), *self._rows()]
@@ -287,7 +290,7 @@ class View:
 
     def _repr_markdown_(self):
         head = ("| line | | array | bits | requests | per request | used |\n|--:|---|---|--:|--:|--:|--:|\n")
-        return head + "\n".join(f"| {line} | {what} | `{array}` | " + " | ".join(rest) + " |"
+        return head + "\n".join(f"| {line} | {what} | {array and f'`{array}`'} | " + " | ".join(rest) + " |"
                                 for line, what, array, *rest in self._rows())
 
     def totals(self):
@@ -345,13 +348,12 @@ def microscope(
     kernel, _, (grid, block, *_) = kernel_parts(configured)
     if blocks is None: counts = _sorts(kernel, grid, block)
     else: counts = {tuple(int(i) if isinstance(i, Integral) else i for i in place): 1 for place in blocks}
-    if not counts or any(len(place) != 3
-                         or not all(isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid))
-                         for place in counts):
+    if not counts or any(len(place) != 3 or not all(
+            isinstance(i, int) and 0 <= i < n for i, n in zip(place, grid)) for place in counts):
         raise ValueError(f"pass at least one block (x, y, z) within the grid {tuple(grid)}")
     sites, reads, shapes, barriers = in_child(_watch, configured, args, list(counts), simulator=True,
                                               timeout=timeout, keep=True)
-    return View(kernel.__name__, sites, counts, reads, shapes, barriers)
+    return View(kernel.__name__, sites, counts, reads, shapes, barriers, _has_atomics(kernel))
 
 
 def _draw_sectors(site, columns):
@@ -375,8 +377,7 @@ def _draw_sectors(site, columns):
     for lane, where in at.items(): owners[where].append(lane)
     for (row, column), lanes in owners.items():
         x, y = column - left, row - top
-        ax.add_patch(plt.Rectangle((x, y), width, 1, facecolor=color,
-                                   edgecolor="white", linewidth=0.4))
+        ax.add_patch(plt.Rectangle((x, y), width, 1, facecolor=color, edgecolor="white", linewidth=0.4))
         ax.text(x + width / 2, y + 0.5, _names(lanes, len(at)), ha="center", va="center",
                 fontsize=7, color=ink, clip_on=True)
     touched = {(r - top, (c + i - left) // box * box) for r, c in at.values() for i in range(width)}
@@ -386,8 +387,7 @@ def _draw_sectors(site, columns):
             ax.add_patch(plt.Rectangle(
                 (sector, row), box, 1, facecolor="#DDDDDD" if inside else "white",
                 edgecolor="#999999", linewidth=0.6, zorder=0.5))
-            if inside:
-                ax.add_patch(plt.Rectangle((sector, row), box, 1, fill=False, linewidth=1))
+            if inside: ax.add_patch(plt.Rectangle((sector, row), box, 1, fill=False, linewidth=1))
     touches = sectors([byte for byte, *_ in site.sample.values()], site.size)
     def start(first): return f", from {first}" if first else ""
     ax.yaxis.get_major_locator().set_params(integer=True)

@@ -92,7 +92,8 @@ def estimate(
         raise NoPrediction("its blocks share tiles and wait for each other, most of so short a launch")
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
     if work.tiles * work.blocks * work.threads * loop.results > (m + WIDEST) * (n + WIDEST):
-        raise NoPrediction("several of its blocks share each tile, and the model doesn't see how")
+        raise NoPrediction("it's launched with more threads than C needs, or several of its blocks share "
+                           "each tile: the model doesn't see which part each computes")
     if not work.stays and work.blocks * work.threads * loop.results < m * n:
         raise NoPrediction("it's launched with too few threads for C, unless each loops over more results "
                            "than the model sees")
@@ -284,6 +285,9 @@ def predict(
     machine = machine_called(gpu)
     parts = kernel_parts(what)
     name = parts[0].__name__ if parts else getattr(getattr(what, "func", what), "__name__", repr(what))
+    if parts and not parts[2]:
+        raise TypeError(f"{name} is a kernel: pass it with its launch and its arguments, "
+                        f"predict({name}[grid, block], a, b, c)")
     try:
         if parts: what, args = as_host_function(what, args)
         elif callable(what): what = with_result(what)

@@ -45,6 +45,7 @@ import numba_matmul  # first: this chooses between the GPU and the simulator
 from .arrays import OptIn, placed
 from .cards import gpu_name
 from numba import config, cuda
+from numba.core.registry import CPUDispatcher
 from numba.cuda.simulator import kernel as numba_kernel
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -72,6 +73,8 @@ def kernel_parts(kernel):
         configuration = grid and (grid, kernel.block_dim, 0, kernel.dynshared_size)
         return kernel.fn, getattr(kernel, "options", {"device": kernel._device}), configuration
     if isinstance(kernel, ModuleType): return None  # the simulator's cuda is slow to report missing names
+    if isinstance(kernel, CPUDispatcher):  # @njit: in a kernel, the compiler makes it a device function
+        return kernel.py_func, {"device": True}, None
     configuration, launch = None, getattr(kernel, "dispatcher", None)
     if launch is not None and hasattr(kernel, "griddim"):
         size = OptIn(kernel.sharedmem) if kernel.pre_launch_callbacks else kernel.sharedmem

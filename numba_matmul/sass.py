@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 INSTRUCTION = re.compile(r"/\*([0-9a-f]+)\*/\s+(@!?U?P\w+)?\s*([A-Z][A-Z0-9_.]*)([^;]*);")
 WORD = re.compile(r"/\* 0x([0-9a-f]{16}) \*/")  # half of an instruction: there are two, the lower one first
 WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16}  # modifier → bytes of an access
+ATOMIC = "ATOM", "ATOMG", "ATOMS", "RED", "REDG"
+EXCHANGE = "SHFL", "VOTE", "MATCH", "REDUX"  # between the lanes of a warp
+HALF = "HADD2", "HMUL2", "HFMA2", "HSETP2", "HMNMX2"
 MEMORY = "LDG", "STG", "LDS", "STS", "LDL", "STL", "LDGSTS", "LD", "ST"
 
 
@@ -37,16 +40,19 @@ class Instruction:
 
     @property
     def kind(self):
-        "What it is counted as. Whatever is nothing else is \"integer\": addresses, counters, moves."
+        "What it's counted as. Whatever is nothing else is \"integer\": addresses, counters, moves."
         name, *modifiers = self.opcode.split(".")
         if name == "LDS" and self.operands.startswith("RZ"): return "control"  # loads nothing
         if name in MEMORY:
             width = next((m for m in modifiers if m in ("U8", "U16", "64", "128")), "32")
             return f"{name} {width}"
         if name in ("FFMA", "BAR", "HMMA", "HGMMA", "QGMMA", "LDSM", "DFMA"): return name
-        if name in ("FADD", "FMUL", "FSEL", "FSETP", "MUFU"): return "other float32"
+        if name in ATOMIC: return "atomic"
+        if name in EXCHANGE: return "shuffle or vote"
+        if name in HALF: return "float16"
+        if name in ("FADD", "FMUL", "FSEL", "FSETP", "FMNMX", "FCHK", "MUFU"): return "other float32"
         converts = name in ("F2F", "I2F", "F2I") and "F64" in modifiers
-        if name in ("DADD", "DMUL", "DSETP") or converts: return "float64"
+        if name in ("DADD", "DMUL", "DSETP", "DMNMX") or converts: return "float64"
         if name in ("BRA", "EXIT", "BSYNC", "BSSY", "NOP", "WARPSYNC", "LDGDEPBAR",
                     "DEPBAR"): return "control"
         return "integer"

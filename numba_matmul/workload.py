@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from . import passes
-from .arrays import cdiv
+from .arrays import cdiv, is_row_major, is_torch
 from .compiler import cache_file, kept, machine_code, occupancy
 from .cycles import (
     ALONG, ALU, BARRIER, COLUMNS, FMA, HEAVY, KIND_OF, LDG, LDGSTS, LDS, OTHER, OTHERS, STS, UNIFORM,
@@ -22,7 +22,8 @@ from .process import _rebuild, kernel_parts
 from .sass import bank_delays
 from .sim.launch import launch_of
 from .sim.scheduler import SimulatorError
-from numba import cuda
+from numba import cuda, types
+from numba.core import sigutils
 
 # What was found by another version of these modules, or for another table, is forgotten.
 _VERSION = [*(Path(path).read_text(encoding="utf-8") for path in (__file__, passes.__file__)), COLUMNS,
@@ -206,7 +207,8 @@ def _refuse_parts(view, n, k):
     if len(first) < 2: return
     a, b = first
     if len({i % k for i in view.reads[a]}) < k or len({i // n for i in view.reads[b]}) < k:
-        raise NoPrediction("its blocks only run over part of k")
+        raise NoPrediction("its first block reads only part of A's columns or of B's rows: it runs over "
+                           "part of k, or takes a matrix as its transpose")
 
 def _global(sites, operation):
     return [site for site in sites if (site.space, site.operation) == ("global", operation)]
@@ -304,6 +306,27 @@ class Workload:
         "Passes of the loop that a block makes."
         return self.tiles * cdiv(self.shape[2], self.loop.step)
 
+def _refuse_others(name, array):
+    "`NoPrediction` unless it's a row-major array of float32, as the model's own are."
+    dtype = str(array.dtype).removeprefix("torch.")
+    if dtype != "float32":
+        raise NoPrediction(f"{name} holds {dtype}, and the model takes only float32 here")
+    if is_torch(array) or any(array.strides):  # a number broadcast to a shape stands for any matrix
+        if not is_row_major(array): raise NoPrediction(f"{name} isn't row-major, which the model needs")
+
+def _types(wanted):
+    "The types of a kernel's arguments, from the signature it was decorated with."
+    return sigutils.normalize_signature(wanted[0] if isinstance(wanted, list) else wanted)[0]
+
+def _refuse_types(kinds, arrays):
+    "`NoPrediction` unless a signature has row-major arrays of float32, too."
+    for name in arrays:
+        if getattr(kinds[name], "layout", "C") != "C":
+            raise NoPrediction(f"its signature allows gaps in {name}, which takes other machine code: write "
+                               f"float32[{':, ' * (kinds[name].ndim - 1)}::1]")
+        if getattr(kinds[name], "dtype", None) != types.float32:
+            raise NoPrediction(f"its signature takes another type than float32 for {name}: {kinds[name]}")
+
 def as_host_function(
     configured,  # kernel[grid, block]
     args,        # its arguments: three matrices, or arrays and numbers called m, n and k
@@ -316,12 +339,16 @@ def as_host_function(
     flat = [name for name, arg in given.items() if len(getattr(arg, "shape", ())) == 1]
     if len(matrices) == 3:
         (m, k), (rows, n), (height, width) = (given[name].shape for name in matrices)
-        if (k, m, n) != (rows, height, width): raise NoPrediction("its matrices don't fit together")
+        if (k, m, n) != (rows, height, width):
+            sizes = ", ".join(f"{name} is {'×'.join(map(str, given[name].shape))}" for name in matrices)
+            raise NoPrediction(f"its matrices don't fit together as a product: {sizes}")
     elif len(flat) == 3 and not matrices and given.keys() >= set("mnk"):
         m, n, k = (int(given[name]) for name in "mnk")
     else:
         raise NoPrediction("the model only predicts products, and m, n and k aren't clear from its "
                            "arguments: pass three matrices a, b and c")
+    for name in matrices or flat: _refuse_others(name, given[name])
+    if wanted := options.get("signature"): _refuse_types(dict(zip(names, _types(wanted))), matrices or flat)
     given |= dict.fromkeys(matrices or flat)  # others take their places
     options = {name: value for name, value in options.items() if name != "signature"} | {"lineinfo": True}
     kernel = _rebuild(fn, options, (grid, block, 0, dynamic))

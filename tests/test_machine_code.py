@@ -219,6 +219,25 @@ def test_spills_and_stack_are_seen():
     assert code.stack_bytes >= 256 and code.spills > 0
 
 
+def test_only_what_is_nothing_else_counts_as_integer():
+    @cuda.jit
+    def votes_and_counts(x, h, out):
+        i = cuda.grid(1)
+        total = float32(0)
+        for q in range(x.shape[0]):
+            half = x[q, i]
+            cuda.atomic.add(out, i % 64, 1)
+            total += cuda.shfl_xor_sync(0xFFFFFFFF, max(half, total), 1)
+            if cuda.any_sync(0xFFFFFFFF, total > 1): h[i] = h[i] * h[i]
+        x[0, i] = total
+    code = machine_code(votes_and_counts, "void(float32[:, ::1], float16[::1], int32[::1])")
+    kinds = {x.name: x.kind for x in code.instructions}
+    for name, kind in dict(SHFL="shuffle or vote", VOTE="shuffle or vote", FMNMX="other float32",
+                           HMUL2="float16", IMAD="integer").items():
+        assert kinds.get(name, kind) == kind, (name, kinds)
+    assert {"atomic", "shuffle or vote", "float16"} <= {*kinds.values()}, kinds
+
+
 def test_comparing_puts_kernels_side_by_side():
     text = compare(machine_code(KERNELS[1].fn), machine_code(KERNELS[2].fn), names=["one", "two"])
     assert "one | two" in text and "FFMA share" in text

@@ -59,7 +59,10 @@ def counting(x): cuda.atomic.add(x, 0, 1)
 
 
 def test_a_large_launch_is_looked_at_by_some_of_its_blocks():
-    assert microscope(counting[10**9, 8], X, blocks=[(5, 0, 0)]).counts == {(5, 0, 0): 1}
+    view = microscope(counting[10**9, 8], X, blocks=[(5, 0, 0)])
+    assert view.counts == {(5, 0, 0): 1}
+    assert "atomic operations" in repr(view) and "| atomic operations |  |" in view._repr_markdown_()
+    assert "atomic" not in repr(microscope(simple[1, 8], X, X))
 
 
 def test_sectors_and_wavefronts_of_known_requests():

@@ -300,6 +300,17 @@ def no_product(a, b, c):
     c[i, j] = a[i, j] + b[i, j]
 
 
+@cuda.jit
+def b_transposed(a, b, c):
+    j, i = cuda.grid(2)
+    total = float32(0)
+    for q in range(a.shape[1]): total += a[i, q] * b[j, q]
+    c[i, j] = total
+
+def with_signature(array):
+    return cuda.jit(f"void({array}, {array}, {array})")(b_transposed.py_func)[(64, 64), (16, 16)]
+
+
 @pytest.mark.parametrize("what,args,said", [
     (bf16_gemm_tensor_cores, (1024, 1024, 1024), "less than half of the GPU"),
     (bf16_gemm_tensor_cores, (4096, 4000, 4000), "128 bytes"),
@@ -307,18 +318,32 @@ def no_product(a, b, c):
     (sgemm_smem_blocking, (32, 32, 32), "so small"),
     (in_float64[(64, 64), (16, 16)], (C, C, C), "float64"),
     (no_product[(64, 64), (16, 16)], (C, C, C), "no loop"),
-    (no_product[(64, 64), (16, 16)], (C, C, C[:512]), "don't fit"),
+    (no_product[(64, 64), (16, 16)], (C, C, C[:512]), "c is 512×1024"),
+    (short_smem[(32, 32), (32, 32)], (C, C.astype(np.float64), C), "b holds float64"),
+    (short_smem[(32, 32), (32, 32)], (C, C, C.astype(np.int32)), "c holds int32"),
+    (short_smem[(32, 32), (32, 32)], (C, np.asfortranarray(C), C), "b isn't row-major"),
+    (with_signature("float32[:, :]"), (C, C, C), "allows gaps in a.*write float32[:, ::1]"),
+    (with_signature("float64[:, ::1]"), (C, C, C), "another type than float32 for a"),
+    (b_transposed[(64, 64), (16, 16)], (C, C, C), "or takes a matrix as its transpose"),
+    (short_smem[(64, 64), (32, 32)], (C, C, C), "more threads than C needs"),
     (no_product[(64, 64), (16, 16)], (C, C[0], C), "only predicts products, and m, n and k aren't clear"),
     (short_smem[(32, 16), (32, 32)], (C, C, C), "too few threads for C"),
     (half_of_k[(32, 32), (32, 32)], (C, C, C), "part of k"),
     (half_of_k_in_tiles[(64, 64), (16, 16)], (C, C, C), "part of k")],
-    ids=["clock", "rows", "several", "small", "float64", "no product", "shapes", "arguments", "part of C",
+    ids=["clock", "rows", "several", "small", "float64", "no product", "shapes", "float64 b", "integers",
+         "columns", "gaps", "signature", "transpose", "too many blocks", "arguments", "part of C",
          "part of k", "part of k in tiles"])
 def test_where_the_model_does_not_know_it_says_nothing(what, args, said):
     found = predict(what, *args)
-    assert found.ms is found.gflops is found.percent is None and said in found.why
-    assert repr(found).startswith("No prediction") and said in repr(found)
+    assert found.ms is found.gflops is found.percent is None
+    for part in said.split(".*"): assert part in found.why and part in repr(found)
+    assert repr(found).startswith("No prediction")
     with pytest.raises(ValueError, match="No prediction"): found.draw()
+
+def test_a_kernel_needs_its_launch():
+    for args in (C, C, C), (1024, 1024, 1024), ():
+        with pytest.raises(TypeError, match=r"predict\(short_smem\[grid, block\], a, b, c"):
+            predict(short_smem, *args)
 
 
 # What a reader sees without a GPU

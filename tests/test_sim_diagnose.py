@@ -154,6 +154,33 @@ def test_a_product_that_takes_minutes_says_so_before_it_begins(monkeypatch):
         "a product of 512×512×512 takes the simulator about 2 minutes: try a smaller one"]
 
 
+TABLE = np.ones(3, np.float32)
+
+def test_what_a_message_names_is_what_the_reader_wrote():
+    "The array of constants, the launch with its dynamic shared memory, an exception without a text."
+    @cuda.jit
+    def looks_up(x, first):
+        table, i = cuda.const.array_like(TABLE), cuda.threadIdx.x
+        x[i] = table[i + first]
+    @cuda.jit
+    def dynamic(x): cuda.shared.array(0, float32)[cuda.threadIdx.x] = x[0]
+    @cuda.jit
+    def gives_up(x):
+        if x[0] == 0: raise ValueError
+    @cuda.jit
+    def indexes(x, i): x[i.bit_length()] = i[0]
+    zeros = np.zeros(8, np.float32)
+    for launch, args, told in [
+            (looks_up[1, 8], [zeros, 0], "TABLE: index 3 is out of bounds"),
+            (looks_up[1, 8], [zeros, -1], "TABLE: index -1 is negative"),
+            (dynamic[1, 8, 0, 16], [zeros], r"(?s)index 4 is out.*play\(dynamic\[1, 8, 0, 16\], …\)"),
+            (dynamic[1, 8], [zeros], r"(?s)index 0 is out.*play\(dynamic\[1, 8\], …\)"),
+            (gives_up[1, 1], [zeros], "^ValueError, in thread"),
+            (indexes[1, 1], [zeros, 3], "an int64 ")]:
+        message = diagnose(launch, *args)
+        assert re.search(told, message), (told, message)
+
+
 def test_a_message_is_left_to_the_reader_to_break_into_lines():
     message = Message("x[i] < 0 " * 30)
     assert repr(message) == str(message) == message

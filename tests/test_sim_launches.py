@@ -8,7 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
-from numba import config, cuda, float32, types, uint32
+from numba import config, cuda, float32, njit, types, uint32
+from numba.cuda import cg
+from numba.cuda.cg import this_grid
+from numba.cuda.random import xoroshiro128p_dtype, xoroshiro128p_uniform_float32
 from sim_cases import X, error_of, refused
 
 from numba_matmul.compiler import machine_code
@@ -27,6 +30,53 @@ def test_options_of_the_compiler_are_accepted_and_typos_are_not():
                  cache=False)(body)
         return error_of(lambda: cuda.jit(launch_bound=128))
     assert re.match("TypeError: .*launch_bound", in_child(options, simulator=True, keep=True))
+
+
+def test_a_vectors_fields_have_its_type():
+    @cuda.jit
+    def vectors(x, out, n):
+        real, small = cuda.float32x4(0.1, x[0], 3, 4), cuda.uint8x2(n, 1)
+        mixed, pair = cuda.float4(small.x, real.z, 1, 1), cuda.int32x2(n, n)
+        out[0], out[1], out[2] = real.x, real.x * real.y, small.x
+        out[3], out[4], out[5] = mixed.x * x[0], pair.x * pair.y, cuda.float32x4(mixed.z, pair.x, 2, x[0]).w
+    x, f = np.full(1, 0.3, np.float32), np.float32
+    assert diagnose(vectors[1, 1], x, np.zeros(6), 300).startswith("No mistake found.")
+    found = simulate(vectors[1, 1], x, np.zeros(6), 300)[1]
+    assert found.tolist() == [f(0.1), f(0.1) * f(0.3), 44, f(44) * f(0.3), 90000, f(0.3)]
+
+
+@njit
+def plus_one(x): return x + 1
+
+def test_a_kernel_reaches_its_functions_under_any_of_their_names():
+    "The grid's barrier, functions of libdevice, functions for the CPU, and Numba's random numbers."
+    def kernel(grid_of):
+        @cuda.jit
+        def waits(x, out):
+            i, g = cuda.grid(1), grid_of()
+            out[i] = plus_one(x[i])
+            g.sync()
+            x[i] = cuda.libdevice.rsqrtf(out[out.size - 1 - i])
+        return waits
+    @cuda.jit
+    def from_module(x, out):
+        i = cuda.grid(1)
+        out[i] = x[i]
+        cg.this_grid().sync()
+        x[i] = out[out.size - 1 - i]
+    @cuda.jit
+    def draws(states, out): out[cuda.grid(1)] = xoroshiro128p_uniform_float32(states, cuda.grid(1))
+    x, out = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    found, _ = simulate(kernel(this_grid)[2, 4], x, out)
+    assert np.allclose(found, 1 / np.sqrt(x[::-1] + 1), rtol=1e-6)
+    for launch in kernel(this_grid)[2, 4], from_module[2, 4]:
+        assert diagnose(launch, x, out).startswith("No mistake found."), launch
+    assert np.array_equal(simulate(from_module[2, 4], x, out)[0], x[::-1])
+    rng = np.random.default_rng(0)
+    states = np.array([*zip(*rng.integers(0, 2**64, (2, 4), np.uint64))], xoroshiro128p_dtype)
+    assert diagnose(draws[1, 4], states, out[:4]).startswith("No mistake found.")
+    drawn = [((int(a) + int(b)) % 2**64 >> 11) / 2**53 for a, b in states]
+    assert np.array_equal(simulate(draws[1, 4], states, out[:4])[1], np.float32(drawn))
 
 
 @cuda.jit

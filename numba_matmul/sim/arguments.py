@@ -20,8 +20,9 @@ def all_arguments(fn, args):
     code, defaults = fn.__code__, fn.__defaults__ or ()
     names = code.co_varnames[:code.co_argcount]
     if not 0 <= len(names) - len(args) <= len(defaults):
+        given = "1 was" if len(args) == 1 else f"{len(args)} were"
         raise TypeError(f"{fn.__name__} takes {len(names)} argument{'s' * (len(names) != 1)} "
-                        f"({', '.join(names)}), but {len(args)} were given: pass one per name")
+                        f"({', '.join(names)}), but {given} given: pass one per name")
     return (*args, *defaults[len(defaults) - len(names) + len(args):])
 
 def check_parameters(fn, kinds):

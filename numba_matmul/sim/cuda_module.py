@@ -5,10 +5,23 @@ from math import prod
 import numpy as np
 from greenlet import getcurrent
 from .declared import LocalMemory
+from .operators import HELPERS
 from .races import Access
 from .scheduler import FULL_WARP, SimulatorError, present_lanes
 from .views import refuse_negative
 from numba.cuda.simulator import kernelapi
+from numba.cuda.simulator.vector_types import vector_types
+
+
+def _typed(kind, init):
+    "Makes a vector whose fields have its type, which Numba's simulator doesn't convert them to."
+    convert, make = HELPERS["<converted>"], getattr(np, kind)
+    def vector(self, *args):
+        init(self, *args)
+        for name in self._attrs: setattr(self, name, make(convert(getattr(self, name), kind)))
+    return vector
+
+for _name, _vector in vector_types.items(): _vector.__init__ = _typed(_name[:-2], _vector.__init__)
 
 
 class StrictModule(kernelapi.FakeCUDAModule):

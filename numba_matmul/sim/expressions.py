@@ -2,7 +2,7 @@
 import ast
 import builtins
 from enum import Enum
-from functools import reduce
+from functools import cache, reduce
 
 import numpy as np
 from greenlet import getcurrent
@@ -15,6 +15,8 @@ from .types import (COMPLEX, FLOATS, INTEGERS, NONE, Array, Known, Record, Tuple
                     is_number, is_scalar, of_dtype, type_of, unified)
 from .views import refuse_negative
 from numba import cuda
+from numba.core.registry import CPUDispatcher
+from numba.cuda import cg, libdevice
 from numba.cuda.simulator import kernel as numba_kernel
 from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 from numba.cuda.simulator.kernel import FakeCUDAKernel
@@ -25,6 +27,7 @@ class Frozen:
     "A global array in a kernel: to the compiler, a constant frozen at compile time."
     def __init__(self, name, data): self.name, self.data = name, data
     def __len__(self): return len(self.data)
+    def label(self, index): return self.name  # so messages name it
     def _of(self, value):
         return Frozen(self.name, value) if isinstance(value, np.ndarray) else value
     def __getattr__(self, name): return self._of(getattr(self.data, name))
@@ -69,9 +72,17 @@ def _thread():
 HELPERS |= {"<thread>": _thread, "<cuda>": lambda: numba_kernel._get_kernel_context() or cuda}
 
 
+VECTORS = {name for kind, made in vector_types.items() for name in (kind, *made.aliases)}  # float32x4, float4
+
 class CudaName:
     "A name from the module `cuda` in a kernel."
     def __init__(self, path=""): self.path = path
+
+    def node(self):
+        "Its node, where a kernel has it under another name."
+        found = call("cuda")
+        for part in self.path.split("."): found = ast.Attribute(found, part, ast.Load())
+        return found
 
     def attribute(self, typing, taken):
         "The value of an attribute: a number, or another name of `cuda`."
@@ -83,11 +94,22 @@ class CudaName:
         if path == "warpsize": return Value(taken, "int32", (32, 32), 32)
         if path in SIMULATED or path in DIMENSIONS or any(x.startswith(path + ".") for x in SIMULATED):
             return Value(taken, Known(found := CudaName(path)), known=found)
-        if not self.path and path in vector_types: return Value(taken)
+        if not self.path and path in VECTORS: return Value(taken)
+        if path == "libdevice": return typing.frozen(taken, libdevice)
         why = ""
         if path == "activemask":
             why = ": the GPU decides which lanes run together; write the mask you mean"
         typing.refuse(f"cuda.{path} isn't supported by the simulator{why}")
+
+
+@cache
+def _as_device_function(dispatcher): return cuda.jit(device=True)(dispatcher.py_func)
+
+def in_kernel(value):
+    "What an object from outside is in a kernel: a function for the CPU, say, becomes a device function."
+    if isinstance(value, CPUDispatcher): return _as_device_function(value)
+    if value is cg: return CudaName("cg")
+    return CudaName("cg.this_grid") if value is cg.this_grid else value
 
 
 # Expressions the compiler doesn't support → what to call them
@@ -169,6 +191,8 @@ class Expressions:
 
     def frozen(self, node, value):
         "A constant, or the value of a name from outside, which is a constant to the compiler."
+        value = in_kernel(value)
+        if isinstance(value, CudaName): return Value(value.node(), Known(value), known=value)
         # numbers and arrays
         if value is None: return Value(constant(None), NONE, known=None)
         number = isinstance(value, (np.number, np.bool_, bool, int, float, complex))
@@ -353,6 +377,9 @@ class Expressions:
         if is_scalar(kind) or is_number(kind) and is_number(value.type):
             return converted(value, kind)
         return boxed(value)
+
+    @staticmethod
+    def a_number(kind): return f"a{'n' * str(kind).startswith('int')} {kind}"
 
     @staticmethod
     def described(kind):

@@ -233,9 +233,10 @@ WATCHABLE = {"race", "uninitialized", "bounds", "barrier"}  # kinds of mistakes 
 
 def _offer(launch):
     "The line that says how to watch a mistake."
-    fn, _, (grid, block, *_) = kernel_parts(launch)
-    return (f"\nTo watch it step by step: play({fn.__name__}[{as_written(grid)}, {as_written(block)}], …), "
-            "with the same arguments.")
+    fn, _, (grid, block, _, dynamic) = kernel_parts(launch)
+    shared = f", 0, {dynamic}" if dynamic else ""
+    launched = f"{fn.__name__}[{as_written(grid)}, {as_written(block)}{shared}]"
+    return f"\nTo watch it step by step: play({launched}, …), with the same arguments."
 
 PROMISE = ("This covers only this launch, and the result wasn't checked: for a product, "
            "use assert_matmul_correct(a, b, c).")

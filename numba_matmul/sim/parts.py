@@ -5,7 +5,7 @@ from enum import Enum
 from types import ModuleType
 
 import numpy as np
-from .expressions import CudaName, Expressions
+from .expressions import CudaName, Expressions, in_kernel
 from .operators import NARROW, UNKNOWN, Value, boxed, call, constant, fitted, subscript, unboxed
 from .types import (COMPLEX, INTEGERS, Array, Known, Record, Tuple, is_integer, is_number, is_scalar,
                     of_dtype)
@@ -62,7 +62,7 @@ class Composites(Expressions):
                 value.bounds = SIZES
             return value
         if isinstance(kind, Array): return self.element(kind, index, taken)
-        if is_number(kind): self.refuse(f"a {kind} can't be indexed")
+        if is_number(kind): self.refuse(f"{self.a_number(kind)} can't be indexed")
         return Value(taken)
 
     def index(self, node, array=None):
@@ -117,7 +117,7 @@ class Composites(Expressions):
         kinds = index.type.items if isinstance(index.type, Tuple) else (index.type,)
         numbers = sum(k in INTEGERS for k in kinds)
         if numbers == len(kinds) > array.ndim:
-            self.refuse(f"{len(kinds)} indices for an array of {array.ndim} dimensions")
+            self.refuse(f"{len(kinds)} indices for {self.described(array)}")
         if any(k not in INTEGERS and k != Known(slice) for k in kinds): return Value(taken)
         if numbers != array.ndim:
             return Value(taken, Array(array.dtype, array.ndim - numbers, array.frozen))
@@ -198,7 +198,7 @@ class Composites(Expressions):
             return Value(ast.Attribute(fitted(base), text, ast.Load()))
         missing = kind == "bool" and text != "item" or kind in COMPLEX and text == "view"
         if missing or text not in ("item", "view", "conjugate"):
-            self.refuse(f"a {kind} doesn't have {text} in a kernel")
+            self.refuse(f"{self.a_number(kind)} doesn't have {text} in a kernel")
         holder = call("truth" if kind == "bool" else kind, fitted(base))
         return Value(ast.Attribute(holder, text, ast.Load()))
 
@@ -213,9 +213,10 @@ class Composites(Expressions):
         if not hasattr(owner, text):
             self.refuse(f"{getattr(owner, '__name__', 'this')} doesn't have {text}")
         # numbers are constants, other objects stand for themselves
-        value = getattr(owner, text)
+        value = in_kernel(getattr(owner, text))
         if value is None or isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
             return self.frozen(taken, value)
         if owner is np and not callable(value) and not isinstance(value, ModuleType):
             self.refuse(f"the compiler doesn't support np.{text} in a kernel")
+        if value is not getattr(owner, text): return self.frozen(taken, value)
         return Value(taken, Known(value), known=value)

@@ -139,6 +139,7 @@ def _report(array, index, before, done, now, doing, same=False):
     # one expression that reads and writes is an update, such as x[i] += 1: no barrier helps there
     update = before.place == now.place and done != doing and "+=" in where
     cure = f"; cuda.atomic.add({array.name}, …) reads, adds and writes in one step" * update
+    if before.atomic != now.atomic: cure = "; an atomic operation and a plain access race, too"
     grid.races[lines] = SimulatorError(
         f"race: {label} was {_DONE[done]} by {by} at {earlier}, and is {_DONE[doing]} by {thread} of "
         f"{thread.block} at {where}, with {lack} in between{cure}",

@@ -61,7 +61,7 @@ def _located(error, thread):
     if isinstance(error, SimulatorError): kind, data = error.kind, error.data
     elif isinstance(error, IndexError):
         if "out of bounds" in text: kind, data = "bounds", dict(negative=False)
-    else: text = f"{type(error).__name__}: {text}"
+    else: text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     name = _array_name(error.__traceback__)
     if name and (isinstance(error, IndexError) or kind == "bounds"): text = f"{name}: {text}"
     text = re.sub(r"\b(Shared|Local|Global)Array\b", "array", text).replace("FakeShape", "tuple")
