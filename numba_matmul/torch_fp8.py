@@ -12,7 +12,7 @@ from .kernels.k20_fp8 import KERNEL, fp8_gemm
 from .torch_ops import matmul
 from .torch_rules import (
     DEVICE, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors, on_its_gpu,
-    reverse_mode, while_compiled)
+    register, reverse_mode, untraced, while_compiled)
 
 
 def _product(x, w):
@@ -36,7 +36,7 @@ def _fp8_linear(x, w):
 
 def _fp8_linear_fake(x, w): return x.new_empty(x.shape[0], w.shape[0], dtype=torch.bfloat16)
 
-LIBRARY.impl("fp8_linear", _fp8_linear, "CompositeExplicitAutograd")
+register("fp8_linear", _fp8_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::fp8_linear", _fp8_linear_fake, lib=LIBRARY)
 _OP = torch.ops.numba_matmul.fp8_linear.default
 
@@ -90,8 +90,8 @@ def _batched(info, in_dims, x, w):
     rows = x.shape[0] if of_x is None else x.movedim(of_x, 0).shape[1]
     return x.new_empty(0, rows, w.movedim(of_w, 0).shape[1], dtype=torch.bfloat16), 0
 
-LIBRARY.impl("fp8_linear", _autograd, "Autograd", with_keyset=True)
-torch.library.register_vmap("numba_matmul::fp8_linear", _batched, lib=LIBRARY)
+register("fp8_linear", _autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("numba_matmul::fp8_linear", untraced(_batched), lib=LIBRARY)
 
 
 def fp8_linear(

@@ -221,3 +221,17 @@ def test_the_epilogue_of_a_layer_refuses_alpha_and_beta(option):
     options = dict(predicated=False, read_c=False, scaled=False, bias=True, activation="relu", residual=False)
     with pytest.raises(ValueError, match="a layer doesn't have alpha or beta"):
         fused_epilogue(WARP_SPECIALIZED.tiles.tile, **options | {option: True})
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="of the simulator")
+def test_operands_can_still_be_resized():
+    "`fully_shard` of a layer frees its weight's memory, and gets it back."
+    from numba_matmul.torch_fp8 import fp8_linear
+    for dtype in F32, BF16:
+        args = [tensor(*shape, dtype=dtype) for shape in ((72, 8), (8, 8), (8,), (72, 8))]
+        linear(*args[:3], None, args[3])
+        matmul(args[0], args[1].t())
+        fp8_linear(*args[:2])
+        for x in args:
+            assert x.untyped_storage().resizable()
+            x.untyped_storage().resize_(0)
