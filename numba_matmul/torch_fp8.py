@@ -11,8 +11,8 @@ from .gemm.limits import need_capability
 from .kernels.k20_fp8 import KERNEL, fp8_gemm
 from .torch_ops import matmul
 from .torch_rules import (
-    DEVICE, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors, on_its_gpu,
-    register, reverse_mode, untraced, while_compiled)
+    DEVICE, LIBRARY, below, check_device, check_tensors, count_flops, forward_mode, levels_below,
+    need_tensors, on_its_gpu, register, reverse_mode, untraced, while_compiled)
 
 
 def _product(x, w):
@@ -39,6 +39,7 @@ def _fp8_linear_fake(x, w): return x.new_empty(x.shape[0], w.shape[0], dtype=tor
 register("fp8_linear", _fp8_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::fp8_linear", _fp8_linear_fake, lib=LIBRARY)
 _OP = torch.ops.numba_matmul.fp8_linear.default
+count_flops(_OP, lambda w: w[0])
 
 
 def _in_bf16(a, b): return matmul(a.bfloat16(), b.bfloat16())

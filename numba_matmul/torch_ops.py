@@ -12,8 +12,8 @@ from .registry import KERNELS
 from .torch_copy import row_major
 from .torch_layer import aligned_for_tma, can_implement, fused_layer, has_wgmma
 from .torch_rules import (  # noqa: F401
-    DEVICE, DTYPES, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors,
-    on_its_gpu, register, reverse_mode, untraced, while_compiled)
+    DEVICE, DTYPES, LIBRARY, below, check_device, check_tensors, count_flops, forward_mode, levels_below,
+    need_tensors, on_its_gpu, register, reverse_mode, untraced, while_compiled)
 from numba import config
 
 
@@ -136,6 +136,7 @@ def _matmul_fake(a, b, columns=None):
 register("matmul", _matmul, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::matmul", _matmul_fake, lib=LIBRARY)
 _OP = torch.ops.numba_matmul.matmul.default
+count_flops(_OP, lambda b: b[1])
 for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::matmul", _device, torch.bfloat16, lib=LIBRARY)
 
@@ -315,6 +316,7 @@ register("layer", _layer_by_steps, "FuncTorchBatched")  # under `torch.vmap`
 for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
 _LAYER = torch.ops.numba_matmul.layer.default
+count_flops(_LAYER, lambda w: w[1])
 
 
 def linear(

@@ -2,6 +2,7 @@
 import torch
 from numba import config
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from .arrays import describe
 
@@ -79,6 +80,15 @@ def register(
 ):
     "What the operator does under a dispatch key, never traced."
     LIBRARY.impl(name, untraced(fn), key, **options)
+
+
+def count_flops(
+    op,       # an operator of two factors
+    columns,  # the columns of the product, given the shape of the second factor
+):
+    "Register what PyTorch's `FlopCounterMode` counts; unknown operators count nothing."
+    def flops(a, b, *_, **__): return 2 * a[0] * a[1] * columns(b)
+    register_flop_formula(op.overloadpacket)(flops)
 
 
 # Derivatives

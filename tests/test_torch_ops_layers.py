@@ -9,6 +9,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 from torch_cases import BF16, F32, all_close, close, doubled, exact_layer, gradients_close, layer, tensor
 
 from numba_matmul import torch_ops
@@ -221,6 +222,17 @@ def test_the_epilogue_of_a_layer_refuses_alpha_and_beta(option):
     options = dict(predicated=False, read_c=False, scaled=False, bias=True, activation="relu", residual=False)
     with pytest.raises(ValueError, match="a layer doesn't have alpha or beta"):
         fused_epilogue(WARP_SPECIALIZED.tiles.tile, **options | {option: True})
+
+
+def test_operations_are_counted_as_for_torchs_layers():
+    for dtype in F32, BF16:
+        counts = []
+        for kind in Linear, torch.nn.Linear:
+            net = kind(16, 8, device=DEVICE, dtype=dtype)
+            with FlopCounterMode(display=False) as counter:
+                net(tensor(72, 16, dtype=dtype, grad=True)).float().sum().backward()
+            counts.append(counter.get_total_flops())
+        assert counts[0] == counts[1] == 3 * 2 * 72 * 8 * 16
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="of the simulator")
