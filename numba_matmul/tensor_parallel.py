@@ -9,8 +9,9 @@ from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from . import torch_ops
 from .distributed import all_gather, all_gather_gemm, chunk_of, gemm_reduce_scatter, place, product
-from .torch_rules import check_tensors, need_tensors
+from .torch_rules import check_tensors, forward_mode, need_tensors
 
 
 def _all_rows(x, group):
@@ -75,6 +76,10 @@ class _ParallelLinear(torch.nn.Module):
         super().__init__()
         if not isinstance(linear, torch.nn.Linear):
             raise TypeError(f"linear is a {type(linear).__name__}; expected a torch.nn.Linear")
+        plain = type(linear).forward in (torch.nn.Linear.forward, torch_ops.Linear.forward)
+        if not plain or getattr(linear, "activation", None):
+            raise TypeError(f"linear is {linear}, which computes more than x·Wᵀ + bias; expected a "
+                            "torch.nn.Linear: call the rest, such as an activation, yourself")
         if not isinstance(mesh, DeviceMesh):
             raise TypeError(f"mesh is a {type(mesh).__name__}; expected a DeviceMesh")
         if mesh.ndim != 1:
@@ -98,6 +103,9 @@ class _ParallelLinear(torch.nn.Module):
     def product(self, rule, x):
         "A rule, applied to the rows of x. `TypeError` or `ValueError` for an x that doesn't fit."
         need_tensors(x=x)
+        if torch._C._are_functorch_transforms_active() or forward_mode(x):
+            raise RuntimeError("layers cut between GPUs only have gradients in reverse mode, and don't work "
+                               "under torch.func or vmap: call backward() or torch.autograd.grad")
         weight = self.weight.to_local()
         autocast = torch.is_autocast_enabled(weight.device.type)
         check_tensors(autocast, x=x, weight=weight)

@@ -11,8 +11,8 @@ from .gemm.limits import need_capability
 from .kernels.k20_fp8 import KERNEL, fp8_gemm
 from .torch_ops import matmul
 from .torch_rules import (
-    DEVICE, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors, on_its_gpu,
-    reverse_mode, while_compiled)
+    DEVICE, LIBRARY, below, check_device, check_tensors, count_flops, forward_mode, levels_below,
+    need_tensors, on_its_gpu, register, reverse_mode, untraced, while_compiled)
 
 
 def _product(x, w):
@@ -36,9 +36,10 @@ def _fp8_linear(x, w):
 
 def _fp8_linear_fake(x, w): return x.new_empty(x.shape[0], w.shape[0], dtype=torch.bfloat16)
 
-LIBRARY.impl("fp8_linear", _fp8_linear, "CompositeExplicitAutograd")
+register("fp8_linear", _fp8_linear, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::fp8_linear", _fp8_linear_fake, lib=LIBRARY)
 _OP = torch.ops.numba_matmul.fp8_linear.default
+count_flops(_OP, lambda w: w[0])
 
 
 def _in_bf16(a, b): return matmul(a.bfloat16(), b.bfloat16())
@@ -90,8 +91,8 @@ def _batched(info, in_dims, x, w):
     rows = x.shape[0] if of_x is None else x.movedim(of_x, 0).shape[1]
     return x.new_empty(0, rows, w.movedim(of_w, 0).shape[1], dtype=torch.bfloat16), 0
 
-LIBRARY.impl("fp8_linear", _autograd, "Autograd", with_keyset=True)
-torch.library.register_vmap("numba_matmul::fp8_linear", _batched, lib=LIBRARY)
+register("fp8_linear", _autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("numba_matmul::fp8_linear", untraced(_batched), lib=LIBRARY)
 
 
 def fp8_linear(

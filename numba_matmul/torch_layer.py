@@ -57,7 +57,7 @@ def array_of(x):
 def _words(x):
     "Pairs of bfloat16 as words, on the device."
     words = x.detach().contiguous().view(-1).view(torch.uint32)
-    return to_d(words.numpy()) if config.ENABLE_CUDASIM else cuda.as_cuda_array(words, sync=False)
+    return to_d(words) if config.ENABLE_CUDASIM else cuda.as_cuda_array(words, sync=False)
 
 
 def _layer_plan(operands, m_major, k_major, epilogue):

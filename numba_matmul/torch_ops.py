@@ -12,8 +12,8 @@ from .registry import KERNELS
 from .torch_copy import row_major
 from .torch_layer import aligned_for_tma, can_implement, fused_layer, has_wgmma
 from .torch_rules import (  # noqa: F401
-    DEVICE, DTYPES, LIBRARY, below, check_device, check_tensors, forward_mode, levels_below, need_tensors,
-    on_its_gpu, reverse_mode, while_compiled)
+    DEVICE, DTYPES, LIBRARY, below, check_device, check_tensors, count_flops, forward_mode, levels_below,
+    need_tensors, on_its_gpu, register, reverse_mode, untraced, while_compiled)
 from numba import config
 
 
@@ -33,6 +33,7 @@ def kernel_for(
 ) -> Kernel:
     """The last kernel for a type that the current GPU can run. For float32 on a Hopper GPU that's kernel 19,
     which leaves to kernel 14 what should be faster there: `why` in its module compares the two."""
+    if dtype not in DTYPES: raise TypeError(f"dtype is {dtype!r}; expected torch.float32 or torch.bfloat16")
     if _INSTEAD and dtype == torch.float32: return _INSTEAD[0]
     return _last_kernel(dtype, _capability())
 
@@ -43,7 +44,7 @@ def use_for_float32(
     kernel = KERNELS.get(number)
     able = [x.number for x in KERNELS.values()
             if x.dtype == "float32" and capable(_capability(), x.capability)]
-    if number is not None and number not in able:
+    if number is not None and (isinstance(number, bool) or number not in able):
         raise ValueError(f"number is {number!r}; expected None or one of {', '.join(map(str, able))}, "
                          "which this GPU can run")
     _INSTEAD[:] = [kernel] if kernel else []
@@ -132,9 +133,10 @@ def _matmul_fake(a, b, columns=None):
     if columns is None: columns = by_columns(a, b)
     return a.new_empty(n, m).t() if columns else a.new_empty(m, n)
 
-LIBRARY.impl("matmul", _matmul, "CompositeExplicitAutograd")
+register("matmul", _matmul, "CompositeExplicitAutograd")
 torch.library.register_fake("numba_matmul::matmul", _matmul_fake, lib=LIBRARY)
 _OP = torch.ops.numba_matmul.matmul.default
+count_flops(_OP, lambda b: b[1])
 for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::matmul", _device, torch.bfloat16, lib=LIBRARY)
 
@@ -182,15 +184,18 @@ def _matmul_batched(info, in_dims, a, b, columns=None):
     of_a, of_b = in_dims[:2]
     if of_b is None:
         a = a.movedim(of_a, 0)
-        return _OP(a.flatten(0, 1), b).unflatten(0, a.shape[:2]), 0
-    if of_a is None:
+        c = _OP(a.flatten(0, 1), b).unflatten(0, a.shape[:2])
+    elif of_a is None:
         b = b.movedim(of_b, 1)
-        return _OP(a, b.flatten(1, 2)).unflatten(1, b.shape[1:]), 1
-    products = [_OP(x, y, columns) for x, y in zip(a.unbind(of_a), b.unbind(of_b))]
-    return (torch.stack(products) if products else a.movedim(of_a, 0).bmm(b.movedim(of_b, 0))), 0
+        c = _OP(a, b.flatten(1, 2)).unflatten(1, b.shape[1:]).movedim(1, 0)
+    else:
+        products = [_OP(x, y, columns) for x, y in zip(a.unbind(of_a), b.unbind(of_b))]
+        c = torch.stack(products) if products else a.movedim(of_a, 0).bmm(b.movedim(of_b, 0))
+    if columns is None: return c, 0
+    return (c.mT.contiguous().mT if columns else c.contiguous()), 0
 
-LIBRARY.impl("matmul", _matmul_autograd, "Autograd", with_keyset=True)
-torch.library.register_vmap("numba_matmul::matmul", _matmul_batched, lib=LIBRARY)
+register("matmul", _matmul_autograd, "Autograd", with_keyset=True)
+torch.library.register_vmap("numba_matmul::matmul", untraced(_matmul_batched), lib=LIBRARY)
 
 def matmul(
     a: torch.Tensor,       # (m, k), float32 or bfloat16
@@ -212,6 +217,8 @@ def matmul(
     `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ saves the
     copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)
+    if not (columns is None or isinstance(columns, bool)):
+        raise TypeError(f"columns is {columns!r}; expected True, False or None")
     if columns is None and torch.compiler.is_compiling():
         columns = _columns(a) and _columns(b)  # whatever the sizes will be
     return _OP(a, b, columns)
@@ -302,13 +309,14 @@ def _layer_autograd(keys, x, w, bias, activation, residual):
     if reverse: return _LayerRule.apply(keys, x, w, bias, activation, residual)
     return below(_LAYER, keys, x, w, bias, activation, residual)
 
-LIBRARY.impl("layer", _layer, "CompositeExplicitAutograd")
-LIBRARY.impl("layer", _layer_autograd, "Autograd", with_keyset=True)
+register("layer", _layer, "CompositeExplicitAutograd")
+register("layer", _layer_autograd, "Autograd", with_keyset=True)
 torch.library.register_fake("numba_matmul::layer", _layer_fake, lib=LIBRARY)
-LIBRARY.impl("layer", _layer_by_steps, "FuncTorchBatched")  # under `torch.vmap`
+register("layer", _layer_by_steps, "FuncTorchBatched")  # under `torch.vmap`
 for _device in "cuda", "cpu":
     torch.library.register_autocast("numba_matmul::layer", _device, torch.bfloat16, lib=LIBRARY)
 _LAYER = torch.ops.numba_matmul.layer.default
+count_flops(_LAYER, lambda w: w[1])
 
 
 def linear(
@@ -360,8 +368,10 @@ class Linear(torch.nn.Linear):
         activation: str = None,  # see `linear`
         **options,          # device, dtype
     ):
-        super().__init__(in_features, out_features, bias, **options)
+        if not isinstance(bias, bool):  # an activation in third place would be lost
+            raise TypeError(f"bias is {bias!r}; expected True or False")
         check_activation(activation)
+        super().__init__(in_features, out_features, bias, **options)
         self.activation = activation
 
     def extra_repr(self): return f"{super().extra_repr()}, activation={self.activation}"

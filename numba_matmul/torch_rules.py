@@ -2,6 +2,7 @@
 import torch
 from numba import config
 from torch.autograd import forward_ad
+from torch.utils.flop_counter import register_flop_formula
 
 from .arrays import describe
 
@@ -23,6 +24,9 @@ def need_tensors(**given):  # by name
                             f"pass {name}.to_padded_tensor(0.0)")
         if x.layout != torch.strided:
             raise TypeError(f"{name} is {x.layout}; expected a dense tensor: pass {name}.to_dense()")
+        if type(x).__name__ == "DTensor":
+            raise TypeError(f"{name} is a DTensor, cut between GPUs; expected a tensor on one: use the "
+                            f"layers of numba_matmul.tensor_parallel, or pass {name}.full_tensor()")
 
 def check_tensors(
     autocast: bool = False,  # will types be made the same?
@@ -56,12 +60,44 @@ def on_its_gpu(fn, x, *others):
     with torch.cuda.device(x.device): return fn(x, *others)
 
 
+# What PyTorch calls
+
+def untraced(fn):
+    """The function, which `torch.compile` will never trace, nor what it calls. In a compiled graph an
+    operator is only a name, but one called after a graph break, or while `torch.func` transforms a compiled
+    function, would be traced down to the kernels."""
+    frames = torch._C._dynamo.eval_frame
+    try: skip = frames._FrameAction.SKIP
+    except AttributeError: return torch._disable_dynamo(fn)  # as good, but it imports the compiler
+    frames.set_code_exec_strategy(fn.__code__, frames._FrameExecStrategy(skip, skip))
+    return fn
+
+def register(
+    name: str,  # of an operator
+    fn,
+    key: str,   # a dispatch key
+    **options,
+):
+    "What the operator does under a dispatch key, never traced."
+    LIBRARY.impl(name, untraced(fn), key, **options)
+
+
+def count_flops(
+    op,       # an operator of two factors
+    columns,  # the columns of the product, given the shape of the second factor
+):
+    "Register what PyTorch's `FlopCounterMode` counts; unknown operators count nothing."
+    def flops(a, b, *_, **__): return 2 * a[0] * a[1] * columns(b)
+    register_flop_formula(op.overloadpacket)(flops)
+
+
 # Derivatives
 
 def below(op, keys, *args):
-    "The operator without its derivatives."
-    with torch._C._AutoDispatchBelowAutograd():
-        return op.redispatch(keys & torch._C._after_autograd_keyset, *args)
+    """The operator without its derivatives. Nor does PyTorch see that a result is a transposed view: it would
+    refuse to change such a result in place, as `torch.nn.ReLU(inplace=True)` does."""
+    with torch._C._AutoDispatchBelowADInplaceOrView():
+        return op.redispatch(keys & torch._C._after_ADInplaceOrView_keyset, *args)
 
 def levels_below(op, keys, *args):
     "The operator without its derivatives at this level of PyTorch's transforms."

@@ -22,7 +22,7 @@ if sys.platform != "linux": pytest.skip("ranks are forked", allow_module_level=T
 import torch.distributed as dist  # noqa: E402
 from greenlet import getcurrent, greenlet  # noqa: E402
 
-from numba_matmul import distributed, peers, tensor_parallel  # noqa: E402
+from numba_matmul import distributed, peers, tensor_parallel, torch_ops  # noqa: E402
 from numba_matmul.bench import several  # noqa: E402
 from numba_matmul.distributed import RanksFailed, chunk_of, choose, first_line, place, run_ranks  # noqa: E402
 
@@ -333,6 +333,9 @@ def test_a_network_learns_as_pytorchs_does():
     assert ours[-1] < ours[0] and "in_features=6, out_features=8" in text
 
 
+class Scaled(torch.nn.Linear):
+    def forward(self, x): return 2 * super().forward(x)
+
 def parallel_layers():
     "What layers make of inputs of all kinds, on one rank."
     from torch.distributed.device_mesh import init_device_mesh
@@ -363,6 +366,12 @@ def parallel_layers():
                      "type": lambda: column(mine.double()), "array": lambda: row(mine.numpy()),
                      "rows": lambda: row(torch.randn(2 * ranks + 1, ranks, 8 // ranks)),
                      "layer": lambda: tensor_parallel.ColumnParallelLinear(torch.nn.Conv1d(1, 2, 1), mesh),
+                     "activation": lambda: tensor_parallel.ColumnParallelLinear(
+                         torch_ops.Linear(6, 8, activation="relu"), mesh),
+                     "subclass": lambda: tensor_parallel.RowParallelLinear(Scaled(8, 4), mesh),
+                     "vmap": lambda: torch.vmap(column)(mine),
+                     "jvp": lambda: torch.func.jvp(column, (mine,), (mine,)),
+                     "cut": lambda: torch_ops.linear(mine, column.weight),
                      "mesh": lambda: tensor_parallel.RowParallelLinear(alone[0], None),
                      "meshes": lambda: tensor_parallel.ColumnParallelLinear(
                          alone[0], init_device_mesh("cpu", (1, ranks)))}.items():
@@ -378,7 +387,11 @@ def test_layers_can_be_copied_compiled_and_called_under_autocast():
             "one dimension": "ValueError: x has shape (6,); the rank's part of the weight is 4×6",
             "columns": "ValueError: x has shape (2, 3, 4)", "type": "TypeError: x is torch.float64",
             "array": "TypeError: x is a numpy.ndarray", "rows": "ValueError: 5 rows can't be cut",
-            "layer": "TypeError: linear is a Conv1d", "mesh": "TypeError: mesh is a NoneType",
+            "layer": "TypeError: linear is a Conv1d",
+            "activation": "TypeError: linear is Linear(in_features=6, out_features=8, bias=True, activation=",
+            "subclass": "TypeError: linear is Scaled(", "vmap": "RuntimeError: layers cut between GPUs",
+            "jvp": "RuntimeError: layers cut between GPUs", "cut": "TypeError: w is a DTensor",
+            "mesh": "TypeError: mesh is a NoneType",
             "meshes": "ValueError: mesh has 2"}.items():
         assert found[name].startswith(expected)
 

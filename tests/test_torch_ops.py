@@ -83,7 +83,12 @@ REFUSED = {
     "x is a builtins.list; expected a torch tensor": lambda: linear([[1.0]], tensor(4, 1)),
     "x is a single number and w is 4×3": lambda: linear(tensor(1)[0], tensor(4, 3)),
     "activation is ['relu']; expected": lambda: linear(tensor(2, 3), tensor(4, 3), activation=["relu"]),
-    "activation is 'swish'; expected": lambda: Linear(3, 4, activation="swish")}
+    "activation is 'swish'; expected": lambda: Linear(3, 4, activation="swish"),
+    "bias is 'relu'; expected True or False": lambda: Linear(3, 4, "relu"),
+    "columns is 'rows'; expected True, False or None": lambda: matmul(tensor(2, 3), tensor(3, 4), "rows"),
+    "columns is tensor([": lambda: matmul(tensor(2, 3), tensor(3, 4), tensor(2, 4)),
+    "dtype is torch.float64; expected torch.float32": lambda: torch_ops.kernel_for(torch.float64),
+    "number is True; expected None or one of": lambda: torch_ops.use_for_float32(True)}
 
 
 @pytest.mark.parametrize("text", REFUSED)

@@ -167,6 +167,44 @@ def test_gradcheck(call, exactly):
     assert torch.autograd.gradgradcheck(double, args, **options, check_fwd_over_rev=True)
 
 
+@pytest.mark.parametrize("backend", ("eager", "aot_eager"))
+def test_what_calls_an_operator_uncompiled_does_not_trace_its_kernels(backend):
+    "Transforms of a compiled function, and a graph break just before the call."
+    x, v, w = tensor(2, 3), tensor(2, 3), tensor(3, 3)
+    compiled = torch.compile(lambda x: matmul(x, w), backend=backend)
+    assert_close(torch.func.grad(lambda x: compiled(x).sum())(x), torch.ones(2, 3, device=DEVICE) @ w.t())
+    assert_close(torch.vmap(compiled)(torch.stack([x, v])), torch.stack([x @ w, v @ w]))
+    assert_close(torch.func.jvp(compiled, (x,), (v,))[1], v @ w)
+    @torch.compile(backend=backend)
+    def broken(x):
+        for _ in range(2):
+            torch._dynamo.graph_break()
+            x = torch.ops.numba_matmul.matmul(x, w)
+        return x
+    assert_close(broken(x), x @ w @ w)
+
+
+def test_results_can_be_changed_in_place(exactly):
+    "Transposed ones, too: `torch.nn.ReLU(inplace=True)` after a layer."
+    for columns in True, False, None:
+        a, b = tensor(3, 5, grad=True), tensor(5, 4, layout="columns", grad=True)
+        exact = doubled(a, b)
+        all_close(torch.autograd.grad(matmul(a, b, columns).relu_().sin().sum(), (a, b)),
+                  torch.autograd.grad(torch.matmul(*exact).relu().sin().sum(), exact))
+    x, net = tensor(3, 5), torch.nn.Sequential(Linear(5, 4, device=DEVICE), torch.nn.ReLU(inplace=True))
+    net(x).sum().backward()
+    assert_close(net[0].bias.grad, (F.linear(x, net[0].weight, net[0].bias) > 0).sum(0).float())
+
+
+@pytest.mark.parametrize("strategy", ("forward-mode", "reverse-mode"))
+def test_jacobians_of_results_in_any_layout(strategy, exactly):
+    x, w = tensor(3, 5), tensor(4, 5)
+    for columns in True, False, None:
+        def product(x): return matmul(x, w.t(), columns)  # noqa: B023
+        found = torch.autograd.functional.jacobian(product, x, vectorize=True, strategy=strategy)
+        assert_close(found, torch.autograd.functional.jacobian(lambda x: x @ w.t(), x))
+
+
 def test_no_product_with_a_missing_tangent(exactly):
     a, b = tensor(2, 3), tensor(3, 4)
     a[0, 0] = float("inf")
@@ -185,6 +223,11 @@ def test_vmap_is_one_product_where_one_factor_has_many_matrices(monkeypatch):
     assert_close(torch.vmap(matmul, (None, 0))(b.t(), a.mT), b.t() @ a.mT)
     assert [sorted(sizes) for sizes in shapes] == [[3, 4, 10]] * 2
     assert torch.vmap(matmul)(a[:0], a.mT[:0]).shape == (0, 2, 2)
+    for columns in True, False:
+        for args, dims in ((a, b), (0, None)), ((b.t(), a.mT), (None, 0)), ((a, a.mT), (0, 0)):
+            c = torch.vmap(lambda a, b: matmul(a, b, columns), dims)(*args)  # noqa: B023
+            assert_close(c, args[0] @ args[1])
+            assert (c[1].t() if columns else c[1]).is_contiguous()
 
 
 @pytest.mark.parametrize("arguments", (

@@ -9,6 +9,7 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 import torch.nn.functional as F
 from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
 from torch_cases import BF16, F32, all_close, close, doubled, exact_layer, gradients_close, layer, tensor
 
 from numba_matmul import torch_ops
@@ -221,3 +222,28 @@ def test_the_epilogue_of_a_layer_refuses_alpha_and_beta(option):
     options = dict(predicated=False, read_c=False, scaled=False, bias=True, activation="relu", residual=False)
     with pytest.raises(ValueError, match="a layer doesn't have alpha or beta"):
         fused_epilogue(WARP_SPECIALIZED.tiles.tile, **options | {option: True})
+
+
+def test_operations_are_counted_as_for_torchs_layers():
+    for dtype in F32, BF16:
+        counts = []
+        for kind in Linear, torch.nn.Linear:
+            net = kind(16, 8, device=DEVICE, dtype=dtype)
+            with FlopCounterMode(display=False) as counter:
+                net(tensor(72, 16, dtype=dtype, grad=True)).float().sum().backward()
+            counts.append(counter.get_total_flops())
+        assert counts[0] == counts[1] == 3 * 2 * 72 * 8 * 16
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="of the simulator")
+def test_operands_can_still_be_resized():
+    "`fully_shard` of a layer frees its weight's memory, and gets it back."
+    from numba_matmul.torch_fp8 import fp8_linear
+    for dtype in F32, BF16:
+        args = [tensor(*shape, dtype=dtype) for shape in ((72, 8), (8, 8), (8,), (72, 8))]
+        linear(*args[:3], None, args[3])
+        matmul(args[0], args[1].t())
+        fp8_linear(*args[:2])
+        for x in args:
+            assert x.untyped_storage().resizable()
+            x.untyped_storage().resize_(0)
