@@ -21,7 +21,8 @@ def all_arguments(fn, args):
     names = code.co_varnames[:code.co_argcount]
     if not 0 <= len(names) - len(args) <= len(defaults):
         raise TypeError(f"{fn.__name__} takes {len(names)} argument{'s' * (len(names) != 1)} "
-                        f"({', '.join(names)}), but {len(args)} were given: pass one per name")
+                        f"({', '.join(names)}), but {len(args)} {'were' if len(args) != 1 else 'was'} given: "
+                        "pass one per name")
     return (*args, *defaults[len(defaults) - len(names) + len(args):])
 
 def check_parameters(fn, kinds):

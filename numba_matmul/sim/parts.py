@@ -117,7 +117,8 @@ class Composites(Expressions):
         kinds = index.type.items if isinstance(index.type, Tuple) else (index.type,)
         numbers = sum(k in INTEGERS for k in kinds)
         if numbers == len(kinds) > array.ndim:
-            self.refuse(f"{len(kinds)} indices for an array of {array.ndim} dimensions")
+            dimensions = f"{array.ndim} dimension{'s' * (array.ndim > 1)}"
+            self.refuse(f"{len(kinds)} indices for an array of {dimensions}")
         if any(k not in INTEGERS and k != Known(slice) for k in kinds): return Value(taken)
         if numbers != array.ndim:
             return Value(taken, Array(array.dtype, array.ndim - numbers, array.frozen))
