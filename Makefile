@@ -1,7 +1,7 @@
 # make ladder            every kernel, checked, next to cuBLAS (no GPU: in the simulator, with recorded speeds)
 # make test              everything CI checks; needs no GPU
 # make lesson N=05       one lesson: its notebook, all paths of its kernel, all variants of its exercises
-# make lab               the course in JupyterLab, at its first lesson (on a server: make lab ARGS=--no-browser)
+# make lab               the course in JupyterLab, at its first page (on a server: make lab ARGS=--no-browser)
 # make grade             tests the exercises' judges on known solutions and mistakes (ARGS="02 03": only these)
 # make profile KERNEL=05 one kernel under Nsight Compute
 # make gpu STAGE=…       on a GPU machine: tune, ladder, calls, model, notebooks, ncu, check or several; writes results to commit

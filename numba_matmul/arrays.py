@@ -26,7 +26,7 @@ def is_row_major(x):
     if is_torch(x): return x.is_contiguous()
     return x.is_c_contiguous() if hasattr(x, "is_c_contiguous") else x.flags.c_contiguous
 
-def describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}"
+def describe(x): return f"{type(x).__module__.split('.')[0]}.{type(x).__name__}".removeprefix("builtins.")
 
 def to_d(
     x,  # numpy array (any shape and dtype), or torch tensor

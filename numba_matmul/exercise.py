@@ -37,6 +37,8 @@ def distance(said, found):
     if said == found: return "exactly"
     if said and found and (said > 0) == (found > 0):
         ratio = max(said / found, found / said)
+        if ratio < 2 and said == int(said) and found == int(found):  # thread 122, not 123
+            return f"off by {number_text(abs(said - found))}"
         return "close" if ratio < 1.005 else f"off by a factor of {number_text(ratio)}"
     return f"off by {number_text(abs(said - found))}"
 
@@ -343,12 +345,19 @@ def so_far() -> Message:
     "Which exercises you passed in this copy of the course, and which one is next."
     return work.so_far(list(exercises()))
 
+_NOTHING = object()
+
 def grade(
-    key: str | int,     # of the exercise, which is the lesson's number: "02", or 2
-    subject: Callable,  # what you wrote
+    key: str | int,                # of the exercise, which is the lesson's number: "02", or 2
+    subject: Callable = _NOTHING,  # what you wrote
 ) -> Scoreboard:
     """Judge what you wrote, without a GPU. If everything passes, time it as well, or without a GPU predict
     its speed."""
+    if subject is _NOTHING:
+        name = getattr(key, "__name__", "")
+        named = next((one for one in exercises().values() if name and one.name == name), None)
+        shown = f'grade("{named.key}", {name})' if named else 'grade("01", my_naive)'
+        raise TypeError(f"grade takes an exercise and what you wrote, as in {shown}")
     exercise, found = exercise_of(key), []
     host, gpu = _host(exercise, subject), config.ENABLE_CUDASIM and _predicted_for(exercise)
     compiles = Thread(target=compile_for, args=(host, 4096, 4096, 4096, gpu), daemon=True)
@@ -404,8 +413,7 @@ def solutions(
 ) -> Markdown:
     "An exercise's goals, correct solutions, and the mistakes it catches. Spoilers."
     exercise = exercise_of(key)
-    goals = [f"| {goal.name} | {limit_text(goal).replace('none', 'no')} {goal.unit} |"
-             for goal in exercise.goals]
+    goals = [f"| {goal.name} | {limit_text(goal, goal.unit)} |" for goal in exercise.goals]
     parts = ["| goal | |\n|---|---|\n" + "\n".join(goals)] if goals else []
     parts += [f"**{name[0].upper()}{name[1:]}**\n\n```python\n{source.strip()}\n```"
               for name, source in exercise.solutions.items()]

@@ -15,6 +15,7 @@ from .microscope import Site, View, microscope
 from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.arguments import all_arguments
 from .sim.launch import WATCHABLE as WATCHABLE_KINDS
+from .sim.launch import assigned_names, idle_statements
 from .sim.scheduler import SimulatorError
 from .source import function_of, line_of, source_of, with_constants
 from .syntax import parsed
@@ -50,6 +51,10 @@ VERDICTS = {  # name → the hint, unless an exercise has a better one
         "a kernel can't do arithmetic on whole arrays: write a loop over the elements"),
     "compiles: not associated with a value": (
         "assign the variable in every thread that uses it, before the loop or the branch"),
+    "compiles: can't be indexed": (
+        "x = … gives the name x another value; to store an element, write x[i] = …"),
+    "compiles: is not defined": (
+        "a kernel knows its arguments, its own variables, and what was defined or imported before it"),
     "compiles": "see the line in the message; the compiler for GPUs only supports a subset of Python",
     "ends: It's slow": "a thread computes only its own results: does a loop cover other threads' work too?",
     "ends": "does the loop counter change in every iteration, by a positive step?",
@@ -226,12 +231,15 @@ _SINGULAR = {"copies": "copy",
              "global loads or stores": "global load or store",
              "loads, stores and bytes": "load, store or byte"}
 
+def _unit(value, unit):
+    "The unit of a number: `bytes`, or `sector per request` of 1."
+    if value != 1: return unit
+    many = next((words for words in _SINGULAR if unit.startswith(words)), unit.split(" ")[0])
+    return _SINGULAR.get(many, many.removesuffix("s")) + unit[len(many):]
+
 def _amount(value, unit):
     "A number with its unit: `36,864 bytes`, `1 sector per request`."
-    if value == 1:
-        many = next((words for words in _SINGULAR if unit.startswith(words)), unit.split(" ")[0])
-        unit = _SINGULAR.get(many, many.removesuffix("s")) + unit[len(many):]
-    return f"{number_text(value)} {unit}".rstrip()
+    return f"{number_text(value)} {_unit(value, unit)}".rstrip()
 
 def reached(
     goal,   # a `Goal`
@@ -247,12 +255,15 @@ def reached(
     text = _amount(value, goal.unit)
     return Verdict(goal.name, ok, text if ok else f"{text}, the goal is {limit_text(goal)}{where}", goal.hint)
 
-def limit_text(goal):
-    "The limits of a goal, as text."
-    if goal.most == goal.least: return f"exactly {number_text(goal.most)}"
-    if goal.most == 0: return "none"
-    limits = ("at least", goal.least), ("at most", goal.most)
-    return " and ".join(f"{word} {number_text(x)}" for word, x in limits if x is not None)
+def limit_text(goal, unit=""):
+    "The limits of a goal, as text, with the unit of the last one if given."
+    if goal.most == goal.least: return f"exactly {_amount(goal.most, unit)}"
+    if goal.most == 0:
+        if not unit or unit.startswith(("in ", "from ")): return f"none {unit}".rstrip()
+        return f"no {unit.replace(' and ', ' or ')}"
+    limits = [(word, x) for word, x in (("at least", goal.least), ("at most", goal.most)) if x is not None]
+    text = " and ".join(f"{word} {number_text(x)}" for word, x in limits)
+    return f"{text} {_unit(limits[-1][1], unit)}".rstrip()
 
 def _signature(args):
     "Types of a kernel's arguments."
@@ -395,6 +406,9 @@ def judge_kernel(
 def _hint(exercise, verdict, subject):
     "The hint for a verdict: hints for words in it before hints for its name; the exercise's own first."
     told = verdict.found
+    if verdict.name in ("all written", "no races", "correct"):
+        fn, lacks = function_of(subject), re.search(r"were never written: first (\w+)\[", told)
+        for slip in (*idle_statements(fn), *(assigned_names(fn, lacks[1]) if lacks else ())): return slip
     for line in sorted({line.strip() for line in source_of(subject).splitlines()}, key=len, reverse=True):
         if line: told = told.replace(f": {line}", "")  # words of the source don't belong to the message
     def hinted(hints, for_words):

@@ -177,7 +177,8 @@ def _in_simulator(kernels, others, shapes):
         if row: rows.append(row | dict(passed=None))
     where = f"speeds recorded on one {card['gpu']}, {days(card)}" if card else "no recorded speeds"
     paths = sum(len(kernel.paths) for kernel in kernels)
-    print(f"Checked here in the simulator, {paths} paths; {where}.\n{table(rows)}")
+    print(f"Checked here in the simulator, in {paths} calls that reach all of the code; {where}.")
+    print(table(rows))
     for m, n, k in shapes:
         if not any(r.get("ms") for r in rows if (r["m"], r["n"], r["k"]) == (m, n, k)):
             print(f"No speed was recorded at {m}×{n}×{k}.")

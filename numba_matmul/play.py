@@ -335,11 +335,15 @@ def play(
     if mistake and mistake["block"] is None: raise SimulatorError(mistake["text"])  # it doesn't even start
     if block is None: block = (mistake and mistake["block"]) or (0, 0, 0)
     block = (*map(int, np.atleast_1d(block)), 0, 0)[:3]
+    fn, _, (grid, *_) = kernel_parts(launch)
+    blocks = (*map(int, np.atleast_1d(grid)), 1, 1)[:3]
+    if not all(0 <= i < count for i, count in zip(block, blocks)):
+        raise ValueError(f"there is no block {block}: {fn.__name__} is launched with {blocks} blocks")
     if mistake and mistake["block"] not in (None, block): mistake = dict(mistake, accesses=[], index=None)
     told = in_child(record, launch, given, block, columns or {}, MOST_ACCESSES, **ask)
     if not told:
-        raise ValueError(f"nothing to play: block {block} of {kernel_parts(launch)[0].__name__} touches no "
-                         "array and prints nothing")
+        raise ValueError(f"nothing to play: block {block} of {fn.__name__} touches no array and "
+                         "prints nothing")
     told["mistake"] = _marked(told, mistake)
     title = f"{told['name']}[{told['grid']}, {told['block']}], block {told['index']}, step by step"
     every = told["steps"]

@@ -5,6 +5,7 @@ change from time to time."""
 import hashlib
 import json
 import linecache
+import re
 
 import numpy as np
 import pytest
@@ -96,7 +97,59 @@ def my_naive(a, b, c):
     if row < c.shape[0] and cl < c.shape[1]: c[row, col] = 0  # never out of bounds
 """)
     assert found.name == "compiles" and "cl is not defined" in found.found
-    assert found.hint == VERDICTS["compiles"]
+    assert found.hint == VERDICTS["compiles: is not defined"]
+
+
+ROW = "    i = cuda.grid(1)\n    if i < len(out): "
+SHARED = """pass
+    t = cuda.shared.array(4, float32)
+    t[cuda.threadIdx.x] = 1
+    cuda.syncthreads
+    if i < len(out): out[i] = t[(i + 1) % 4]"""
+LOCAL = "pass\n    t = cuda.local.array(1, float32)\n    "
+SLIPS = {  # a line of my_saxpy → what the verdict says, and the hint
+    "the name": ("out = alpha * x[i] + y[i]", "never written",
+                 "out = … only gives the name another value, at line 4"),
+    "==": ("out[i] == alpha * x[i] + y[i]", "never written", "does nothing, at line 4 of my_saxpy"),
+    "no parentheses": (SHARED, "t[1] is read before it was written", "call it, cuda.syncthreads()"),
+    "no cuda": ("out[i] = x[threadIdx.x]", "threadIdx is not defined: write cuda.threadIdx", ""),
+    "a type": ("out[i] = uint8(alpha)", "uint8 is not defined: add `from numba import uint8`", ""),
+    "misspelled": ("out[i] = alhpa * x[i] + y[i]", "alhpa is not defined, but alpha is, in line 4", ""),
+    "unlike any": ("out[i] = beta * x[i] + y[i]", "the name beta is not defined, in line 4", ""),
+    "a local array's name": (LOCAL + "t = x[0]\n    out[0] = t[0]", "a float32 can't be indexed", "x[i] = …"),
+    "in some threads": (LOCAL + "if i < 9: t = x[0]\n    out[0] = t[0]",
+                        "a number can't be indexed, in thread", "x[i] = …"),
+    "and written": (LOCAL + "if i < 9: t = x[0]\n    t[0] = 1", "a number can't be indexed, in thread",
+                    "x[i] = …"),
+}
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_that_python_accepts_is_told(slip):
+    line, text, hint = SLIPS[slip]
+    found = graded("00a", f"@cuda.jit\ndef my_saxpy(alpha, x, y, out):\n{ROW}{line}\n")
+    assert text in found.found and hint in found.hint, found
+
+
+def test_grade_without_a_kernel_shows_how_to_call_it():
+    kernel = ALL["00b"].build("reference")
+    with pytest.raises(TypeError, match=r'as in grade\("00b", my_scale_rows\)'): exercise.grade(kernel)
+    with pytest.raises(TypeError, match=r'as in grade\("01", my_naive\)'): exercise.grade("00b")
+
+
+@pytest.mark.parametrize("said, found, text", [
+    (123, 122, "off by 1"), (5, 4, "off by 1"), (1200, 1100.0, "off by 100"), (0, 1, "off by 1"),
+    (35, 3, "off by a factor of 11.67"), (8, 16, "off by a factor of 2"),
+    (1.5, 1.2, "off by a factor of 1.25"), (1.001, 1, "close"), (2, 2.0, "exactly")])
+def test_how_far_a_prediction_is_off(said, found, text): assert exercise.distance(said, found) == text
+
+
+def test_goals_are_told_in_english():
+    told = {key: str(exercise.solutions(key)).partition("**")[0] for key in ALL}
+    assert "exactly 1 store per thread" in told["00a"] and "at most 1 wavefront per request" in told["02b"]
+    assert "none from shared memory" in told["08"] and "no loads or stores" in told["04"]
+    for key, text in told.items():
+        wrong = re.search(r"\b1 \w+s (per|at|of) |no (in|from|at) |no +\||no [^|]* and ", text)
+        assert not wrong, (key, wrong)
 
 
 def test_a_failed_case_tells_which_constants_it_had():

@@ -51,7 +51,7 @@ def test_the_check_of_a_product():
 
 
 @pytest.mark.parametrize("given,said", [
-    (lambda a, b: (a.tolist(), b, a), "a is a builtins.list"),
+    (lambda a, b: (a.tolist(), b, a), "a is a list"),
     (lambda a, b: (a, b[0], a), r"b has shape \(50,\)"),
     (lambda a, b: (a, np.float32(1), a), r"b has shape \(\)"),
     (lambda a, b: (a * 1j, b, a), "complex"),

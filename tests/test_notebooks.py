@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+import nbformat
 import pytest
 from conftest import ROOT, environment
 
@@ -49,6 +50,10 @@ def check(copy):
 
 
 def test_there_are_notebooks(): assert len(PAGES) > 30
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_notebook_is_valid(page): nbformat.validate(nbformat.read(page, 4))
 
 
 @pytest.mark.first(0)

@@ -131,6 +131,9 @@ def test_what_cannot_be_watched_is_refused():
     @cuda.jit
     def refused(x): x.append(1)
     with pytest.raises(ValueError, match="nothing to play: block .0, 0, 0. of idle"): play(idle[1, 32], A)
+    for block in 4, (0, 1), -1:
+        with pytest.raises(ValueError, match="there is no block.*idle is launched with .4, 1, 1. blocks"):
+            play(idle[4, 32], A, block=block)
     with pytest.raises(SimulatorError, match="append"): play(refused[1, 32], A)
 
 

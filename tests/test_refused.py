@@ -29,7 +29,7 @@ from numba_matmul.sim.kernel import StrictKernel
 REFUSED = {
     "shapes that do not fit": (lambda a, b: (a, a), ValueError, ["4×6", "as many columns"]),
     "host array": (lambda a, b: (to_h(a), b), TypeError, ["numpy.ndarray", "to_d(a)"]),
-    "list": (lambda a, b: (a, [[1.0]]), TypeError, ["builtins.list", "to_d(b)"]),
+    "list": (lambda a, b: (a, [[1.0]]), TypeError, ["(list)", "to_d(b)"]),
     "float64": (lambda a, b: (to_d(np.ones((4, 6))), b), TypeError, ["float64", "pass to_d("]),
     "some columns of a matrix": (lambda a, b: (to_d(np.hstack([to_h(a)] * 2))[:, :6], b), ValueError,
                                  ["not row-major", "to_d(a)"]),

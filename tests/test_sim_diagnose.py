@@ -48,6 +48,17 @@ def test_diagnose_is_the_launch(capsys):
                  r"cuda.grid\(2\) in a launch with one thread along y",
                  r"3 of 4 elements of out were never written: the first is out\[0, 1\]"):
         assert re.search(text, message), (text, message)
+    @cuda.jit
+    def unordered(out):
+        both = cuda.shared.array(2, float32)
+        both[cuda.threadIdx.x] = 1
+        cuda.syncthreads  # noqa: B018
+        out[cuda.threadIdx.x] = both[1 - cuda.threadIdx.x]
+    message = diagnose(unordered[1, 2], np.zeros(2, np.float32))
+    assert message.startswith("both[1] is read before") and "cuda.syncthreads does nothing" in message
+    @cuda.jit
+    def renames(out): out = cuda.grid(1)  # noqa: F841
+    assert "out = … only gives the name another value" in diagnose(renames[1, 2], np.zeros(2, np.float32))
     odd = diagnose(forgets[1, (2, 2)], X, X, X)
     for text in ("2 dynamic shared arrays of forgets start at the same byte", "y was never written",
                  "z is never used", r"cuda.grid\(1\) only counts along x, so 2 threads"):

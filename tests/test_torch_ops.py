@@ -80,7 +80,7 @@ REFUSED = {
         lambda: linear(torch.ones(2, 3), torch.ones(4, 3), torch.ones(4, device="meta")),
     "b is a numpy.ndarray; expected a torch tensor":
         lambda: matmul(tensor(2, 3), np.ones((3, 4), np.float32)),
-    "x is a builtins.list; expected a torch tensor": lambda: linear([[1.0]], tensor(4, 1)),
+    "x is a list; expected a torch tensor": lambda: linear([[1.0]], tensor(4, 1)),
     "x is a single number and w is 4×3": lambda: linear(tensor(1)[0], tensor(4, 3)),
     "activation is ['relu']; expected": lambda: linear(tensor(2, 3), tensor(4, 3), activation=["relu"]),
     "activation is 'swish'; expected": lambda: Linear(3, 4, activation="swish"),

@@ -57,8 +57,8 @@ EXERCISES = (Exercise(
             "i starts at the thread's index, goes up by THREADS, and ends before ROWS * COLS; the tile's "
             "corner in out is at [left, top]"),
         "correct: in the wrong places": (
-            "the tile goes to out[left + col, top + row], and there it has COLS rows of ROWS elements: what "
-            "do you divide by?"),
+            "the tile comes from x[top + row, left + col] and goes to out[left + col, top + row], and there "
+            "it has COLS rows of ROWS elements: what do you divide by?"),
         "correct": "out[left + col, top + row] is tile[row, col]"},
     solutions={"reference": """@cuda.jit
 def my_transpose(x, out):

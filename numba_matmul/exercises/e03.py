@@ -30,7 +30,7 @@ def two_barriers(tiles):
 
 ONE_COPY = (  # of each element, in the first case: 16×16 results, four tiles along k, eight warps
     two_barriers(4),
-    Goal("global reads", global_reads(16 * 16 * 64), most=2 / 16, unit="per multiply-add",
+    Goal("global reads", global_reads(16 * 16 * 64), most=2 / 16, unit="per multiply-add, with 16×16 tiles",
          hint="each thread copies one element of A and one of B per tile; the inner loop reads only the "
               "tiles"),
     Goal("copies", copies(8 * 4), most=2, unit="requests of a warp per tile",

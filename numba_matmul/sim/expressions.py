@@ -1,6 +1,7 @@
 """The types of names, constants and operators in a kernel."""
 import ast
 import builtins
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache, reduce
 
@@ -60,6 +61,7 @@ ATOMIC = ("add", "sub", "and_", "or_", "xor", "inc", "dec", "exch", "max", "min"
 
 SIMULATED = {*CUDA_TYPES, *BITS, *(f"atomic.{x}" for x in ATOMIC), "grid", "gridsize", "fma", "cbrt", "selp",
              "shared.array", "local.array", "const.array_like", "cg.this_grid"}
+OF_CUDA = {*(path.partition(".")[0] for path in SIMULATED), *DIMENSIONS, "laneid", "warpsize"}
 
 
 # What these names belong to when a kernel runs. (Python would find them in the module `cuda` only after a
@@ -178,7 +180,14 @@ class Expressions:
         # looked up as Python does
         for scope in self.fn.__globals__, vars(builtins):
             if node.id in scope: return self.taken_over(node, scope[node.id])
-        self.refuse(f"the name {node.id} is not defined")
+        self.refuse(f"the name {node.id} is not defined{self.instead_of(node.id)}")
+
+    def instead_of(self, missing):
+        "What a reader may have meant by a name that isn't defined."
+        if missing in OF_CUDA: return f": write cuda.{missing}"
+        if missing in (*INTEGERS, *FLOATS): return f": add `from numba import {missing}`"
+        near = get_close_matches(missing, {*self.local, *self.outer, *self.fn.__globals__}, 1, 0.8)
+        return f", but {near[0]} is" if near else ""
 
     def taken_over(self, node, value):
         """The value of a name from outside. Values that may change are recorded: numbers, tuples, arrays,

@@ -54,9 +54,26 @@ def _does_nothing(statement):
     return (isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Constant)
             and not any(isinstance(node, ast.Call) for node in ast.walk(statement)))
 
+def idle_statements(fn):
+    "Remarks on statements of a function that do nothing."
+    for node in nodes_of(fn):
+        if not _does_nothing(node): continue
+        cure = "is it a call or an assignment?"
+        if isinstance(node.value, ast.Compare): cure = "assign with ="
+        if isinstance(node.value, ast.Attribute): cure = f"call it, {ast.unparse(node.value)}()"
+        yield f"{ast.unparse(node.value)} does nothing, at {line_text(fn.__code__, node.lineno)}; {cure}"
+
+def assigned_names(fn, array):
+    "Remarks on assignments to the name of an array, which store nothing in the array."
+    for node in nodes_of(fn):
+        if isinstance(node, ast.Name) and node.id == array and isinstance(node.ctx, ast.Store):
+            where = line_text(fn.__code__, node.lineno)
+            yield f"{array} = … only gives the name another value, at {where}; write {array}[…] = …"
+
 def _looks_odd(fn, extents):
     "Remarks on the source of a kernel's function. extents: threads of the launch along x, y and z."
     nodes = nodes_of(fn)
+    yield from idle_statements(fn)
     # two dynamic arrays, and no slice that puts one after the other
     sliced = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
     dynamic = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in sliced and node.args
@@ -68,11 +85,6 @@ def _looks_odd(fn, extents):
     others = {node.attr for node in nodes if isinstance(node, ast.Attribute)} & {"y", "z"}
     for node in nodes:
         where = line_text(fn.__code__, node.lineno) if hasattr(node, "lineno") else ""
-        if _does_nothing(node):
-            cure = "is it a call or an assignment?"
-            if isinstance(node.value, ast.Compare): cure = "assign with ="
-            if isinstance(node.value, ast.Attribute): cure = f"call it, {ast.unparse(node.value)}()"
-            yield f"{ast.unparse(node.value)} does nothing, at {where}; {cure}"
         # cuda.grid(n) in a launch that doesn't have n dimensions
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(called, ast.Attribute) and called.attr == "grid" and node.args:
@@ -97,7 +109,9 @@ def _unwritten(launch):
         if name in stored - written:
             yield f"{name} was never written: no thread reached a line that writes to it"
         elif name.isidentifier() and nodes and name not in used: yield f"{name} is never used"
-        if name not in written: continue
+        if name not in written:
+            yield from assigned_names(launch.fn, name)
+            continue
         # elements are recorded by address, whichever name of the array wrote them
         first = array.first_byte + array.base
         places = first + np.tensordot(array.strides, np.indices(array.shape), 1).ravel()
@@ -254,7 +268,8 @@ def diagnose(
     try:
         remarks = in_child(_launch_in_several_orders, launch, given, **in_simulator)
     except SimulatorError as e:
-        return Message(f"{e}{_offer(launch) if e.kind in WATCHABLE else ''}")
+        remarks = "".join(f"\nBy the way: {remark}." for remark in idle_statements(kernel_parts(launch)[0]))
+        return Message(f"{e}{remarks}{_offer(launch) if e.kind in WATCHABLE else ''}")
     except ChildError as e:
         return Message(e)
     remarks = [PROMISE, *(f"By the way: {remark}." for remark in remarks)]

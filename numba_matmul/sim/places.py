@@ -44,7 +44,7 @@ def last_user_line(traceback):
     to this package, also the reader's line that called it."""
     last = own = None
     while traceback:
-        module = traceback.tb_frame.f_globals.get("__name__", "")
+        module = traceback.tb_frame.f_globals.get("__name__") or ""
         if not module.startswith(INSIDE) and module.split(".")[0] not in ("numba", "numpy", "functools"):
             last = line_text(traceback.tb_frame.f_code, traceback.tb_lineno)
             if not module.startswith("numba_matmul."): own = last

@@ -16,6 +16,8 @@ function distanceText(said, found) {
   if (said === found) return "exactly";
   if (said && found && (said > 0) === (found > 0)) {
     const ratio = Math.max(said / found, found / said);
+    if (ratio < 2 && Number.isInteger(said) && Number.isInteger(found))
+      return `off by ${numberText(Math.abs(said - found))}`;
     return ratio < 1.005 ? "close" : `off by a factor of ${numberText(ratio)}`;
   }
   return `off by ${numberText(Math.abs(said - found))}`;

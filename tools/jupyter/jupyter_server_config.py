@@ -1,4 +1,6 @@
 "The settings of `make lab`."
+import warnings
+
 c = get_config()  # noqa: F821
 
 
@@ -11,4 +13,6 @@ def as_committed(model, path, **kwargs):
         for cell in model["content"]["cells"]: cell["metadata"].pop("collapsed", None)
 
 
+# Jupyter reads this file twice, and warns that the second hook replaces the first.
+warnings.filterwarnings("ignore", "Overriding existing pre_save_hook")
 c.FileContentsManager.pre_save_hook = as_committed
