@@ -1,9 +1,9 @@
 """Update what the pages show of the result cards, and redraw their figures: `make pages`, after a card or a
 drawing has changed. It needs no GPU. `PAGES="01* 90*"` does only some of them.
 
-Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards without measuring
-anything shows the same there as on a GPU: it gets its outputs from that run. So does a figure, but the rest
-of its cell's output stays. No other cell changes. `--check` changes nothing and compares the texts. `make
+Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards, grades an exercise
+or asks the microscope shows the same there as on a GPU: it gets its outputs from that run. So does a figure,
+but the rest of its cell's output stays. No other cell changes. `--check` changes nothing and compares the texts. `make
 test` runs every notebook this way: the names arrive one by one on stdin, so that all pages share one process
 and its children."""
 import ast
@@ -28,7 +28,8 @@ from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several", "experiment",
        "blind_test", "then_and_now",  # lesson 21's times of readers' kernels are kept beside these
-       "grade"}  # says the same anywhere, since the exercises are left to readers
+       # these say the same anywhere: exercises are left to readers, and the microscope needs no GPU
+       "grade", "microscope"}
 # these carry their scripts along
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 # cards, their rows, or a search on one, that an earlier cell of a page has read
