@@ -2,10 +2,10 @@
 drawing has changed. It needs no GPU. `PAGES="01* 90*"` does only some of them.
 
 Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards, grades an exercise
-or asks the microscope shows the same there as on a GPU: it gets its outputs from that run. So does a figure,
-but the rest of its cell's output stays. No other cell changes. `--check` changes nothing and compares the texts. `make
-test` runs every notebook this way: the names arrive one by one on stdin, so that all pages share one process
-and its children."""
+or asks the microscope shows the same there as on a GPU: it gets its outputs from that run. So does a
+figure, but the rest of its cell's output stays. No other cell changes. `--check` changes nothing and
+compares the texts. `make test` runs every notebook this way: the names arrive one by one on stdin, so that
+all pages share one process and its children."""
 import ast
 import os
 import subprocess
