@@ -391,10 +391,14 @@ def outcome(
     variant: str | Mutant,  # the name of a solution, or a mistake
 ) -> tuple:                 # (was the outcome as expected, what was found)
     "Judge a variant: a correct solution must pass, a mutant must fail with its own verdict."
-    *_, last = verdicts(exercise, exercise.build(variant))
+    try: subject = exercise.build(variant)
+    except Exception as e: return False, f"can't be built: {type(e).__name__}: {e}"
+    *_, last = verdicts(exercise, subject)
     expected = None if isinstance(variant, str) else variant.verdict
-    if last.failed: return last.name == expected, f"{last.name}: {last.found}"
-    return expected is None, "passes" if expected is None else "passes, but must not"
+    if not last.failed: return expected is None, "passes" if expected is None else "passes, but must not"
+    if last.name == expected: return True, f"{last.name}: {last.found}"
+    wanted = f"fail {expected!r}" if expected else "pass"
+    return False, f"fails {last.name!r}, but must {wanted}: {last.found}"
 
 def variants(exercise: Exercise) -> list:
     "The correct solutions by name, and the mutants."

@@ -6,6 +6,7 @@ import hashlib
 import json
 import linecache
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,6 +71,19 @@ def test_an_exercise_is_in_its_lesson(one):
     else: pytest.fail(f'no page of lesson {one.key[:2]} has a cell with grade("{one.key}", {one.name})',
                       pytrace=False)
     assert any(f"def {one.name}(" in text and "..." in text for text in code)
+
+
+def test_a_variant_that_cannot_be_judged_does_not_hide_the_others():
+    one = next(iter(ALL.values()))
+    twice, wrong = Mutant("twice", "c", "d", "correct"), rewritten(one, "def my_naive(:", "correct")
+    assert outcome(one, twice)[0] is False and "'c' occurs" in outcome(one, twice)[1]
+    assert outcome(one, wrong)[0] is False and "can't be built: SyntaxError" in outcome(one, wrong)[1]
+
+
+def test_an_outcome_names_the_verdict_that_was_expected():
+    one = ALL["01"]
+    misnamed = replace(next(m for m in one.mutants if m.name == "a sum, not a product"), verdict="corect")
+    assert outcome(one, misnamed)[1].startswith("fails 'correct', but must fail 'corect': ")
 
 
 def test_a_hole_in_a_solution_is_told():

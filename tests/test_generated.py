@@ -1,11 +1,13 @@
 """The library, the scripts, the README and the cards are consistent with their sources, and the notebooks are
 clean."""
 import ast
+import base64
 import difflib
 import importlib.util
 import json
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from numba_matmul.ncu import LOOK_AT
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.report import readme
 from numba_matmul.report.tables import losing, out_of_date, random_shapes, size_text, sustained
-from tools import fold
+from tools import fold, lesson
 
 NOTEBOOKS = sorted((ROOT/"nbs").rglob("*.ipynb"))
 CARDS = sorted((ROOT/"nbs"/"results").glob("*.json"))
@@ -73,11 +75,46 @@ def test_library_is_what_the_notebooks_export(copy):
         "a module without its notebook: nbdev_export deletes none")
 
 
+def test_a_lesson_is_not_tested_before_its_export(tmp_path, monkeypatch):
+    "`make lesson` would test the old kernel."
+    page, module = "nbs/05_2d_blocktiling.ipynb", "numba_matmul/kernels/k05_2d_blocktiling.py"
+    for name in page, module, "settings.ini":
+        (tmp_path/name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT/name, tmp_path/name)
+    monkeypatch.setattr(lesson, "ROOT", tmp_path)
+    lesson.need_export("05_2d_blocktiling")
+    text = (tmp_path/module).read_text(encoding="utf-8")
+    (tmp_path/module).write_text(text.replace("acc[i, j] +=", "acc[i, j] -="), encoding="utf-8")
+    with pytest.raises(SystemExit, match="isn't what nbs/05_2d_blocktiling.ipynb exports.* run nbdev_export"):
+        lesson.need_export("05_2d_blocktiling")
+
+
+def test_pytest_alone_finds_what_the_tests_import():
+    "`python -m pytest` looks in the current folder, too."
+    env = {name: value for name, value in environment().items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-P", "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider",
+               "tests/test_generated.py", "tests/test_website.py"]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_notebooks_are_clean(copy):
     run("from nbdev.clean import nbdev_clean\nnbdev_clean()", copy)
     for path in NOTEBOOKS:
         cleaned = (copy/path.relative_to(ROOT)).read_text(encoding="utf-8")
         assert cleaned == path.read_text(encoding="utf-8"), f"{path.name}: run nbdev_clean"
+
+
+def test_a_figure_is_shown_in_its_own_proportions():
+    "JupyterLab stretches it to the size beside it."
+    for path in NOTEBOOKS:
+        for cell in cells(path):
+            for output in cell.get("outputs", []):
+                if not (png := "".join(output.get("data", {}).get("image/png", ""))): continue
+                wide, high = struct.unpack(">II", base64.b64decode(png)[16:24])
+                size = output["metadata"]["image/png"]
+                assert abs(size["width"] / size["height"] * high / wide - 1) < 0.02, (
+                    f"{path.name}, cell {cell['id']}: run make pages")
 
 
 def test_an_open_answer_belongs_to_a_question():

@@ -63,6 +63,35 @@ def test_notebooks(page, copy, check):
     assert verdict == "checked" and said.count("Success.") == 1, said
 
 
+def shown(page, source):
+    "What a page with this cell, and no outputs, shows once `make pages` has renewed it."
+    cell = dict(cell_type="code", id="new", metadata={}, execution_count=None, outputs=[], source=source)
+    page.write_text(json.dumps(dict(cells=[cell], metadata={}, nbformat=4, nbformat_minor=5)))
+    command = [sys.executable, ROOT/"tools"/"pages.py", "--one", page]
+    subprocess.run(command, cwd=page.parent, env=environment(), check=True, capture_output=True)
+    (cell,) = json.loads(page.read_text(encoding="utf-8"))["cells"]
+    return cell["outputs"]
+
+
+@pytest.mark.parametrize("source, kind", [
+    ("from matplotlib import pyplot as plt\nfig, ax = plt.subplots()\nplt.close(fig)\nfig", "image/png"),
+    ("6 * 7", "text/plain"), ("from numba_matmul.cards import load_cards\nlen(load_cards())", "text/plain")])
+def test_a_new_cell_gets_its_outputs(source, kind, copy):
+    (output,) = shown(copy/"nbs"/"library"/"new_cell.ipynb", source)
+    assert kind in output["data"]
+
+
+def test_a_table_of_the_microscope_that_no_longer_holds_is_found(copy, check):
+    page = copy/"nbs"/"other_table.ipynb"
+    text = (ROOT/"nbs"/"05_2d_blocktiling.ipynb").read_text(encoding="utf-8")
+    assert text.count("view = microscope(sgemm_2d_blocktiling, (128, 128, 8))") == 1
+    page.write_text(text.replace("view = microscope(sgemm_2d_blocktiling, (128, 128, 8))",
+                                 "view = microscope(sgemm_2d_blocktiling, (128, 128, 16))"),
+                    encoding="utf-8")
+    verdict, told = check(page)
+    assert verdict == "failed" and "run make pages" in told, told
+
+
 def test_a_number_that_no_card_says_is_found(copy, check):
     page = copy/"nbs"/"library"/"other_numbers.ipynb"
     text = (ROOT/"nbs"/"library"/"cards.ipynb").read_text(encoding="utf-8")

@@ -117,6 +117,8 @@ def test_a_speed_of_other_code_is_shown_as_stale(load):
     *lines, note = tables.table(plots.rows_at(card)).splitlines()
     assert [line.count("†") for line in lines[1:]] == [0, 3, 3] and note == f"† {why}"
     below = f"(†: {why.replace(': ', '. Run `')}` to time them again.)"
+    one = tables.stale_below([dict(name="sgemm_naive", stale="Invented GPU")])
+    assert one[0].endswith("on the Invented GPU. Run `make gpu STAGE=ladder` to time it again.)")
     assert "300 †" in readme.readme_ladder() and below in readme.readme_ladder()
     said = "has changed since it was timed on the Invented GPU: make gpu STAGE=ladder.**"
     assert str(cards.recorded(other["name"])).endswith(f"**But `{other['name']}` {said}")

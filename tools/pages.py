@@ -2,10 +2,10 @@
 drawing has changed. It needs no GPU. `PAGES="01* 90*"` does only some of them.
 
 Every page is run in the simulator, as `nbdev_test` runs it. A cell that reads the cards, grades an exercise
-or asks the microscope shows the same there as on a GPU: it gets its outputs from that run. So does a
-figure, but the rest of its cell's output stays. No other cell changes. `--check` changes nothing and
-compares the texts. `make test` runs every notebook this way: the names arrive one by one on stdin, so that
-all pages share one process and its children."""
+or asks the microscope shows the same there as on a GPU: it gets its outputs from that run. So does a new
+cell, which has none yet. A figure is redrawn, but the rest of its cell's output stays. No other cell changes.
+`--check` changes nothing and compares the texts. `make test` runs every notebook this way: the names arrive
+one by one on stdin, so that all pages share one process and its children."""
 import ast
 import os
 import subprocess
@@ -29,7 +29,7 @@ ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "re
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several", "experiment",
        "blind_test", "then_and_now",  # lesson 21's times of readers' kernels are kept beside these
        # these say the same anywhere: exercises are left to readers, and the microscope needs no GPU
-       "grade", "microscope"}
+       "grade", "microscope", "changes", "check_tile"}
 # these carry their scripts along
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 # cards, their rows, or a search on one, that an earlier cell of a page has read
@@ -161,11 +161,13 @@ def refresh(path):
         old, new = figures(cell), figures(made[cell.id])
         called = names_in(statements(cell))[0]
         if cell.id in asks_cards or called & PLAYED:
-            if cell.get("outputs"): cell.outputs = made[cell.id].outputs
+            cell.outputs = made[cell.id].outputs
+        elif not cell.get("outputs"):
+            if new or texts(made[cell.id]): cell.outputs = made[cell.id].outputs  # a new cell
         elif len(old) != len(new) or called & ELSEWHERE:
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
         else:
-            for kept, drawn in zip(old, new): kept["data"] = drawn["data"]
+            for kept, drawn in zip(old, new): kept |= dict(data=drawn["data"], metadata=drawn["metadata"])
         keep_answer(cell, made[cell.id])
     write_clean(nb, path)
     if path.read_text(encoding="utf-8") != before:
@@ -184,12 +186,12 @@ def in_child(path):
 
 def main(wanted):
     paths = [path for path in find(wanted)
-             if asking(cells := read_nb(path).cells)
+             if wanted or asking(cells := read_nb(path).cells)
              or any(figures(cell) or ".against(" in cell.source for cell in cells)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         failed = [*filter(None, pool.map(in_child, paths))]
     if failed: sys.exit("\n".join(failed))
-    print(f"{len(paths)} pages read the cards or have figures. To commit: nbs")
+    print(f"{len(paths)} page{'s' * (len(paths) != 1)} checked. To commit: nbs")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ def stale_below(
 ) -> list:
     "The same as the line below that table: a list, empty if no speed is stale."
     said, _, command = stale_kernels(rows).partition(": ")
-    return [f"\n({STALE.strip()}: {said}. Run `{command}` to time them again.)"] if said else []
+    them = "them" if "have changed" in said or ";" in said else "it"
+    return [f"\n({STALE.strip()}: {said}. Run `{command}` to time {them} again.)"] if said else []
 
 def _called(names):
     "Kernels by their numbers, those of other tools by name."
@@ -65,7 +66,7 @@ def out_of_date(
     if not (note := stale_kernels()):
         return f"{what}: run {command}, since the cards, the lessons or the exercises have changed"
     return (f"{what}: run {command}. It marks speeds with{STALE}: {note}. "
-            "(Where the machine code is the same, make same-code BASE=… STAMP=1 keeps the speeds.)")
+            "Where the machine code is the same, make same-code BASE=… STAMP=1 keeps the speeds")
 
 def table(
     rows,  # rows of a result card
