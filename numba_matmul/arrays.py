@@ -35,7 +35,8 @@ def to_d(
     not numbers, `ValueError` if rows differ in length."""
     if is_torch(x):
         if not config.ENABLE_CUDASIM: return x.detach().cuda().contiguous()
-        x = x.detach().clone()  # numpy would keep PyTorch from ever resizing the memory of `x`
+        # a copy, since numpy would keep PyTorch from ever resizing the memory of `x`
+        x = sys.modules["torch"].empty_like(x.detach()).copy_(x.detach())
         kept = KEPT_AS.get(str(x.dtype).removeprefix("torch."))
         if kept: x = x.view(getattr(sys.modules["torch"], kept))  # its bits
         x = x.numpy()

@@ -34,8 +34,8 @@ ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "re
 PLAYED = {"play", "explore_banks", "explore_sectors", "explore_tiles", "explore_pipeline", "watch"}
 # cards, their rows, or a search on one, that an earlier cell of a page has read
 HELD = {"CARDS", "PROFILED", "by_shape", "tuning"}
-# what these show takes a GPU, or a tool that may not be installed
-ELSEWHERE = {"draw_trace", "tool_table"}
+# what these show takes a GPU, or a tool that may not be installed, or depends on what a reader has solved
+ELSEWHERE = {"draw_trace", "tool_table", "so_far"}
 
 
 class Keeping(nbdev.test.CaptureShell):
@@ -162,7 +162,7 @@ def refresh(path):
         called = names_in(statements(cell))[0]
         if cell.id in asks_cards or called & PLAYED:
             cell.outputs = made[cell.id].outputs
-        elif not cell.get("outputs"):
+        elif not cell.get("outputs") and not called & ELSEWHERE:
             if new or texts(made[cell.id]): cell.outputs = made[cell.id].outputs  # a new cell
         elif len(old) != len(new) or called & ELSEWHERE:
             if old: print(f"{path.name}, cell {cell.id}: its figure stays: only a GPU draws it", flush=True)
