@@ -77,8 +77,7 @@ test lesson: export OMP_NUM_THREADS := 1
 test lesson: export PYTHONDONTWRITEBYTECODE :=
 
 test: setup
-	@# tests wait, for time limits and for children, so one more than there are cores run at a time
-	$(PY) -m pytest -q -n $$($(PY) -c "import os; print(os.cpu_count() + 1)") --maxschedchunk 1 tests
+	$(PY) -m pytest -q -n logical --maxschedchunk 1 tests
 
 lesson: setup
 	@$(PY) tools/lesson.py $(N)
