@@ -35,8 +35,7 @@ def to_d(
     not numbers, `ValueError` if rows differ in length."""
     if is_torch(x):
         if not config.ENABLE_CUDASIM: return x.detach().cuda().contiguous()
-        # a copy, since numpy would keep PyTorch from ever resizing the memory of `x`
-        x = sys.modules["torch"].empty_like(x.detach()).copy_(x.detach())
+        x = x.detach().new_empty(x.shape).copy_(x.detach())  # numpy keeps what it wraps from being resized
         kept = KEPT_AS.get(str(x.dtype).removeprefix("torch."))
         if kept: x = x.view(getattr(sys.modules["torch"], kept))  # its bits
         x = x.numpy()

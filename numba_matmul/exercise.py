@@ -345,15 +345,13 @@ def so_far() -> Message:
     "Which exercises you passed in this copy of the course, and which one is next."
     return work.so_far(list(exercises()))
 
-_NOTHING = object()
-
 def grade(
-    key: str | int,                # of the exercise, which is the lesson's number: "02", or 2
-    subject: Callable = _NOTHING,  # what you wrote
+    key: str | int,            # of the exercise, which is the lesson's number: "02", or 2
+    subject: Callable = ...,   # what you wrote
 ) -> Scoreboard:
     """Judge what you wrote, without a GPU. If everything passes, time it as well, or without a GPU predict
     its speed."""
-    if subject is _NOTHING:
+    if subject is ...:
         name = getattr(key, "__name__", "")
         named = next((one for one in exercises().values() if name and one.name == name), None)
         shown = f'grade("{named.key}", {name})' if named else 'grade("01", my_naive)'
