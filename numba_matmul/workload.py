@@ -20,10 +20,10 @@ from .microscope import microscope, wavefronts
 from .passes import NoPrediction, _fills_tiles, _loading, _loads, _walk, k_loop
 from .process import _rebuild, kernel_parts
 from .sass import bank_delays
+from .sim.arguments import declared
 from .sim.launch import launch_of
 from .sim.scheduler import SimulatorError
 from numba import cuda, types
-from numba.core import sigutils
 
 # What was found by another version of these modules, or for another table, is forgotten.
 _VERSION = [*(Path(path).read_text(encoding="utf-8") for path in (__file__, passes.__file__)), COLUMNS,
@@ -314,10 +314,6 @@ def _refuse_others(name, array):
     if is_torch(array) or any(array.strides):  # a number broadcast to a shape stands for any matrix
         if not is_row_major(array): raise NoPrediction(f"{name} isn't row-major, which the model needs")
 
-def _types(wanted):
-    "The types of a kernel's arguments, from the signature it was decorated with."
-    return sigutils.normalize_signature(wanted[0] if isinstance(wanted, list) else wanted)[0]
-
 def _refuse_types(kinds, arrays):
     "`NoPrediction` unless a signature has row-major arrays of float32, too."
     for name in arrays:
@@ -348,7 +344,9 @@ def as_host_function(
         raise NoPrediction("the model only predicts products, and m, n and k aren't clear from its "
                            "arguments: pass three matrices a, b and c")
     for name in matrices or flat: _refuse_others(name, given[name])
-    if wanted := options.get("signature"): _refuse_types(dict(zip(names, _types(wanted))), matrices or flat)
+    if wanted := options.get("signature"):
+        (kinds, _), *_ = declared(wanted)
+        _refuse_types(dict(zip(names, kinds)), matrices or flat)
     given |= dict.fromkeys(matrices or flat)  # others take their places
     options = {name: value for name, value in options.items() if name != "signature"} | {"lineinfo": True}
     kernel = _rebuild(fn, options, (grid, block, 0, dynamic))

@@ -104,9 +104,9 @@ def scaled(m, n, k, scaling, random):
 @pytest.mark.parametrize("scaling", ("one", "rows", "row and one", "blocks"))
 @pytest.mark.parametrize("shape,options", (
     ((70, 136, 400), {}), ((37, 41, 139), dict(dtype_c="float32")), ((70, 72, 700), dict(split_k=3)),
-    ((70, 72, 400), dict(epilogue="staged")), ((70, 136, 272), dict(tile=fp8_tile(128, 64, 2, cluster=2))),
+    ((70, 72, 400), dict(epilogue="staged")), ((130, 136, 272), dict(tile=fp8_tile(128, 64, 2, cluster=2))),
     ((200, 72, 700), dict(tile=fp8_tile(256, 64, 2, wm=128))),
-    ((70, 136, 1300), dict(blocks=1)), ((70, 400, 400), dict(tile=fp8_tile(128, 192, 3)))),
+    ((70, 136, 1300), dict(blocks=1)), ((130, 400, 400), dict(tile=fp8_tile(128, 192, 3)))),
     ids=("by TMA", "odd, float32", "parts of sums", "staged", "a cluster", "128 rows per consumer",
          "several tiles, long sums", "192 columns"))
 def test_scales(scaling, shape, options):

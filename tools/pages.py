@@ -68,10 +68,11 @@ def asking(cells):
     "The ids of the cells that show something from the cards, or something computed from that."
     held, found = set(HELD), set()
     for cell in cells:
-        for statement in statements(cell):
+        parsed = statements(cell)
+        for statement in parsed:
             called, used = names_in([statement])
             if not (called & ASK or used & held): continue
-            if not names_in(statements(cell))[0] & ELSEWHERE: found.add(cell.id)
+            if not names_in(parsed)[0] & ELSEWHERE: found.add(cell.id)
             if isinstance(statement, ast.FunctionDef): held.add(statement.name)
             if isinstance(statement, ast.Assign): held |= names_in(statement.targets)[1]
     return found
@@ -115,13 +116,13 @@ def run(path):
 def check(path):
     "Exit with a message that names a cell whose output differs from the cards."
     made, cells = run(path), read_nb(path).cells
-    asks_cards = asking(cells)
+    asked = asking(cells)
     for cell in cells:
         if cell.id not in made or "#| compiler" in cell.source: continue  # other versions compile differently
         kept, new = answer(cell), answer(made[cell.id])
         if not same_answer(kept, new):
             sys.exit(f"{path.name}, cell {cell.id}: run make pages. It keeps the answer {kept}; it is {new}")
-        if cell.id not in asks_cards: continue
+        if cell.id not in asked: continue
         kept, new = texts(cell), texts(made[cell.id])
         if kept != new:
             what = out_of_date(f"{path.name}, cell {cell.id}", "make pages")
@@ -155,12 +156,12 @@ def refresh(path):
     made, nb = run(path), read_nb(path)
     before = path.read_text(encoding="utf-8")
     shrink_pictures(made.values())
-    asks_cards = asking(nb.cells)
+    asked = asking(nb.cells)
     for cell in nb.cells:
         if cell.id not in made: continue
         old, new = figures(cell), figures(made[cell.id])
         called = names_in(statements(cell))[0]
-        if cell.id in asks_cards or called & PLAYED:
+        if cell.id in asked or called & PLAYED:
             cell.outputs = made[cell.id].outputs
         elif not cell.get("outputs") and not called & ELSEWHERE:
             if new or texts(made[cell.id]): cell.outputs = made[cell.id].outputs  # a new cell

@@ -62,7 +62,8 @@ def _located(error, thread):
     elif isinstance(error, IndexError):
         if "out of bounds" in text: kind, data = "bounds", dict(negative=False)
     else: text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    if re.search("invalid index to scalar|does not support item assignment|is not subscriptable", text):
+    if re.search(r"invalid index to scalar|'(numpy\.)?(u?int|float|complex|bool)\d*_?' object "
+                 "(does not support item assignment|is not subscriptable)", text):
         text = "a number can't be indexed"
     name = _array_name(error.__traceback__)
     if name and (isinstance(error, IndexError) or kind == "bounds"): text = f"{name}: {text}"
