@@ -71,8 +71,9 @@ def row_major(
     x: torch.Tensor,  # a matrix, on the current GPU
 ) -> torch.Tensor:
     "The same numbers row by row: `x` itself, or a copy."
+    if x.is_contiguous(): return x
     turned = x.t()
-    if x.is_contiguous() or x.dtype != torch.float32 or x.numel() < SMALL or not turned.is_contiguous():
+    if x.dtype != torch.float32 or x.numel() < SMALL or not turned.is_contiguous():
         return x.contiguous()
     width = 4 if turned.shape[1] % 4 == 0 and x.data_ptr() % 16 == 0 else 1
     if config.ENABLE_CUDASIM:

@@ -102,12 +102,30 @@ def by_columns(
     return columns if way <= copied(a, b, not columns) + a.shape[0] * b.shape[1] else not columns
 
 def _product(a, b):
-    "A·B of row-major matrices, by a kernel of the course."
+    "A·B of row-major matrices on the current GPU, by a kernel of the course."
     (m, k), n = a.shape, b.shape[1]
     if not (m and n and k): return a.new_zeros(m, n)
     if config.ENABLE_CUDASIM:
         return torch.from_numpy(to_h(kernel_for(a.dtype)(to_d(a), to_d(b)))).view(a.dtype)
-    return on_its_gpu(lambda a, b: kernel_for(a.dtype)(a, b), a, b)
+    return kernel_for(a.dtype)(a, b)
+
+def _as_they_are(a, b):
+    "A·B by rows, by a kernel that takes both without a copy; None if there is none."
+    by_rows = a.is_contiguous() + b.is_contiguous()
+    if by_rows == 2: return _product(a, b)
+    if by_rows == 1 and straight(a, b) and aligned_for_tma(a, b): return fused_layer(a, b)
+
+def _multiply(a, b, columns):
+    "A·B on the current GPU, with few copies."
+    # most calls, as fast as can be: the GPU may be waiting
+    if not columns and (c := _as_they_are(a, b)) is not None: return c
+    turned = by_columns(a, b, columns)
+    if turned: a, b = b.t(), a.t()
+    if straight(a, b) and aligned_for_tma(a, b): c = fused_layer(a, b)
+    else: c = _product(row_major(a), row_major(b))
+    if turned: c = c.t()
+    if columns in (None, turned): return c
+    return row_major(c.t()).t() if columns else row_major(c)
 
 
 # The operator
@@ -119,13 +137,7 @@ def _columns(x): return x.dim() == 2 and not x.is_contiguous() and x.t().is_cont
 def _matmul(a, b, columns=None):
     check_operands(a, b)
     check_device(a=a, b=b)
-    turned = by_columns(a, b, columns)
-    if turned: a, b = b.t(), a.t()
-    if straight(a, b) and aligned_for_tma(a, b): c = on_its_gpu(fused_layer, a, b)
-    else: c = _product(*(on_its_gpu(row_major, x) for x in (a, b)))
-    if turned: c = c.t()
-    if columns in (None, turned): return c
-    return on_its_gpu(row_major, c.t()).t() if columns else on_its_gpu(row_major, c)
+    return on_its_gpu(_multiply, a, b, columns)
 
 def _matmul_fake(a, b, columns=None):
     check_operands(a, b)
@@ -356,7 +368,7 @@ def linear(
     # limit for a constant.
     layer = _LAYER if is_layer and fits and not stored else _layer_by_steps
     y = layer(rows, w.t(), bias, activation, residual)
-    return y.reshape(*x.shape[:-1], w.shape[0])
+    return y if x.dim() == 2 else y.reshape(*x.shape[:-1], w.shape[0])
 
 class Linear(torch.nn.Linear):
     "`torch.nn.Linear` with the course's kernel and an activation; `forward` takes a residual, too."

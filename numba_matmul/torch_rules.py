@@ -56,7 +56,8 @@ def check_device(**given):  # tensors by name, on one device
 
 def on_its_gpu(fn, x, *others):
     "Call a function while the GPU of `x` is the current one."
-    if config.ENABLE_CUDASIM or x.device.index == torch.cuda.current_device(): return fn(x, *others)
+    # (`torch.cuda.current_device` takes longer, since it checks whether CUDA has been initialized)
+    if config.ENABLE_CUDASIM or x.get_device() == torch._C._cuda_getDevice(): return fn(x, *others)
     with torch.cuda.device(x.device): return fn(x, *others)
 
 

@@ -372,19 +372,20 @@ def test_planned_loop_takes_a_large_tile_for_a_large_matrix_and_a_small_one_for_
     assert results == sorted(results) and sizes[0] == TILES[-1] and sizes[-1] == TILES[0]
 
 
-@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000),
-       sms=st.integers(1, 150))
-def test_blocks_of_past_cublas_have_as_few_waves_as_can_be(m, n, k, sms):
-    tile, blocks, split_k, _, by_grid = k18_past_cublas_bf16.select_config(m, n, k, sms)
+@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), sms=st.integers(1, 150),
+       tiles=st.sampled_from((None, (k18_past_cublas_bf16.turned_tile(192, 128, 5),))))
+def test_blocks_of_past_cublas_have_as_few_waves_as_can_be(m, n, k, sms, tiles):
+    tile, blocks, split_k, _, by_grid = k18_past_cublas_bf16.select_config(m, n, k, sms, tiles)
     k_tiles, pairs = cdiv(k, tile.bk), k18_past_cublas_bf16.work_tiles(m, n, tile, split_k)
     assert split_k == 1 or ((split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
                             and cdiv(k_tiles, split_k) >= k18_past_cublas_bf16.MIN_K_TILES)
     if split_k > 1:  # a cluster for each tile; or all blocks at once
-        assert blocks == pairs and tile.cluster == 1 and (blocks <= sms or not by_grid)
+        assert blocks == pairs and (
+            blocks <= sms if by_grid else k18_past_cublas_bf16.may_split(tile, split_k))
         return
     places, clusters = max(1, sms // tile.cluster), blocks // tile.cluster
-    assert blocks % tile.cluster == 0 and 1 <= clusters <= min(pairs, places)
     waves = cdiv(pairs, clusters)
+    assert blocks % tile.cluster == 0 and 1 <= clusters <= min(pairs, places)
     assert waves == cdiv(pairs, places) and (clusters == 1 or cdiv(pairs, clusters - 1) > waves)
 
 

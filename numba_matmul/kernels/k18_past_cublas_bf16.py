@@ -148,10 +148,10 @@ def machine_model() -> MachineModel:
     return default._replace(copy=default.copy * factor)
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #67245807
-def may_split(tile):
+def may_split(tile, parts=2):
     "Can blocks of a cluster share its sums, and does that leave room for enough stages?"
     if tile.wm > 64 or tile.cluster > 1: return False
-    try: return bool(with_room(tile, 2))
+    try: return bool(with_room(tile, parts))
     except ValueError: return False
 
 def stores_anywhere(tile):
@@ -237,7 +237,8 @@ def parts_of(
     k_tiles = cdiv(k, tile.bk)
     most = min(k_tiles // MIN_K_TILES, MOST_PARTS) if may_split(tile) else 1
     wanted = [min(parts, k_tiles)] if parts else range(1, max(1, most) + 1)
-    return {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
+    found = {cdiv(k_tiles, cdiv(k_tiles, number)) for number in wanted}
+    return found if parts else {number for number in found if number == 1 or may_split(tile, number)}
 
 def grid_parts_of(
     m, n, k, tile,
