@@ -380,6 +380,8 @@ d = { 'settings': {'branch': 'main', 'doc_baseurl': '/', 'doc_host': '', 'git_ur
                                                                                                                         'numba_matmul/kernels/k18_past_cublas_bf16.py'),
                                                            'numba_matmul.kernels.k18_past_cublas_bf16.stores_anywhere': ( 'past_cublas_bf16.html#stores_anywhere',
                                                                                                                           'numba_matmul/kernels/k18_past_cublas_bf16.py'),
+                                                           'numba_matmul.kernels.k18_past_cublas_bf16.tiles_for': ( 'past_cublas_bf16.html#tiles_for',
+                                                                                                                    'numba_matmul/kernels/k18_past_cublas_bf16.py'),
                                                            'numba_matmul.kernels.k18_past_cublas_bf16.turned_tile': ( 'past_cublas_bf16.html#turned_tile',
                                                                                                                       'numba_matmul/kernels/k18_past_cublas_bf16.py'),
                                                            'numba_matmul.kernels.k18_past_cublas_bf16.work_tiles': ( 'past_cublas_bf16.html#work_tiles',

@@ -22,9 +22,9 @@ from numba_matmul.gemm.limits import (MAX_GRID_X, MAX_GRID_Y, capable, launch_nu
 from numba_matmul.gemm.plan import simulate_plan
 from numba_matmul.gemm.tensor_maps import LONGEST, tma_counts
 from numba_matmul.gemm.tiles import Tile, WarpTile, WgmmaTile, check_tile
-from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma, k18_past_cublas_bf16
+from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
-from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule, choose_tile
+from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule
 from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, LARGE, PRODUCER_REGISTERS,
                                                        bf16_gemm_warp_specialized)
@@ -342,51 +342,11 @@ def test_parts_of_sums_fit_into_shared_memory_beside_the_ring(kernel):
     assert len(sizes) >= 6 and max(sizes) <= shared_memory_limit()
 
 
-def test_past_cublas_shares_long_sums_of_small_matrices():
-    few, many = (k18_past_cublas_bf16.select_config(64, 128, k, 132).split_k for k in (64, 16384))
-    assert few == 1 < many
-
-
-def test_past_cublas_copies_what_pays():
-    def copied(*shape, **options): return k18_past_cublas_bf16.select_config(*shape, 132, **options).padded
-    assert {copied(m, n, k) for m in (512, 4096) for n in (1024, 4096) for k in (512, 4096)} == {""}
-    # blocks that share rows don't need them copied; with a small tile a copy pays, if it's used often enough
-    assert {copied(m, 5000, 4096) for m in (64, 512, 4096, 8192)} == {""}
-    small = (k18_past_cublas_bf16.SMALL,)
-    assert [copied(m, 5000, 4096, tiles=small) for m in (64, 1024, 4096)] == ["", "b", "b"]
-    assert copied(16384, 64, 8200) == ""
-    assert copied(64, 8192, 8200) == copied(16384, 8192, 8200, tiles=small) == "a"
-    assert copied(4096, 4095, 4096, padded=("bc", "abc")) == "bc"
-
-
 def test_sizes_that_the_tma_cannot_count_are_left_to_tensor_cores():
     def counts(*shape): return bool(tma_counts(SimpleNamespace(**dict(zip("mnk", shape)), alpha=1.0)))
     assert counts(LONGEST, 8, 8) and counts(1, LONGEST, 1) and not any(
         counts(*shape) for shape in ((LONGEST + 1, 8, 8), (8, 2**32 - 8, 8), (1, 8, 2**31 + 64), (8, 0, 8)))
     assert LONGEST + 255 < 2**31  # the last tile starts, and ends, before that
-
-
-def test_planned_loop_takes_a_large_tile_for_a_large_matrix_and_a_small_one_for_a_small():
-    sizes = [choose_tile(size, size, 132) for size in (64, 512, 1024, 4096, 10000)]
-    results = [tile.bm * tile.bn for tile in sizes]
-    assert results == sorted(results) and sizes[0] == TILES[-1] and sizes[-1] == TILES[0]
-
-
-@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), sms=st.integers(1, 150),
-       tiles=st.sampled_from((None, (k18_past_cublas_bf16.turned_tile(192, 128, 5),))))
-def test_blocks_of_past_cublas_have_as_few_waves_as_can_be(m, n, k, sms, tiles):
-    tile, blocks, split_k, _, by_grid = k18_past_cublas_bf16.select_config(m, n, k, sms, tiles)
-    k_tiles, pairs = cdiv(k, tile.bk), k18_past_cublas_bf16.work_tiles(m, n, tile, split_k)
-    assert split_k == 1 or ((split_k - 1) * cdiv(k_tiles, split_k) < k_tiles
-                            and cdiv(k_tiles, split_k) >= k18_past_cublas_bf16.MIN_K_TILES)
-    if split_k > 1:  # a cluster for each tile; or all blocks at once
-        assert blocks == pairs and (
-            blocks <= sms if by_grid else k18_past_cublas_bf16.may_split(tile, split_k))
-        return
-    places, clusters = max(1, sms // tile.cluster), blocks // tile.cluster
-    waves = cdiv(pairs, clusters)
-    assert blocks % tile.cluster == 0 and 1 <= clusters <= min(pairs, places)
-    assert waves == cdiv(pairs, places) and (clusters == 1 or cdiv(pairs, clusters - 1) > waves)
 
 
 def test_stream_k_launches_all_blocks_at_once_each_time_with_a_new_number():
