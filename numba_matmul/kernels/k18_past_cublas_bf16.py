@@ -401,10 +401,11 @@ bf16_gemm_past_cublas.kernel_name = bf16_gemm_warp_specialized_kernel.__name__  
 
 # %% ../../nbs/18_past_cublas_bf16.ipynb #ffc27a46
 # For tests and checks: small tiles, options, and calls that run all of the kernel's code.
-COMPILED = (*(dict(tile=tile) for tile in (*TILES, FEW, PAIR)), dict(tile=LARGE, epilogue="staged"),
+COMPILED = (*(dict(tile=tile) for tile in TILES), dict(tile=LARGE, epilogue="staged"),
             dict(tile=LARGE, read_c=True),
-            *(dict(tile=tile, epilogue="split_k") for tile in (*TILES, FEW) if may_split(tile)),
-            *(dict(tile=tile, epilogue="split_grid") for tile in (*TILES, FEW) if tile.wm == 64))
+            *(dict(tile=tile, epilogue="split_k") for tile in TILES if may_split(tile)),
+            *(dict(tile=tile, epilogue="split_grid") for tile in TILES if tile.wm == 64), dict(tile=PAIR),
+            dict(tile=FEW), *(dict(tile=FEW, epilogue=epilogue) for epilogue in SPLIT))
 LITTLE = [dict(tile=turned_tile(64, 16, 3)), dict(tile=turned_tile(64, 48, 2, k_tiles=2)),
           dict(tile=turned_tile(128, 24, 2, wm=128)), dict(tile=turned_tile(192, 48, 2)),
           dict(tile=turned_tile(192, 16, 2, cluster=2))]
