@@ -6,7 +6,7 @@ from .gemm.tiles import Tile, check_tile
 from .gpus import machine_called
 from .kernels.k05_2d_blocktiling import RULES, TILE
 from .tile_registers import REGISTERS
-from .widgets import Widget, widget
+from .widgets import Widget, need_one_of, widget
 
 SIZES = dict(bm=(32, 64, 128, 256), bn=(32, 64, 128, 256), bk=(8, 16, 32), tm=(1, 2, 4, 8, 16),
              tn=(1, 2, 4, 8, 16))  # that the tile explorer offers
@@ -38,6 +38,9 @@ def explore_tiles(
     size=4096,   # rows and columns of C
 ) -> Widget:
     "What a tile costs: reads per multiply-add, registers, shared memory, warps, waves."
+    given = dict(bm=bm, bn=bn, bk=bk, tm=tm, tn=tn)
+    for name, value in given.items(): need_one_of(name, value, SIZES[name])
+    need_one_of("size", size, range(1, 2**20))
     kept, found, reasons, limits = iter(REGISTERS), [], [], []
     def place(text, texts):
         if text not in texts: texts.append(text)
@@ -51,7 +54,7 @@ def explore_tiles(
             found.append([tile.threads, tile.shared_bytes, registers, int(text.endswith("s")), held.blocks,
                           place(held.limiter, limits)])
     gpu = machine_called(GPU)
-    data = dict(given=dict(bm=bm, bn=bn, bk=bk, tm=tm, tn=tn, size=size), sizes=SIZES, found=found,
+    data = dict(given=dict(given, size=size), sizes=SIZES, found=found,
                 reasons=reasons, limits=limits, gpu=gpu.name,
                 multiprocessors=gpu.sms, warps=MULTIPROCESSORS[gpu.target].warps)
     return widget("tiles", "Tile explorer", data)
@@ -65,4 +68,6 @@ def explore_pipeline(
 ) -> Widget:
     "Who waits in a ring of stages, step by step, and which races there are if nobody does."
     given = dict(stages=stages, copy=copy, multiply=multiply, landed=landed, empty=empty)
+    for name, most in dict(stages=6, copy=12, multiply=6).items():
+        need_one_of(name, given[name], range(1, most + 1))
     return widget("pipeline", "Pipeline stepper", given)

@@ -46,6 +46,16 @@ def widget(
     return made
 
 
+def need_one_of(
+    name, value,  # of an argument
+    allowed,      # values, or a range of whole numbers
+):
+    "`ValueError` unless it's one of them."
+    if value in allowed: return
+    if isinstance(allowed, range): expected = f"a whole number from {allowed[0]} to {allowed[-1]}"
+    else: expected = f"one of {', '.join(map(repr, allowed))}"
+    raise ValueError(f"{name} is {value!r}; expected {expected}")
+
 def explore_banks(
     width=32,      # words in a row of the tile
     padding=0,     # unused words at the end of each row
@@ -59,6 +69,9 @@ def explore_banks(
     "Which banks a warp's request uses, and in how many wavefronts, for a tile and a pattern that you choose."
     given = dict(width=width, padding=padding, group=group, step=step, rows=rows, first=first, bits=bits,
                  swizzle=swizzle)
+    allowed = dict(width=range(1, 1025), padding=range(129), group=range(1, 33), step=range(1, 1025),
+                   rows=range(129), first=("row", "column"), bits=(32, 64, 128))
+    for name, values in allowed.items(): need_one_of(name, given[name], values)
     return widget("banks", "Bank-conflict explorer", given)
 
 def explore_sectors(
@@ -67,4 +80,7 @@ def explore_sectors(
     swapped=False,  # is threadIdx.x the row of C, as in lesson 1, or the column?
 ) -> Widget:
     "Which sectors the three requests of a warp touch in a product, for a block that you choose."
+    for name, value in dict(x=x, y=y).items(): need_one_of(name, value, range(1, 1025))
+    if x * y > 1024:
+        raise ValueError(f"x is {x} and y is {y}: {x * y} threads; a block has at most 1024")
     return widget("sectors", "Coalescing explorer", dict(x=x, y=y, swapped=swapped))

@@ -200,3 +200,15 @@ def test_a_widget_prints_as_its_title():
     made = widgets.explore_banks(padding=1)
     assert repr(made) == "Bank-conflict explorer (shown in a notebook)" and given(made)["padding"] == 1
     assert made._repr_html_().count("<script") == made.count("</script>") == 1 and len(made) < 25_000
+
+
+@pytest.mark.parametrize("explorer, given, match", [
+    (widgets.explore_banks, dict(width="x"), "width is 'x'"),
+    (widgets.explore_banks, dict(group=33), "group is 33; expected a whole number from 1 to 32"),
+    (widgets.explore_banks, dict(bits=8), "bits is 8; expected one of 32, 64, 128"),
+    (widgets.explore_banks, dict(first="rows"), "first is 'rows'"),
+    (widgets.explore_sectors, dict(x=64), "2048 threads"), (widgets.explore_sectors, dict(y=0), "y is 0"),
+    (explore.explore_tiles, dict(bm=48), "bm is 48"), (explore.explore_tiles, dict(size=0.5), "size is 0.5"),
+    (explore.explore_pipeline, dict(stages=7), "stages is 7")])
+def test_an_explorer_refuses_what_it_cannot_show(explorer, given, match):
+    with pytest.raises(ValueError, match=match): explorer(**given)
