@@ -237,6 +237,14 @@ def test_a_cast_divides_by_the_largest_and_rounds(kind, scales, rows, cols, seed
     assert np.allclose(scale, largest / 448, rtol=1e-6)
 
 
+@pytest.mark.parametrize("cols", (2100, 8200))  # more than a thread reads at once, and than it keeps
+def test_long_rows_are_cast(cols):
+    x = np.random.default_rng(cols).standard_normal((2, cols)).astype(np.float32)
+    bits, scale = map(to_h, fp8_cast(to_d(x), "row"))
+    assert np.allclose(scale, abs(x).max(1) / 448, rtol=1e-6)
+    assert np.array_equal(bits, to_fp8(x * (np.float32(1) / scale.reshape(2, 1))))
+
+
 def test_a_cast_hides_no_nan_or_infinity_and_zeros_stay_zeros():
     x = np.ones((3, 256), np.float32)
     x[0, 3], x[1, 200], x[2] = np.nan, np.inf, 0

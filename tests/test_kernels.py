@@ -16,6 +16,7 @@ from products import each_kernel, good, random
 from numba_matmul.arrays import cdiv, result_dtype, rounded, to_d, to_h
 from numba_matmul.bench.search import configurations
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
+from numba_matmul.gemm import limits
 from numba_matmul.gemm.args import gemm_args
 from numba_matmul.gemm.limits import (MAX_GRID_X, MAX_GRID_Y, capable, launch_number, shared_memory_limit,
                                       sm_count, with_shared_memory)
@@ -122,6 +123,7 @@ def test_blocks_of_stream_k_that_share_tiles_give_the_same_result_each_time_and_
     plan = plan_stream_k(gemm_args(a, b), tile, blocks=12)  # three parts of each tile
     simulate_plan(plan)
     assert set(to_h(plan.workspace[-1])[:12]) == {0}
+    assert_matmul_correct(a, b, to_h(plan.launches[0].args[2]))
     assert 0 < launch_number() != launch_number()
 
 
@@ -375,6 +377,12 @@ def test_a_capability_with_an_a_is_that_of_one_gpu_alone():
     gpus = (8, 0), (8, 9), (9, 0), (9, 1), (10, 0)
     for capability, needs in product(gpus, ((8, 0), (9, 0), (9, 0, "a"))):
         assert capable(capability, needs) == (capability == (9, 0) if len(needs) > 2 else capability >= needs)
+
+
+@each_kernel(lambda kernel: kernel.capability > (0, 0))
+def test_a_gpu_without_the_instructions_is_refused(kernel, monkeypatch):
+    monkeypatch.setattr(limits, "has_capability", lambda needs: False)
+    with pytest.raises(RuntimeError, match="needs a GPU of compute"): kernel(*good(kernel, 8, 8, 16))
 
 
 def test_a_block_may_ask_for_all_shared_memory_and_for_no_byte_more():

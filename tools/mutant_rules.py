@@ -211,7 +211,8 @@ class Rules(ast.NodeVisitor):
             last = node.args[min(1, len(node.args) - 1)]
             if not isinstance(last, ast.Constant):
                 for step in "+", "-": self.add("off by one", last, f"{self.old(last)} {step} 1")
-        for one, other in pairwise(node.args):
+        ordered = self.old(node.func) not in ("min", "max", "gcd")
+        for one, other in pairwise(node.args if ordered else []):
             named = all(isinstance(x, (ast.Name, ast.Attribute)) for x in (one, other))
             if named and self.old(one) != self.old(other):
                 between = self.span(one)[0], self.span(other)[1]

@@ -123,8 +123,8 @@ def tests_of(mutant, all_tests):
     if fitting := FITTING.get(mutant.module.removeprefix("numba_matmul.")): yield files(*fitting)
     name = importlib.import_module(kernels_of(mutant.module)[0]).KERNEL.name
     short = name.partition("gemm_")[2] or name  # without the type of its matrices
-    if mutant.module in KERNELS: yield ["-k", f"{short} and not every_tile", *files("refused", "kernels")]
-    else: yield files("refused")
+    if mutant.module not in KERNELS: yield files("refused")
+    else: yield ["-k", f"{short} and not every_tile", *files("refused", "choice", "kernels")]
     if not all_tests: return
     yield ["-k", "not every_tile", *files("kernels")]
     # as in tests/test_paths.py

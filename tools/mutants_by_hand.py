@@ -167,12 +167,6 @@ EXCUSED = {
         'the lanes of a warp are numbered in another order, on the way in and out: a matter of speed',
     ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → False'):
         'the same',
-    ('gemm.tensor_maps', 'return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)',
-     'g.n, g.k → g.k, g.n'):
-        'the largest of three is the same in any order',
-    ('gemm.tensor_maps', 'return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)',
-     'g.m, g.n → g.n, g.m'):
-        'the same',
     ('kernels.k17_warp_specialized',
      'if distance and is_last_tile and thread == 128: mbarrier_arrive(storage.order)',
      'thread == 128 → thread != 128'):
