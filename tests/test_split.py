@@ -105,6 +105,15 @@ def test_rows_of_any_length_are_split_whole(cols, width, kept):
     assert (np.abs(hi).max(1) >= 2**15).all() and np.array_equal(inverse, expected_inverse(x, 4096))
 
 
+@pytest.mark.parametrize("at", (1, 130, 270))  # that a thread reads first, that it keeps, and the rest
+def test_a_small_number_that_meets_a_small_factor_has_no_parts(at):
+    x, factors = np.ones((2, 280), np.float32), np.ones(280, np.float32)
+    x[0, at] = 2.0**-35
+    assert not np.isnan(split_rows(x, 4096, factors, 4, 2)[2]).any()
+    factors[at] = -1
+    assert np.isnan(split_rows(x, 4096, factors, 4, 2)[2]).tolist() == [True, False]
+
+
 ORDINARY = {"normal": lambda rng, *shape: rng.standard_normal(shape, np.float32),
             "uniform from -1": lambda rng, *shape: 2 * rng.random(shape, np.float32) - 1,
             "uniform from 0": lambda rng, *shape: rng.random(shape, np.float32),
