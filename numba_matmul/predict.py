@@ -89,7 +89,7 @@ def estimate(
 ) -> Estimate:
     "The time of a launch, and what it goes into. `NoPrediction` where that's more than the model follows."
     if work.stays and work.passes < 64:
-        raise NoPrediction("its blocks share tiles and wait for each other, most of so short a launch")
+        raise NoPrediction("its blocks share tiles, and most of so short a launch is waiting for each other")
     (m, n, k), loop, warps = work.shape, work.loop, cdiv(work.threads, 32)
     if work.tiles * work.blocks * work.threads * loop.results > (m + WIDEST) * (n + WIDEST):
         raise NoPrediction("it's launched with more threads than C needs, or several of its blocks share "
@@ -158,7 +158,7 @@ def limit_of(
 
 @dataclass
 class Prediction:
-    "What a launch would take on a GPU. `ms` is `None` where the model doesn't know; `why` is the cause."
+    "What a launch would take on a GPU. `ms` is `None` where the model doesn't know; `why` says why."
     name: str
     shape: tuple
     gpu: Machine
@@ -241,7 +241,7 @@ def _only_launch(fn, shape, gpu):
     return launch
 
 def _on_tensor_cores(name, launch, code, shape, machine):
-    if not machine.checked: raise NoPrediction("of tensor cores the model only knows an H100's and an H200's")
+    if not machine.checked: raise NoPrediction("the model knows tensor cores only on an H100 or H200")
     ms, busy = tensor_ms(launch, code, shape, machine)
     top = max(busy, key=busy.get)
     limit = NAMED.get(top, top) if busy[top] > 0.9 else "what each tile does before and after its products"
@@ -295,7 +295,8 @@ def predict(
             raise TypeError("pass a host function and m, n and k, predict(sgemm_naive, 4096, 4096, 4096), "
                             "or a kernel and its arguments, predict(kernel[grid, block], a, b, c)")
         if np.prod(args, dtype=float) < LEAST:
-            raise NoPrediction("so small a product mostly starts and ends, which the model doesn't follow")
+            raise NoPrediction("so small a product is mostly startup and cleanup, which the model doesn't "
+                               "follow")
         chosen = machine.name, machine.sms
         launch = _only_launch(what, tuple(args), chosen)
         code = machine_code(launch.kernel, launch.signature, machine.target)

@@ -45,7 +45,7 @@ count_flops(_OP, lambda w: w[0])
 def _in_bf16(a, b): return matmul(a.bfloat16(), b.bfloat16())
 
 class _Rule(_SingleLevelFunction):
-    "The derivatives of x·wᵀ in bfloat16, from x and w as they were."
+    "The derivatives of x·wᵀ in bfloat16, from x and w before the cast."
     @staticmethod
     def forward(*args): return levels_below(_OP, *args)
 
@@ -100,10 +100,10 @@ def fp8_linear(
     w: torch.Tensor,  # (n, k), of the same type
 ) -> torch.Tensor:    # (…, n), bfloat16
     """x·wᵀ in e4m3, cast with a scale per 1×128 numbers of `x` and per 128×128 of `w`, by kernel 20 (sm_90;
-    in the simulator on the CPU). An infinity or NaN makes NaN of whatever shares its scale. Derivatives, in
-    reverse and in forward mode, are computed in bfloat16, from `x` and `w` as they were. Works under
-    `torch.compile` and `torch.func`; under autocast the types may differ. `TypeError` or `ValueError` for
-    operands that don't fit, `RuntimeError` on another GPU."""
+    in the simulator on the CPU). An infinity or NaN turns everything that shares its scale into NaN.
+    Derivatives, in reverse and in forward mode, are computed in bfloat16, from `x` and `w` before the cast.
+    Works under `torch.compile` and `torch.func`; under autocast the types may differ. `TypeError` or
+    `ValueError` for operands that don't fit, `RuntimeError` on another GPU."""
     need_tensors(x=x, w=w)
     autocast = torch.is_autocast_enabled(DEVICE)
     check_tensors(autocast, x=x, w=w)

@@ -32,7 +32,7 @@ def kernel_for(
     dtype: torch.dtype,  # float32 or bfloat16
 ) -> Kernel:
     """The last kernel for a type that the current GPU can run. For float32 on a Hopper GPU that's kernel 19,
-    which leaves to kernel 14 what should be faster there: `why` in its module compares the two."""
+    which calls kernel 14 where that should be faster: `why` in its module compares the two."""
     if dtype not in DTYPES: raise TypeError(f"dtype is {dtype!r}; expected torch.float32 or torch.bfloat16")
     if _INSTEAD and dtype == torch.float32: return _INSTEAD[0]
     return _last_kernel(dtype, _capability())
@@ -225,7 +225,7 @@ def matmul(
     Errors in float32 are at most (4k + 16)·2⁻²⁴·(|A|·|B|) for each element. On a Hopper GPU kernel 19
     multiplies, with a workspace about as large as A and B. Kernel 14 takes over if it should be faster
     (`use_for_float32` overrides that), or if the GPU, without the host, finds infinities, NaN or numbers that
-    float16 parts can't carry.
+    float16 parts can't represent.
     `TypeError` for other types, `ValueError` for shapes or devices that don't fit. (Cᵀ = Bᵀ·Aᵀ saves the
     copies; dA = dC·Bᵀ, dB = Aᵀ·dC; Giles 2008, "Collected matrix derivative results".)"""
     need_tensors(a=a, b=b)
