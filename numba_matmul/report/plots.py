@@ -105,7 +105,7 @@ def draw_panels(
     if "short" in panels[0][1][0]:
         fig.legend([plt.Rectangle((0, 0), 1, 1, color=color) for color in (COLORS[5], LIGHT)],
                    ["short kernel: one idea at a time",
-                    "kernel for any size (alone where the short one hasn't been timed)"],
+                    "kernel for any size (alone where its lesson times no short one at this size)"],
                    loc="outside lower center", frameon=False, fontsize=9)
     return fig
 

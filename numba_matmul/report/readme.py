@@ -208,7 +208,7 @@ def readme_calls() -> str:
             lines.append(f"| {card['gpu']}, {kind} | {' | '.join(cells)} |")
     where = ", ".join(f"{'and ' * (0 < i == len(paced) - 1)}in {kind} at {' and '.join(map(str, sizes))}"
                       for i, (kind, sizes) in enumerate(paced.items()))
-    host = f" Where the host takes far longer than the GPU, the host sets the time: {where}." if where else ""
+    host = f" Where the host takes far longer than the GPU, the host sets the pace: {where}." if where else ""
     return "\n".join([*lines, "",
                       "This is wall-clock time per call, including the host's work, over 1,000 calls in a "
                       "row on square matrices. Lower is better. In a run this long, the power limit may "
