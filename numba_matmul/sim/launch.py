@@ -63,6 +63,16 @@ def idle_statements(fn):
         if isinstance(node.value, ast.Attribute): cure = f"call it, {ast.unparse(node.value)}()"
         yield f"{ast.unparse(node.value)} does nothing, at {line_text(fn.__code__, node.lineno)}; {cure}"
 
+def joined_first(fn):
+    "Remarks on `a < b & c < d`, where `b & c` comes first. A mask, as in `t & 31`, is meant to."
+    for node in nodes_of(fn):
+        for part in node.comparators[:-1] if isinstance(node, ast.Compare) else ():
+            if (isinstance(part, ast.BinOp) and isinstance(part.op, (ast.BitAnd, ast.BitOr))
+                    and not isinstance(part.right, ast.Constant)):
+                words = "and, not &" if isinstance(part.op, ast.BitAnd) else "or, not |"
+                yield (f"write {words}: {ast.unparse(part)} is computed before the comparisons, at "
+                       f"{line_text(fn.__code__, node.lineno)}")
+
 def assigned_names(fn, array):
     "Remarks on assignments to the name of an array, which store nothing in the array."
     for node in nodes_of(fn):
