@@ -80,6 +80,18 @@ def stuck(x):
     while x[0] == 0: pass
 
 
+@pytest.mark.parametrize("length, found", [(9, "index 9 is out of bounds"), (12, "No mistake found")])
+def test_an_ampersand_between_comparisons_is_named_whatever_comes_of_it(length, found):
+    @cuda.jit
+    def twice(x):
+        i = cuda.grid(1)
+        if i >= 0 & i < x.shape[0]: x[i] *= 2
+
+    message = diagnose(twice[3, 4], np.ones(length, np.float32))
+    assert found in message
+    assert "By the way: write and, not &: 0 & i is computed before the comparisons, at line" in message
+
+
 def test_slow_is_told_from_stuck():
     message = diagnose(slow[1000, 4], np.zeros(4000), timeout=2)
     assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in total. "

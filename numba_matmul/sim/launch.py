@@ -84,6 +84,7 @@ def _looks_odd(fn, extents):
     "Remarks on the source of a kernel's function. extents: threads of the launch along x, y and z."
     nodes = nodes_of(fn)
     yield from idle_statements(fn)
+    yield from joined_first(fn)
     # two dynamic arrays, and no slice that puts one after the other
     sliced = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
     dynamic = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in sliced and node.args
@@ -278,7 +279,8 @@ def diagnose(
     try:
         remarks = in_child(_launch_in_several_orders, launch, given, **in_simulator)
     except SimulatorError as e:
-        remarks = "".join(f"\nBy the way: {remark}." for remark in idle_statements(kernel_parts(launch)[0]))
+        fn = kernel_parts(launch)[0]
+        remarks = "".join(f"\nBy the way: {remark}." for remark in (*idle_statements(fn), *joined_first(fn)))
         return Message(f"{e}{remarks}{_offer(launch) if e.kind in WATCHABLE else ''}")
     except ChildError as e:
         return Message(e)
