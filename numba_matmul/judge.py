@@ -15,7 +15,7 @@ from .microscope import Site, View, microscope
 from .process import ChildError, has_compiler, in_child, kernel_parts
 from .sim.arguments import all_arguments
 from .sim.launch import WATCHABLE as WATCHABLE_KINDS
-from .sim.launch import assigned_names, idle_statements
+from .sim.launch import assigned_names, idle_statements, joined_first
 from .sim.scheduler import SimulatorError
 from .source import function_of, line_of, source_of, with_constants
 from .syntax import parsed
@@ -51,6 +51,7 @@ VERDICTS = {  # name → the hint, unless an exercise has a better one
         "a kernel can't do arithmetic on whole arrays: write a loop over the elements"),
     "compiles: not associated with a value": (
         "assign the variable in every thread that uses it, before the loop or the branch"),
+    "compiles: 'Float'": "float32 is a type, and float32(0) a number",
     "compiles: can't be indexed": (
         "x = … gives the name x another value; to store an element, write x[i] = …"),
     "compiles: is not defined": (
@@ -406,6 +407,8 @@ def judge_kernel(
 def _hint(exercise, verdict, subject):
     "The hint for a verdict: hints for words in it before hints for its name; the exercise's own first."
     told = verdict.found
+    if verdict.name == "in bounds":
+        for slip in joined_first(function_of(subject)): return slip
     if verdict.name in ("all written", "no races", "correct"):
         fn, lacks = function_of(subject), re.search(r"were never written: first (\w+)\[", told)
         for slip in (*idle_statements(fn), *(assigned_names(fn, lacks[1]) if lacks else ())): return slip

@@ -1,8 +1,10 @@
 "What diagnose reports about a launch, and what a long launch reports about itself."
 import math
 import re
+import sys
 import warnings
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -78,6 +80,18 @@ def stuck(x):
     while x[0] == 0: pass
 
 
+@pytest.mark.parametrize("length, found", [(9, "index 9 is out of bounds"), (12, "No mistake found")])
+def test_an_ampersand_between_comparisons_is_named_whatever_comes_of_it(length, found):
+    @cuda.jit
+    def twice(x):
+        i = cuda.grid(1)
+        if i >= 0 & i < x.shape[0]: x[i] *= 2
+
+    message = diagnose(twice[3, 4], np.ones(length, np.float32))
+    assert found in message
+    assert "By the way: write and, not &: 0 & i is computed before the comparisons, at line" in message
+
+
 def test_slow_is_told_from_stuck():
     message = diagnose(slow[1000, 4], np.zeros(4000), timeout=2)
     assert re.search(r"no answer within 2 s, block \d+ of 1000 after 2 s, about \d+ s in total. "
@@ -85,6 +99,20 @@ def test_slow_is_told_from_stuck():
     message = diagnose(stuck[3, 4], np.zeros(4), timeout=2)
     assert re.search(r"block 1 of 3 .*an endless loop\? It's at line \d+ of stuck: while x\[0\] == 0",
                      message), message
+
+
+def test_a_stuck_launch_is_at_the_kernels_line_even_if_numba_is_looking_up_a_shape(monkeypatch):
+    from numba.cuda.simulator.cudadrv.devicearray import FakeShape
+    from numba_matmul.sim import kernel
+    monkeypatch.setattr(kernel, "Thread", object)
+    progress = kernel.Progress(SimpleNamespace(blocks=[0], grid=SimpleNamespace(started=[])))
+    found = []
+    class Index(int):
+        def __lt__(self, other):  # FakeShape asks, so its frame is the next one
+            found.append(progress.why_late(sys._getframe(1)))
+            return False
+    assert FakeShape((5,))[Index(0)] == 5
+    assert "of test_a_stuck_launch" in found[0]
 
 
 def test_a_long_launch_says_how_far_it_is(capsys, monkeypatch):

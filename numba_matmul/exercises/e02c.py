@@ -47,7 +47,8 @@ EXERCISES = (Exercise(
             "row runs up to ROWS, col up to COLS, i up to ROWS * COLS; x is indexed by row and col, out by "
             "col and row"),
         "all written": (
-            "does every element of the tile get its value, and is there a barrier between the two loops?"),
+            "does every element of the tile get its value, and is there a barrier between the two loops? A "
+            "block has a tile of its own, so i starts at threadIdx.x and goes up by THREADS"),
         "no races": (
             "does each thread have elements of its own, and do all threads pass one barrier, between the "
             "loops?"),

@@ -165,7 +165,7 @@ class Progress:
     def why_late(self, frame):
         "Timeout: what to consider, and the line where the launch is."
         # the kernel's line, not the simulator's
-        while frame and (frame.f_globals.get("__name__") or "").startswith(INSIDE):
+        while frame and (frame.f_globals.get("__name__") or "").startswith((*INSIDE, "numba.", "numpy.")):
             frame = frame.f_back
         line = ""
         if isinstance(getcurrent(), Thread) and frame:

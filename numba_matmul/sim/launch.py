@@ -63,6 +63,16 @@ def idle_statements(fn):
         if isinstance(node.value, ast.Attribute): cure = f"call it, {ast.unparse(node.value)}()"
         yield f"{ast.unparse(node.value)} does nothing, at {line_text(fn.__code__, node.lineno)}; {cure}"
 
+def joined_first(fn):
+    "Remarks on `a < b & c < d`, where `b & c` comes first. A mask, as in `t & 31`, is meant to."
+    for node in nodes_of(fn):
+        for part in node.comparators[:-1] if isinstance(node, ast.Compare) else ():
+            if (isinstance(part, ast.BinOp) and isinstance(part.op, (ast.BitAnd, ast.BitOr))
+                    and not isinstance(part.right, ast.Constant)):
+                words = "and, not &" if isinstance(part.op, ast.BitAnd) else "or, not |"
+                yield (f"write {words}: {ast.unparse(part)} is computed before the comparisons, at "
+                       f"{line_text(fn.__code__, node.lineno)}")
+
 def assigned_names(fn, array):
     "Remarks on assignments to the name of an array, which store nothing in the array."
     for node in nodes_of(fn):
@@ -74,6 +84,7 @@ def _looks_odd(fn, extents):
     "Remarks on the source of a kernel's function. extents: threads of the launch along x, y and z."
     nodes = nodes_of(fn)
     yield from idle_statements(fn)
+    yield from joined_first(fn)
     # two dynamic arrays, and no slice that puts one after the other
     sliced = {id(node.value) for node in nodes if isinstance(node, ast.Subscript)}
     dynamic = [node for node in nodes if isinstance(node, ast.Call) and id(node) not in sliced and node.args
@@ -268,7 +279,8 @@ def diagnose(
     try:
         remarks = in_child(_launch_in_several_orders, launch, given, **in_simulator)
     except SimulatorError as e:
-        remarks = "".join(f"\nBy the way: {remark}." for remark in idle_statements(kernel_parts(launch)[0]))
+        fn = kernel_parts(launch)[0]
+        remarks = "".join(f"\nBy the way: {remark}." for remark in (*idle_statements(fn), *joined_first(fn)))
         return Message(f"{e}{remarks}{_offer(launch) if e.kind in WATCHABLE else ''}")
     except ChildError as e:
         return Message(e)

@@ -341,7 +341,9 @@ class Statements(Calls):
             node = ast.copy_location(ast.Tuple(node.elts, ast.Load()), node)
         value = self.expr(node)
         kind = value.type
-        if isinstance(kind, Known) or isinstance(value.known, (str, bytes)) or is_number(kind):
+        if is_number(kind):
+            self.refuse(f"{ast.unparse(node)} is a number: loop over range({ast.unparse(node)})")
+        if isinstance(kind, Known) or isinstance(value.known, (str, bytes)):
             self.refuse(f"a for loop over {ast.unparse(node)}: the compiler doesn't support it")
         # items of one known type
         item = None
