@@ -189,7 +189,7 @@ def test_solutions_and_what_stands_under_the_rule_are_folded(path, pages):
     optional = [name for name in headings[rule + 1:] if not name.startswith("## Your turn")]
     solutions = [name for name in headings[:rule] if fold.SOLUTION.match(name[3:])] if optional else []
     folded = page.find_all("details", class_="folded")
-    told = [part.parent.find(re.compile("h[12]")).get_text().strip("#") for part in folded]
+    told = [part.parent.find(re.compile("h[12]")).get_text().strip("#").replace("’", "'") for part in folded]
     assert told == [name.removeprefix("## ") for name in headings if name in optional + solutions]
     for part in folded: part.extract()
     assert not solutions or not re.search(r"^@cuda.jit\s*def short_", page.get_text(), re.M)
