@@ -111,18 +111,18 @@ def _product(a, b):
 
 def _as_they_are(a, b):
     "A·B by rows, by a kernel that takes both without a copy; None if there is none."
-    by_rows = a.is_contiguous() + b.is_contiguous()
-    if by_rows == 2: return _product(a, b)
-    if by_rows == 1 and straight(a, b) and aligned_for_tma(a, b): return fused_layer(a, b)
+    if a.is_contiguous() and b.is_contiguous(): return _product(a, b)
+    if straight(a, b) and aligned_for_tma(a, b): return fused_layer(a, b)
 
 def _multiply(a, b, columns):
     "A·B on the current GPU, with few copies."
     # most calls, as fast as can be: the GPU may be waiting
-    if not columns and (c := _as_they_are(a, b)) is not None: return c
+    if not columns and (a.is_contiguous() or b.is_contiguous()):
+        if (c := _as_they_are(a, b)) is not None: return c
     turned = by_columns(a, b, columns)
     if turned: a, b = b.t(), a.t()
-    if straight(a, b) and aligned_for_tma(a, b): c = fused_layer(a, b)
-    else: c = _product(row_major(a), row_major(b))
+    c = _as_they_are(a, b)
+    if c is None: c = _product(row_major(a), row_major(b))
     if turned: c = c.t()
     if columns in (None, turned): return c
     return row_major(c.t()).t() if columns else row_major(c)
