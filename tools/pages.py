@@ -7,6 +7,7 @@ cell, which has none yet. A figure is redrawn, but the rest of its cell's output
 `--check` changes nothing and compares the texts. `make test` runs every notebook this way: the names arrive
 one by one on stdin, so that all pages share one process and its children."""
 import ast
+import gc
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from numba_matmul.report.tables import out_of_date  # noqa: E402
 from figures import add_svg  # noqa: E402
 from run_notebooks import NBS, find, shrink_pictures, write_clean  # noqa: E402
 
+gc.set_threshold(50_000, 20, 100)  # little of what a page creates is garbage before its end
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several", "experiment",
        "blind_test", "then_and_now",  # lesson 21's times of readers' kernels are kept beside these
