@@ -216,7 +216,7 @@ PREDICTED = {
             (6144, 6144, 6144): (0.56925, "the tensor cores"),
             (8192, 8192, 8192): (1.3435, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("63ae0c13a8b7", {
+        "bf16_gemm_past_cublas": ("035ab66f675b", {
             (1024, 1024, 1024): (0.0050356, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.02324, "what each tile does before and after its products"),
             (4096, 4096, 4096): (0.17078, "the tensor cores"),
@@ -442,7 +442,7 @@ PREDICTED = {
             (6144, 6144, 6144): (0.56882, "the tensor cores"),
             (8192, 8192, 8192): (1.343, "the tensor cores"),
         }),
-        "bf16_gemm_past_cublas": ("63ae0c13a8b7", {
+        "bf16_gemm_past_cublas": ("035ab66f675b", {
             (1024, 1024, 1024): (0.0046011, "what each tile does before and after its products"),
             (2048, 2048, 2048): (0.022806, "the tensor cores"),
             (4096, 4096, 4096): (0.17035, "the tensor cores"),

@@ -48,7 +48,7 @@ TILES = (LARGE, turned_tile(256, 160, 4, wm=128, cluster=2), turned_tile(64, 192
          turned_tile(64, 128, 8), turned_tile(64, 64, 12), turned_tile(64, 32, 8, k_tiles=2))
 
 # two blocks share a tile of A; for rows that aren't whole sectors
-PAIRS = tuple(turned_tile(*sizes, cluster=2)._replace(shared_b=1) for sizes in ((64, 128, 8), (192, 192, 4)))
+PAIRS = tuple(tile._replace(cluster=2, shared_b=1) for tile in (TILES[3], turned_tile(192, 192, 4)))
 FEW = turned_tile(64, 16, 8, k_tiles=2)  # for no more rows of C than it has
 
 def tiles_for(m, n, k):
