@@ -4,6 +4,7 @@ Sphinx reads a copy of README, CONTRIBUTING and the notebooks, with their stored
 only pages written here are the lists of pages (in reading order), the solutions, and the reference, which
 comes from the library's docstrings and the comments next to its parameters."""
 import ast
+import gc
 import html
 import inspect
 import io
@@ -17,6 +18,7 @@ from configparser import ConfigParser
 from importlib import import_module
 from pathlib import Path
 
+gc.set_threshold(50_000, 20, 100)  # a website in the making is many objects, little of it garbage
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from numba_matmul.exercise import exercises, solutions  # noqa: E402

@@ -227,6 +227,9 @@ class Thread(greenlet):
 # are all at a warp barrier continues; so do threads at a named barrier, or at an mbarrier whose phase
 # completed; a block whose threads are all at the same `syncthreads` continues; anything else is an error.
 
+# what notes on global memory still ask a thread once its block has finished
+ASKED_LATER = {"block", "threadIdx", "blockIdx", "rank", "linear", "warp", "lane", "barriers", "time"}
+
 class Block:
     """One block of a launch, or all blocks of a cluster: threads, run one after another from barrier to
     barrier. A cluster's threads are numbered consecutively; each has its own block's shared memory."""
@@ -265,6 +268,15 @@ class Block:
             self.alive, self.runnable = alive, released + paused
             # those that only yielded continue after other blocks have had a turn
             if paused and (self.grid.random or not released): return
+
+    def forget(self):
+        "It has finished. What its threads keep refers to nothing larger, so all else is freed at once."
+        for thread in self.threads:
+            kept = {name: value for name, value in vars(thread).items() if name in ASKED_LATER}
+            vars(thread).clear()
+            vars(thread).update(kept)
+        self.threads = self.alive = self.runnable = self.memories = ()
+        self.grid = self.memory = None
 
     def unwind(self):
         "End the threads that started and haven't finished."
