@@ -99,6 +99,7 @@ class _Recorder:
         self.kept = {}
     def begin(self, block):
         self.block, self.events = block, defaultdict(list)
+        self.memories, self.threads = block.memories, len(block.threads)  # it forgets them when it ends
         self.places, self.arrays, self.barriers, self.printed, self.stored = {}, {}, {}, [], None
 
     def mine(self):
@@ -246,7 +247,7 @@ def _told(recorder, launch, first, columns):
     order, lanes, step_of = _steps(recorder)
     places, names = [*recorder.places], {}
     whole = {(a.name, a.data.dtype.itemsize): a for a in
-             [*launch.arrays, *(x for m in recorder.block.memories for x in m.arrays.values())]}
+             [*launch.arrays, *(x for m in recorder.memories for x in m.arrays.values())]}
     steps = []
     for (phase, place, _), by_thread in zip(order, lanes):
         line, _, _, space, operation, name, size, count = places[place]
@@ -271,7 +272,7 @@ def _told(recorder, launch, first, columns):
                for thread, at, text in recorder.printed]
     return dict(name=launch.__name__, grid=as_written(launch.grid_dim), block=as_written(launch.block_dim),
                 index=position(recorder.block.index, launch.grid_dim), dims=list(launch.block_dim),
-                threads=len(recorder.block.threads), lines=[line.rstrip("\n") for line in lines],
+                threads=recorder.threads, lines=[line.rstrip("\n") for line in lines],
                 first=max(1, start), arrays=arrays, steps=steps, printed=printed, cut=recorder.cut,
                 barriers=[recorder.barriers.get(i) for i in range(max(recorder.barriers, default=-1) + 1)])
 
