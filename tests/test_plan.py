@@ -5,6 +5,7 @@ import ctypes
 import inspect
 import sys
 import textwrap
+from itertools import product
 from threading import Thread, local
 from types import SimpleNamespace
 
@@ -103,14 +104,41 @@ def planned_calls():
 
     class Tensor(Matrix):
         __module__ = "torch"
+        def __init__(self, *args, whole=True, device=0, **options):
+            super().__init__(*args, **options)
+            self.whole, self.device = whole, device
         def data_ptr(self): return self.address
-        def get_device(self): return 0
-        def is_contiguous(self): return True
+        def get_device(self): return self.device
+        def is_contiguous(self): return self.whole
 
     driver = SimpleNamespace(_cuda_getDevice=lambda: 0, _cuda_getCurrentRawStream=lambda device: 9)
     sys.modules["torch"] = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Tensor), _C=driver)
     for _ in range(2): fn(Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2))  # the first call caches its plan
-    return launches, planned, new.address, refused
+    at_torch, one = len(planned), [(A, 4, 8), (B, 8, 2), (C, 4, 2)]
+    # a matrix that differs from the cached call's in one respect, and whether that needed a new plan
+    changes = dict(dtype=np.float16), dict(whole=False), dict(device=1), dict(shape=5)
+    different = []
+    for i, change in [*product(range(3), changes), (0, {})]:
+        tensors = [Tensor(address, rows, change["shape"] if j == i and "shape" in change else cols,
+                          **{k: v for k, v in change.items() if j == i and k != "shape"})
+                   for j, (address, rows, cols) in enumerate(one)]
+        before = len(planned)
+        fn(*tensors)
+        different.append(len(planned) > before)
+    del planned[at_torch:], launches[16:]
+    return launches, planned, new.address, refused, different
+
+
+def delegated_calls():
+    "In a child: what another host function receives from two calls, the second with a cached plan."
+    import numba_matmul.gemm.plan as gemm_plan
+    without_a_gpu(gemm_plan, lambda *_: 0)
+    received = []
+    def other(a, b, c, alpha, beta): received.append((a.address, b.address, c.address, alpha, beta))
+    def plan(g): return gemm_plan.Plan(delegate=other)
+    for at in (0, 4096):
+        gemm_plan.run(plan, Matrix(A + at, 4, 8), Matrix(B + at, 8, 2), Matrix(C + at, 4, 2), 2.0, 3.0)
+    return received
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +146,19 @@ def found(): return in_child(planned_calls, simulator=False)
 
 
 def test_a_call_like_an_earlier_one_has_a_plan(found):
-    _, planned, new, refused = found
+    _, planned, new, refused, different = found
     same = (4, 2, 8, 1.0, 0.0, None)
     assert planned == [
         same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
         (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same,
         same]
     assert new == 5 << 20 and refused.startswith("c overlaps a in memory")
+    assert different == 12 * [True] + [False]
+
+
+def test_a_call_is_passed_on_with_its_own_matrices():
+    assert in_child(delegated_calls, simulator=False) == [
+        (A + at, B + at, C + at, 2.0, 3.0) for at in (0, 4096)]
 
 
 def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
