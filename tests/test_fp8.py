@@ -112,9 +112,9 @@ def scaled(m, n, k, scaling, random):
 def test_scales(scaling, shape, options):
     a, b, sa, sb, exact = scaled(*shape, scaling, np.random.default_rng(1))
     options = dict(tile=SMALL) | options
-    c = to_h(fp8_gemm(to_d(a), to_d(b), scale_a=sa, scale_b=sb, k_major_b=True, **options))
+    c = to_h(fp8_gemm(to_d(a), to_d(b), alpha=-0.75, scale_a=sa, scale_b=sb, k_major_b=True, **options))
     if c.dtype == np.uint16: c = from_bf16(c)
-    assert np.linalg.norm(c - exact) < 3e-3 * np.linalg.norm(exact)
+    assert np.linalg.norm(c + 0.75 * exact) < 3e-3 * np.linalg.norm(exact)
 
 
 def test_consumers_only_read_factors_of_block_scales():
@@ -237,9 +237,10 @@ def test_a_cast_divides_by_the_largest_and_rounds(kind, scales, rows, cols, seed
     assert np.allclose(scale, largest / 448, rtol=1e-6)
 
 
-@pytest.mark.parametrize("cols", (2100, 8200))  # more than a thread reads at once, and than it keeps
+@pytest.mark.parametrize("cols", (2100, 8200, 8203))  # more than a thread reads at once, and than it keeps
 def test_long_rows_are_cast(cols):
     x = np.random.default_rng(cols).standard_normal((2, cols)).astype(np.float32)
+    x[1] *= 1000  # a row knows nothing of the next one
     bits, scale = map(to_h, fp8_cast(to_d(x), "row"))
     assert np.allclose(scale, abs(x).max(1) / 448, rtol=1e-6)
     assert np.array_equal(bits, to_fp8(x * (np.float32(1) / scale.reshape(2, 1))))
