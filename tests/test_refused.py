@@ -294,6 +294,14 @@ def test_a_tile_whose_sums_cannot_be_shared_is_refused(tile, text):
     with pytest.raises(ValueError, match=text): bf16_gemm_past_cublas(*operands, tile=tile, split_k=2)
 
 
+def test_as_many_blocks_as_run_at_once_may_share_sums(monkeypatch):
+    monkeypatch.setattr(k14_stream_k, "sm_count", lambda: 2)
+    share = partial(ALL["sgemm_stream_k"], tile=k14_stream_k.LARGE)
+    a, b = good(KERNELS[14], 8, 64, 3 * k14_stream_k.LARGE.bn)  # three tiles
+    assert_matmul_correct(a, b, share(a, b, blocks=2))
+    with pytest.raises(ValueError, match="blocks is 4; expected at most 2"): share(a, b, blocks=4)
+
+
 def test_parts_that_cannot_all_run_at_once_are_refused(monkeypatch):
     monkeypatch.setattr(k18_past_cublas_bf16, "sm_count", lambda: 5)
     share = partial(bf16_gemm_past_cublas, tile=turned_tile(64, 16, 2), epilogue="split_grid")
