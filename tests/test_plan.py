@@ -31,6 +31,17 @@ class Matrix:
     def address(self): return self.device_ctypes_pointer.value
 
 
+class Tensor(Matrix):
+    "The same for a tensor."
+    __module__ = "torch"
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.whole, self.device = True, 0
+    def data_ptr(self): return self.address
+    def get_device(self): return self.device
+    def is_contiguous(self): return self.whole
+
+
 class Kernel:
     "The part of a kernel that a plan uses."
     def __init__(self, handle): self.handle = handle
@@ -53,6 +64,12 @@ def without_a_gpu(gemm_plan, note):
     gemm_plan.allow_shared_memory = gemm_plan.need_shared_memory = lambda *_: None
     gemm_plan.array_like = lambda x, shape, dtype: Matrix(5 << 20, *shape)
     gemm_plan.workspace_of = lambda stream, size: SimpleNamespace(data_ptr=lambda: ROOM + (1 << 16))
+
+
+def with_tensors():
+    "In a child: `Tensor` is torch's."
+    driver = SimpleNamespace(_cuda_getDevice=lambda: 0, _cuda_getCurrentRawStream=lambda device: 9)
+    sys.modules["torch"] = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Tensor), _C=driver)
 
 
 def planned_calls():
@@ -102,31 +119,31 @@ def planned_calls():
     try: fn(Matrix(C - 64, 4, 8), b, c)
     except ValueError as error: refused = str(error)
 
-    class Tensor(Matrix):
-        __module__ = "torch"
-        def __init__(self, *args, whole=True, device=0, **options):
-            super().__init__(*args, **options)
-            self.whole, self.device = whole, device
-        def data_ptr(self): return self.address
-        def get_device(self): return self.device
-        def is_contiguous(self): return self.whole
-
-    driver = SimpleNamespace(_cuda_getDevice=lambda: 0, _cuda_getCurrentRawStream=lambda device: 9)
-    sys.modules["torch"] = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Tensor), _C=driver)
+    with_tensors()
     for _ in range(2): fn(Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2))  # the first call caches its plan
-    at_torch, one = len(planned), [(A, 4, 8), (B, 8, 2), (C, 4, 2)]
-    # a matrix that differs from the cached call's in one respect, and whether that needed a new plan
-    changes = dict(dtype=np.float16), dict(whole=False), dict(device=1), dict(shape=5)
-    different = []
-    for i, change in [*product(range(3), changes), (0, {})]:
-        tensors = [Tensor(address, rows, change["shape"] if j == i and "shape" in change else cols,
-                          **{k: v for k, v in change.items() if j == i and k != "shape"})
-                   for j, (address, rows, cols) in enumerate(one)]
-        before = len(planned)
-        fn(*tensors)
-        different.append(len(planned) > before)
-    del planned[at_torch:], launches[16:]
-    return launches, planned, new.address, refused, different
+    return launches, planned, new.address, refused
+
+
+def calls_that_differ_a_little():
+    "In a child: which matrices that differ from an earlier call's in one respect needed a plan of their own?"
+    import numba_matmul.gemm.plan as gemm_plan
+    without_a_gpu(gemm_plan, lambda *_: 0)
+    with_tensors()
+    planned, needed = [], []
+    def plan(g):
+        planned.append(g)
+        return gemm_plan.Plan(delegate=lambda *_: None)
+    def call(which=0, **changes):
+        tensors = [Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2)]
+        vars(tensors[which]).update(changes)
+        planned.clear()
+        gemm_plan.run(plan, *tensors, 1.0, 0.0)
+        return bool(planned)
+    first, again = call(), call()
+    for which in range(3):
+        for name, value in dict(shape=(4, 4), dtype=np.dtype(np.float16), whole=False, device=1).items():
+            if call(which, **{name: value}): needed.append((which, name))
+    return first, again, needed
 
 
 def delegated_calls():
@@ -146,14 +163,19 @@ def found(): return in_child(planned_calls, simulator=False)
 
 
 def test_a_call_like_an_earlier_one_has_a_plan(found):
-    _, planned, new, refused, different = found
+    _, planned, new, refused = found
     same = (4, 2, 8, 1.0, 0.0, None)
     assert planned == [
         same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
         (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same,
         same]
     assert new == 5 << 20 and refused.startswith("c overlaps a in memory")
-    assert different == 12 * [True] + [False]
+
+
+def test_a_plan_is_only_for_matrices_that_are_alike():
+    properties = "shape", "dtype", "whole", "device"
+    assert in_child(calls_that_differ_a_little, simulator=False) == (
+        True, False, list(product(range(3), properties)))
 
 
 def test_a_call_is_passed_on_with_its_own_matrices():

@@ -268,7 +268,7 @@ class StrictKernel(numba_kernel.FakeCUDAKernel):
             check_end(block)
             block.forget()
         collector = gc.get_threshold()
-        gc.set_threshold(50_000, 50, 50)  # a block's notes are many small objects, none of them garbage
+        gc.set_threshold(50_000, 20, 20)  # a block's notes are many small objects, few of them garbage
         try:
             with numba_kernel._push_kernel_context(cuda_here): grid.run(clusters, start, end)
         except SimulatorError as e:  # after the races; a new one, without what the traceback holds

@@ -272,9 +272,7 @@ class Block:
     def forget(self):
         "It has finished. What its threads keep refers to nothing larger, so all else is freed at once."
         for thread in self.threads:
-            kept = {name: value for name, value in vars(thread).items() if name in ASKED_LATER}
-            vars(thread).clear()
-            vars(thread).update(kept)
+            for name in vars(thread).keys() - ASKED_LATER: delattr(thread, name)
         self.threads = self.alive = self.runnable = self.memories = ()
         self.grid = self.memory = None
 
