@@ -25,7 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from mutant_rules import KERNELS, PACKAGE, ROOT, all_mutants, hand_made, listed, path_of, sample
+from mutant_rules import (
+    KERNELS, PACKAGE, ROOT, all_mutants, hand_made, listed, names_gone, path_of, sample)
 from mutants_by_hand import EXCUSED
 
 LIMIT = 15  # seconds per path: one that takes longer counts as hung
@@ -124,7 +125,7 @@ def tests_of(mutant, all_tests):
     name = importlib.import_module(kernels_of(mutant.module)[0]).KERNEL.name
     short = name.partition("gemm_")[2] or name  # without the type of its matrices
     if mutant.module not in KERNELS: yield files("refused")
-    else: yield ["-k", f"{short} and not every_tile", *files("refused", "choice", "kernels")]
+    yield ["-k", f"{short} and not every_tile", *files("refused", "choice", "estimates", "kernels")]
     if not all_tests: return
     yield ["-k", "not every_tile", *files("kernels")]
     # as in tests/test_paths.py
@@ -258,6 +259,7 @@ def main():
              for mutant in all_mutants() + hand_made()}
     if stale := [entry for entry in EXCUSED if entry not in known]:
         sys.exit(f"mutants_by_hand: there is no such mutant anymore: {stale}")
+    if gone := names_gone(): sys.exit(f"mutant_rules: nothing has these names anymore: {', '.join(gone)}")
     chosen = list(hand_made()) if args.sample else sample(args.count or None) + list(hand_made())
     chosen = [mutant for mutant in chosen if args.only in mutant.module]
     mutants = [mutant for mutant in chosen if not listed(mutant)]
