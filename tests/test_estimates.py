@@ -23,7 +23,8 @@ def need_fit(options, most):
 
 @each_card
 def test_stream_k_estimates_each_way_to_share_a_product(card):
-    shape, measured, options = (890, 257, 305), card["experiments"]["kernel 14, model and truth"]["values"], []
+    measured = card["experiments"]["kernel 14, model and truth"]["values"]
+    shape, options = (890, 257, 305), []
     for tile in k14_stream_k.TILES:
         for config in launch_configs(*shape, SMS, tile):
             shared = f"blocks: {config.blocks}" if tile in WHOLE else f"parts: {config.split_k}"
@@ -49,7 +50,8 @@ def test_past_cublas_estimates_its_tiles_parts_and_copies(card):
 def test_stream_k_has_a_tile_for_few_rows_but_not_for_few_columns():
     def tile(*shape): return select_config(*shape, SMS).tile
     assert [tile(m, 4096, 4096) for m in (1, 8)] == [*FEW_ROWS[:2]]
-    assert not {tile(16, 4096, 4096), tile(17, 4096, 4096), *(tile(4096, n, 4096) for n in (1, 8))} & {*FEW_ROWS}
+    others = tile(16, 4096, 4096), tile(17, 4096, 4096), tile(4096, 1, 4096), tile(4096, 8, 4096)
+    assert not {*others} & {*FEW_ROWS}
 
 
 @given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), sms=st.integers(1, 150),

@@ -233,7 +233,8 @@ class Rules(ast.NodeVisitor):
 def names_gone():
     "What is in LEFT_OUT in vain: no function or class is called so."
     nodes = (node for module in MODULES for node in ast.walk(ast.parse(path_of(module).read_bytes())))
-    return sorted(LEFT_OUT - {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))})
+    named = {node.name for node in nodes if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    return sorted(LEFT_OUT - named)
 
 
 @cache
