@@ -2,6 +2,7 @@
 from hypothesis import given, strategies as st
 
 from numba_matmul.arrays import cdiv
+from numba_matmul.gemm.shared_sums import adds_together
 from numba_matmul.kernels.k13_planned_loop import TILES, choose_tile
 from numba_matmul.kernels.k18_past_cublas_bf16 import (
     MIN_K_TILES, SMALL, may_split, select_config, turned_tile, work_tiles)
@@ -11,6 +12,11 @@ def test_planned_loop_takes_a_large_tile_for_a_large_matrix_and_a_small_one_for_
     sizes = [choose_tile(size, size, 132) for size in (64, 512, 1024, 4096, 10000)]
     results = [tile.bm * tile.bn for tile in sizes]
     assert results == sorted(results) and sizes[0] == TILES[-1] and sizes[-1] == TILES[0]
+
+
+def test_stream_k_adds_three_equal_parts_of_a_tile_or_more_together():
+    assert [adds_together(4, blocks, 10) for blocks in (4, 8, 12, 13, 40, 44)] == [
+        False, False, True, False, True, False]
 
 
 def test_past_cublas_shares_long_sums_of_small_matrices():

@@ -26,10 +26,10 @@ from numba_matmul.gemm.tiles import Tile, WarpTile, WgmmaTile, check_tile
 from numba_matmul.kernels import k14_stream_k, k16_tma_wgmma
 from numba_matmul.kernels.k08_bank_conflicts_padding import sgemm_bank_conflicts_padding
 from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule
-from numba_matmul.kernels.k14_stream_k import plan_stream_k, sgemm_stream_k
+from numba_matmul.kernels.k14_stream_k import FEW_ROWS, plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, LARGE, PRODUCER_REGISTERS,
                                                        bf16_gemm_warp_specialized)
-from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
+from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas, plan_past_cublas, turned_tile
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim import memory
 from numba_matmul.sim.hopper import MBarrier
@@ -163,6 +163,25 @@ def test_blocks_that_add_parts_up_together_leave_nothing_behind():
             results.append(to_h(c).copy())
         assert_matmul_correct(a, b, results[0])
         assert np.array_equal(*results) and not to_h(flags)[:plan.launches[0].blocks].any()
+
+
+def test_blocks_of_past_cublas_that_add_parts_up_leave_nothing_behind():
+    a, b = (to_d(random(*shape, dtype="bfloat16")) for shape in ((40, 576), (576, 104)))
+    g = gemm_args(a, b, dtype="bfloat16")
+    plan = plan_past_cublas(g, turned_tile(64, 64, 2), split_k=9, epilogue="split_grid")
+    _, flags = plan.workspace
+    results = []
+    for _ in range(2):
+        simulate_plan(plan)
+        results.append(to_h(plan.launches[0].args[1][0]).reshape(40, 104).copy())
+    assert_matmul_correct(a, b, results[0])
+    assert np.array_equal(*results) and not to_h(flags)[:plan.launches[0].blocks].any()
+
+
+@pytest.mark.parametrize("tile", FEW_ROWS)
+def test_few_rows_of_stream_k_have_room_for_long_sums(tile):
+    a, b = random(tile.bm, 3 * tile.bk + 1), random(3 * tile.bk + 1, 33)
+    assert_matmul_correct(a, b, sgemm_stream_k(to_d(a), to_d(b), tile=tile, split_k=1))
 
 
 @pytest.mark.parametrize("tile", TILES, ids=lambda tile: f"{tile.bm}×{tile.bn}")

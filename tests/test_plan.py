@@ -116,6 +116,7 @@ def planned_calls():
     fn(a, b, c, tile=[])
     gemm_plan.forget_plans()
     fn(a, b, c)             # planned once more
+    fn(Matrix(C - 128, 4, 8), Matrix(C - 64, 8, 2), c)  # C begins where they end
     try: fn(Matrix(C - 64, 4, 8), b, c)
     except ValueError as error: refused = str(error)
 

@@ -194,6 +194,13 @@ def test_an_epilogue_of_warp_specialized_that_does_not_read_c_is_refused_where_i
             bf16_gemm_warp_specialized(a, b, c, beta=2.0, epilogue=epilogue)
 
 
+@pytest.mark.parametrize("tile", [turned_tile(192, 64, 3), turned_tile(128, 64, 3, wm=128)],
+                         ids=["three warpgroups", "128 rows each"])
+def test_results_of_two_tiles_need_registers(tile):
+    with pytest.raises(ValueError, match="enough registers for the results of two tiles"):
+        bf16_gemm_warp_specialized_kernel(tile, "overlapped")
+
+
 def has_option(kernel, name):
     if name == "predicated" and kernel.number in (17, 18): return False  # the TMA doesn't need a predicate
     return name in signature(kernel.factory).parameters
@@ -294,7 +301,7 @@ def test_a_tile_whose_sums_cannot_be_shared_is_refused(tile, text):
     with pytest.raises(ValueError, match=text): bf16_gemm_past_cublas(*operands, tile=tile, split_k=2)
 
 
-def test_as_many_blocks_as_run_at_once_may_share_sums(monkeypatch):
+def test_as_many_blocks_of_stream_k_as_run_at_once_may_share_sums(monkeypatch):
     monkeypatch.setattr(k14_stream_k, "sm_count", lambda: 2)
     share = partial(ALL["sgemm_stream_k"], tile=k14_stream_k.LARGE)
     a, b = good(KERNELS[14], 8, 64, 3 * k14_stream_k.LARGE.bn)  # three tiles
@@ -302,7 +309,7 @@ def test_as_many_blocks_as_run_at_once_may_share_sums(monkeypatch):
     with pytest.raises(ValueError, match="blocks is 4; expected at most 2"): share(a, b, blocks=4)
 
 
-def test_parts_that_cannot_all_run_at_once_are_refused(monkeypatch):
+def test_parts_of_past_cublas_that_cannot_all_run_at_once_are_refused(monkeypatch):
     monkeypatch.setattr(k18_past_cublas_bf16, "sm_count", lambda: 5)
     share = partial(bf16_gemm_past_cublas, tile=turned_tile(64, 16, 2), epilogue="split_grid")
     operands = good(KERNELS[18], 8, 256, 128)

@@ -1,4 +1,6 @@
 "Float32 for PyTorch: products by kernel 19, although small ones would go to kernel 14; and row-major copies."
+import re
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -51,6 +53,10 @@ def test_float32_goes_to_the_kernel_predicted_faster_unless_another_one_is_asked
     for size in 64, 512, 4096:
         tile = k19.select_config(size, size, size, sm_count()).tile
         assert k19.why(size, size, size).startswith("kernel 19" if tile else "kernel 14")
+    for shape in (4096, 1024, 4096), (64, 8192, 4096), (8192, 64, 4096):
+        why = k19.why(*shape)
+        first, second = map(float, re.findall(r"([\d.]+) µs", why))
+        assert first < second and k19.takes(*shape) == why.startswith("kernel 19")
     last = torch_ops.kernel_for(F32)
     a, b = tensor(5, 7), tensor(7, 6)
     try:

@@ -114,7 +114,8 @@ FITTING = {
     "gemm.args": ("fp8", "plan"), "gemm.epilogue": ("torch_ops_layers", "fp8"), "gemm.fp8_cast": ("fp8",),
     "gemm.joined": ("split",), "gemm.limits": ("sim_barriers",), "gemm.plan": ("plan", "torch_ops_layers"),
     "gemm.scaled": ("fp8",), "gemm.split": ("split",), "gemm.tensor_maps": ("sim_copies",),
-    "gemm.schedule": ("torch_ops_layers",), "kernels.k19_float32_on_tensor_cores": ("split",),
+    "gemm.schedule": ("torch_ops_layers",),
+    "kernels.k19_float32_on_tensor_cores": ("split", "torch_ops_float32"),
     "kernels.k20_fp8": ("fp8",)}
 
 
