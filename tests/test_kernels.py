@@ -18,6 +18,7 @@ from numba_matmul.bench.search import configurations
 from numba_matmul.bench.verify import assert_matmul_correct, check_matmul
 from numba_matmul.gemm import limits
 from numba_matmul.gemm.args import gemm_args
+from numba_matmul.gemm.epilogue import with_room
 from numba_matmul.gemm.limits import (MAX_GRID_X, MAX_GRID_Y, capable, launch_number, shared_memory_limit,
                                       sm_count, with_shared_memory)
 from numba_matmul.gemm.plan import simulate_plan
@@ -29,7 +30,8 @@ from numba_matmul.kernels.k13_planned_loop import TILES, MainloopSchedule
 from numba_matmul.kernels.k14_stream_k import FEW_ROWS, plan_stream_k, sgemm_stream_k
 from numba_matmul.kernels.k17_warp_specialized import (CONSUMER_REGISTERS, LARGE, PRODUCER_REGISTERS,
                                                        bf16_gemm_warp_specialized)
-from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas, plan_past_cublas, turned_tile
+from numba_matmul.kernels.k18_past_cublas_bf16 import (
+    PAIRS, bf16_gemm_past_cublas, plan_past_cublas, turned_tile)
 from numba_matmul.registry import ALL, KERNELS
 from numba_matmul.sim import memory
 from numba_matmul.sim.hopper import MBarrier
@@ -217,16 +219,23 @@ def test_a_view_that_begins_between_16_bytes_is_right(kernel):
     assert_matmul_correct(to_h(a), b, kernel(a, b))
 
 
-def test_an_option_of_vectorized_that_costs_time_alone_is_taken():
+def test_an_option_of_vectorized_that_costs_time_alone_or_is_implied_is_taken():
     a, b = (to_d(random(32, 32)) for _ in "ab")
-    c = KERNELS[6](a, b, tile=Tile(16, 8, 8, 8, 4), predicated=True, width=1)
-    assert_matmul_correct(a, b, c)
+    for options in dict(predicated=True, width=1), dict(predicated=False, read_c=False, width=4):
+        c = KERNELS[6](a, b, tile=Tile(16, 8, 8, 8, 4), **options)
+        assert_matmul_correct(a, b, c)
 
 
 @each_kernel(lambda kernel: "blocks" in signature(kernel.fn).parameters)
 def test_blocks_may_be_a_number_of_numpy(kernel):
     a, b = good(kernel, 4, 8, 8)
     assert_matmul_correct(a, b, kernel(a, b, blocks=np.int32(3)))
+
+
+def test_blocks_of_past_cublas_are_whole_pairs():
+    a, b = good(KERNELS[18], 64, 512, 64)
+    plan = bf16_gemm_past_cublas.plan(gemm_args(a, b, dtype="bfloat16"), tile=PAIRS[0], blocks=3)
+    assert plan.launches[-1].blocks == 4
 
 
 def test_every_block_of_smem_blocking_that_can_be_is_taken():
@@ -361,6 +370,7 @@ def test_parts_of_sums_fit_into_shared_memory_beside_the_ring(kernel):
         try: sizes.append(kernel.fn.plan(g, tile=tile, split_k=parts).launches[-1].shared_bytes)
         except ValueError: pass  # too little room, or too few registers
     assert len(sizes) >= 6 and max(sizes) <= shared_memory_limit()
+    with pytest.raises(ValueError, match="2 parts of sums leave room for only 2 stages"): with_room(LARGE, 2)
 
 
 def test_sizes_that_the_tma_cannot_count_are_left_to_tensor_cores():

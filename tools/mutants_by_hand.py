@@ -145,106 +145,189 @@ BY_HAND = [
      "bits = to_bf16(np.array(acc, np.float32))", "alpha left out"),
 ]
 
-# Mutants that no check can find here, and why: (module, the line, the change) → the proof that nothing
-# changes, or what only a GPU sees.
-EXCUSED = {
-    ("kernels.k13_planned_loop",
-     "carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile", "- → +"):
-        "carried_from is then no less than the number of products: all are added at once, and none with the "
-        "next k tile",
-    ('kernels.k18_past_cublas_bf16',
-     'must = {name for name, alignment in g.alignments.items() if alignment < 16 and (name != "c" or not '
-     'may_store)}', '16 → 17'):
-        'all matrices are then copied into padded ones: slower, with the same results',
-    ('kernels.k08_bank_conflicts_padding', 'if b_width == 4:', 'b_width == 4 → False'):
-        'the results are the same, by narrower accesses: four loads for one',
-    ('kernels.k06_vectorized', 'if width == 4: # then rows are multiples of four: all are inside, or none',
-     'width == 4 → False'):
-        'the results are the same, by narrower accesses: the other branch reads the same four',
-    ('kernels.k14_stream_k', 'if shares and blocks > most:', 'shares and blocks > most → False'):
-        'no number of blocks is refused then: the simulator gives each its turn, however many there are',
-    ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → True'):
-        'the lanes of a warp are numbered in another order, on the way in and out: a matter of speed',
-    ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → False'):
-        'the same',
-    ('kernels.k17_warp_specialized',
-     'if distance and is_last_tile and thread == 128: mbarrier_arrive(storage.order)',
-     'thread == 128 → thread != 128'):
-        'the order barrier staggers two consumers: results do not depend on who goes first',
-    ('kernels.k12_async_copy',
-     'write_tile = tile_writer(tile.shape, predicated, width, read_c, group=(tile.tm, tile.tn),',
-     'predicated, width → width, predicated'):
-        'the results are the same, by narrower accesses: a width counts as true, and true is not 4',
-    ('gemm.args', 'alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize) # the second row',
-     '16 → 17'):
-        'the results are the same, by narrower accesses: the greatest common divisor with 17 is 1, or 17 '
-        'where nothing is smaller',
-    ('gemm.args', 'alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize) # the second row',
-     '16 → 15'):
-        'the results are the same, by narrower accesses: no power of two but 1 divides 15',
-    ('gemm.tiles',
-     'return 2 * max(self.stages * self.stage_size, self.bm * self.bn // self.wn * (self.wn + 8))', '8 → 9'):
-        'more shared memory than the kernel needs: results stay as they are',
-    ('kernels.k17_warp_specialized', 'return tile.shared_bytes + c_bytes(tile) + 16', '16 → 17'):
-        'the same',
-    ('kernels.k08_bank_conflicts_padding', 'copy_a, copy_b = tile_copiers(tile, predicated, width, b_width)',
-     'predicated, width → width, predicated'):
-        'the results are the same, by narrower accesses: a width counts as true, and true is not 4',
-    ('kernels.k08_bank_conflicts_padding', 'gap, step = (4 * bn // tn, 4) if split else (4, tn)',
-     'split → False'):
-        'a thread\'s columns are then adjacent where it computes them and where it stores them: bank '
-        'conflicts, the same results',
-    ('kernels.k06_vectorized', 'second = x[uint64(at + uint64(1))] if not predicated or inside > 1 else zero',
-     'not predicated or inside > 1 → ((inside > 1))'):
-        'if nothing is predicated, all four are inside: the test is redundant',
-    ('kernels.k08_bank_conflicts_padding', 'gap, step = (4 * bn // tn, 4) if split else (4, tn)',
-     'split → True'):
-        'the same; tests/test_kernels.py looks at the columns of a thread',
-    ('kernels.k06_vectorized', 'x = read4(a, uint64(a_from + s * k), cols if s < rows else 0)', '0 → (-1)'):
-        'none is inside, either way',
-    ('kernels.k14_stream_k', 'while cuda.atomic.cas(flags, other, launch, 0) != launch: pass', '0 → 1'):
-        'only a CUDA graph launches again with the same number; tests/test_kernels.py looks at the flags '
-        'that are left',
-    ('kernels.k14_stream_k', 'while cuda.atomic.cas(flags, other, launch, 0) != launch: pass', '0 → (-1)'):
-        'the same',
-    ('kernels.k18_past_cublas_bf16',
-     'must = {name for name, alignment in g.alignments.items() if alignment < 16 and (name != "c" or not '
-     'may_store)}',
-     'alignment < 16 → alignment <= 16'):
-        'all matrices are then copied into padded ones: slower, with the same results; tests/test_kernels.py '
-        'looks at the launches',
-    ('kernels.k18_past_cublas_bf16',
-     'must = {name for name, alignment in g.alignments.items() if alignment < 16 and (name != "c" or not '
-     'may_store)}', '16 → 15'):
-        'an alignment is a power of two',
-    ('gemm.epilogue', 'elif i == 0: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring',
-     'i == 0 → True'):
-        'one barrier per box, where one is enough: slower, with the same results',
-    ('gemm.args', 'if not isinstance(factor, Real):', 'not isinstance(factor, Real) → False'):
-        "no path passes a non-number; tests/test_kernels.py does",
-    ('gemm.plan', 'if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):',
-     'any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]) → False'):
-        'no kernel is launched this way; tests/test_kernels.py tries it',
-    ('gemm.plan', 'if any(isinstance(arg, TensorMapWords) for arg in launch.args[1:]):', '1 → 2'):
-        'the same',
-    ('gemm.limits', 'MAX_GRID_Y = 65535', '65535 → 65536'):
-        'paths make the limit small; tests/test_kernels.py compares it with the simulator\'s',
-    ('gemm.limits', 'launch.pre_launch_callbacks.append(_allow_before)',
-     'launch.pre_launch_callbacks.append(_allow_before) → pass'):
-        'only a GPU has to be asked for more than 48 KB of shared memory',
-    ('gemm.tensor_maps', 'return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)',
-     'max(g.m, g.n, g.k) <= LONGEST → max(g.m, g.n, g.k) < LONGEST'):
-        'no path is as long as that; tests/test_kernels.py looks at who multiplies such a matrix',
-    ('gemm.tiles', 'room = (MOST_SHARED - self.shared_bytes - 8) // (ROW * boxes)', '8 → 9'):
-        'what is divided is never a multiple of 16, so one byte less never costs a column of a box',
-    ('kernels.k13_planned_loop',
-     'carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile', '4 → 3'):
-        'another share of the products is added with the next k tile: the results are the same',
-    ('kernels.k19_float32_on_tensor_cores', 'return tile.shared_bytes + 8', '+ → -'):
-        '16 bytes fewer, which are left of those that align the ring: memory starts at a multiple of 16',
-    ('kernels.k20_fp8', 'if tile.wm > 64: epilogue = two_epilogues(epilogue)', '64 → 65'):
-        'wm is 64 or 128',
-    ('kernels.k20_fp8', 'width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1',
-     'g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize → False'):
-        'the results are the same, by narrower accesses: one element for two',
-}
+# Mutants that no check can find here: why (nothing changes, or only a GPU sees it) → the module, the line,
+# the change.
+EXCUSED = {mutant: why for why, mutants in {
+    'carried_from is then no less than the number of products: all are added at once, and none with the next'
+    ' k tile': [
+        ('kernels.k13_planned_loop',
+         'carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile',
+         '- → +')],
+    'the lanes of a warp are numbered in another order, on the way in and out: a matter of speed': [
+        ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → True'),
+        ('kernels.k10_warptiling', 'if zigzag:', 'zigzag → False')],
+    'more shared memory than the kernel needs: results stay as they are': [
+        ('gemm.tiles',
+         'return 2 * max(self.stages * self.stage_size, self.bm * self.bn // self.wn * (self.wn + 8))',
+         '8 → 9'),
+        ('kernels.k17_warp_specialized', 'return tile.shared_bytes + c_bytes(tile) + 16', '16 → 17')],
+    "a thread's columns are then adjacent where it computes them and where it stores them: bank conflicts, "
+    'the same results': [
+        ('kernels.k08_bank_conflicts_padding',
+         'gap, step = (4 * bn // tn, 4) if split else (4, tn)',
+         'split → False')],
+    'none is inside, either way': [
+        ('kernels.k06_vectorized',
+         'x = read4(a, uint64(a_from + s * k), cols if s < rows else 0)',
+         '0 → (-1)')],
+    'an alignment is a power of two': [
+        ('kernels.k18_past_cublas_bf16',
+         'must = {name for name, alignment in g.alignments.items() if alignment < 16 and (name != "c" or not'
+         ' may_store)}',
+         '16 → 15'),
+        ('kernels.k19_float32_on_tensor_cores',
+         'follow = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else'
+         ' 1,',
+         '8 → 7')],
+    "paths make the limit small; tests/test_kernels.py compares it with the simulator's": [
+        ('gemm.limits', 'MAX_GRID_Y = 65535', '65535 → 65536')],
+    'no path is as long as that; tests/test_kernels.py looks at who multiplies such a matrix': [
+        ('gemm.tensor_maps',
+         'return bool(g.m and g.n and g.k and g.alpha and max(g.m, g.n, g.k) <= LONGEST)',
+         'max(g.m, g.n, g.k) <= LONGEST → max(g.m, g.n, g.k) < LONGEST')],
+    'what is divided is never a multiple of 16, so one byte less never costs a column of a box': [
+        ('gemm.tiles', 'room = (MOST_SHARED - self.shared_bytes - 8) // (ROW * boxes)', '8 → 9')],
+    'another share of the products is added with the next k tile: the results are the same': [
+        ('kernels.k13_planned_loop',
+         'carried_from = results * (4 - schedule.carried) // 4 # from here on: with the next k tile',
+         '4 → 3')],
+    '16 bytes fewer, which are left of those that align the ring: memory starts at a multiple of 16': [
+        ('kernels.k19_float32_on_tensor_cores', 'return tile.shared_bytes + 8', '+ → -')],
+    'wm is 64 or 128': [
+        ('kernels.k20_fp8', 'if tile.wm > 64: epilogue = two_epilogues(epilogue)', '64 → 65'),
+        ('kernels.k17_warp_specialized', 'if epilogue in BY_THREADS and tile.wm > 64:', '64 → 65')],
+    'the results are the same, by narrower accesses': [
+        ('gemm.args',
+         'alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize) # the second row',
+         '16 → 17'),
+        ('gemm.args',
+         'alignments = {name: math.gcd(16, first, x.shape[1] * x.dtype.itemsize) # the second row',
+         '16 → 15'),
+        ('kernels.k20_fp8',
+         'width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1',
+         'g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize → False'),
+        ('gemm.split', 'alignment = gcd(16, span(x)[0], 4 * n)', '* → +'),
+        ('kernels.k19_float32_on_tensor_cores',
+         'return four_reader(True, 4 if alignment == 16 else 1)',
+         'alignment == 16 → False'),
+        ('kernels.k19_float32_on_tensor_cores',
+         'follow = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else'
+         ' 1,',
+         'g.n % 2 == 0 → g.n % 2 != 0'),
+        ('kernels.k20_fp8',
+         'width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1',
+         '% → //')],
+    'slower, with the same results': [
+        ('gemm.epilogue',
+         'elif i == 0: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring',
+         'i == 0 → True'),
+        ('gemm.epilogue', 'if reused:', 'reused → True'),
+        ('gemm.plan',
+         'if found is None or found.nbytes < size:',
+         'found.nbytes < size → found.nbytes <= size'),
+        ('gemm.rows', 'while k0 < k_end:', 'k0 < k_end → k0 <= k_end'),
+        ('gemm.schedule',
+         'col = uint32(within // uint32(group_m)) if height == group_m else uint32(within // height)',
+         'height == group_m → False'),
+        ('kernels.k17_warp_specialized',
+         'if cluster > 1: cluster_sync() # shared memory must outlive the copies of the other block',
+         'cluster > 1 → cluster >= 1')],
+    'only a GPU can show it': [
+        ('gemm.limits',
+         'launch.pre_launch_callbacks.append(_allow_before)',
+         'launch.pre_launch_callbacks.append(_allow_before) → pass'),
+        ('gemm.args',
+         'return _view(x.data_ptr(), tuple(x.shape), np.dtype(KEPT_AS.get(kind, kind)).str, x.device.index)',
+         'np.dtype(KEPT_AS.get(kind, kind)).str, x.device.index → x.device.index, np.dtype(KEPT_AS.get(kind,'
+         ' kind)).str'),
+        ('gemm.args', 'kept.append(memory)', 'kept.append(memory) → pass'),
+        ('kernels.k17_warp_specialized',
+         'setmaxnreg_dec(producer_registers)',
+         'setmaxnreg_dec(producer_registers) → pass'),
+        ('kernels.k17_warp_specialized',
+         'setmaxnreg_inc(consumer_registers)',
+         'setmaxnreg_inc(consumer_registers) → pass'),
+        ('kernels.k20_fp8',
+         'elif promoted: mainloop = promoted_mainloop(tile, is_split)',
+         'promoted → False'),
+        ('kernels.k20_fp8', 'prefetch_tensormap(maps.a)', 'prefetch_tensormap(maps.a) → pass')],
+    'a matrix is a torch tensor if the others are': [
+        ('gemm.args',
+         'kind = None if dtype_c == dtype else dtype_c if is_torch(a) else KEPT_AS.get(dtype_c, dtype_c)',
+         'a → b')],
+    'shared_b is set only in a cluster of two': [
+        ('gemm.schedule',
+         'if cluster > 1 and shared_b: row = uint32(row + uint32(cuda.blockIdx.x % 2) * uint32(own))',
+         'cluster > 1 → cluster >= 1'),
+        ('gemm.schedule',
+         'if cluster > 1 and shared_b: row = uint32(row + uint32(cuda.blockIdx.x % 2) * uint32(own))',
+         'cluster > 1 and shared_b → ((shared_b))')],
+    'the mask changes no address below 256 KB': [
+        ('kernels.k16_tma_wgmma', 'steps, in_cluster = BK // 16, in_cluster or tile.cluster > 1', '1 → 0')],
+    'rows or columns of a tile in shared memory are stored elsewhere: bank conflicts, the same results': [
+        ('gemm.fp8_cast', 'tile = cuda.shared.array((SIDE, 33), uint32)', '33 → 34'),
+        ('gemm.ring',
+         'return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0',
+         '4 → 3'),
+        ('gemm.ring',
+         'return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0',
+         'tile.slices > 1 → tile.slices >= 1'),
+        ('gemm.ring',
+         'return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0',
+         '4 → 3'),
+        ('gemm.ring',
+         'return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0',
+         '0 → 1')],
+    'with one slice, its threads are all threads': [
+        ('gemm.ring', 'if slices == 1: row, col = first_result(thread)', 'slices == 1 → False')],
+    'each lane shuffles from itself': [
+        ('gemm.ring',
+         'factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane))',
+         'factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane)) → pass')],
+    'one strip more, with the same results': [
+        ('gemm.limits', 'MAX_GRID_Y = 65535', '65535 → 65534'),
+        ('gemm.tiled', 'if g.m <= strip: return [(g.a, g.c)]', 'g.m <= strip → g.m < strip')],
+    'another number of multiprocessors, where none is known': [
+        ('gemm.limits',
+         'return int(os.environ.get("MATMUL_SMS") or gpu_card().get("multiprocessors", 4))',
+         '4 → 3')],
+    'no factor is 0': [
+        ('gemm.split',
+         'if by[i] < float32(0): meets |= int32(1) << i',
+         'by[i] < float32(0) → by[i] <= float32(0)')],
+    'no magnitude is less than 0': [
+        ('gemm.split', 'fours, all_meets, largest = (), int32(0), int32(0)', '0 → (-1)')],
+    'the loop for the rest takes the last ones': [
+        ('kernels.k02_gmem_coalescing', 'while i + UNROLL <= k:', 'i + UNROLL <= k → i + UNROLL < k')],
+    'tm is a multiple of four': [
+        ('kernels.k06_vectorized', 'for i in range(0, tm, 4):', 'tm → tm - 1')],
+    "all rows of a warp's tile are inside": [
+        ('kernels.k15_tensor_cores',
+         'here = Target(ring, threads // 32 * wm, c_pitch, alpha, beta)',
+         '32 → 31')],
+    'what it meets in B is 0': [
+        ('kernels.k04_1d_blocktiling',
+         'a_tile[a_row, a_col] = a[row0 + a_row, k0 + a_col] if inside else float32(0)',
+         '0 → (-1)')],
+    'the ring may begin 1024 bytes later, and that is what the 1024 bytes more are for': [
+        ('gemm.pipeline',
+         'start = uint32(uint32(shared_address(memory, uint64(0)) + uint32(1023)) & uint32(0xFFFFFC00))',
+         '0 → 1')],
+    'in the tiles that there are, the sums of all teams need more': [
+        ('gemm.rows', 'return 4 * max(2 * self.bk * self.pitch, self.threads * self.results)', '2 → 1')],
+    'rules make bm and bn the same': [
+        ('kernels.k04_1d_blocktiling', 'col0 = int64(uint32(cuda.blockIdx.x)) * bn', 'bn → bm')],
+    "there is one group of rows, so that the stride between groups isn't used": [
+        ('kernels.k08_bank_conflicts_padding',
+         'write_tile = tile_writer((tm, tn), predicated, width, read_c, group=(tm, 4), step=(0, gap))',
+         '0 → (-1)')],
+    'both are 2 in tiles with two k tiles': [
+        ('kernels.k16_tma_wgmma',
+         'acc = instruction(acc, a + more, b + more, next_a, next_b, steps, transpose, pending, 1)',
+         'transpose, pending → pending, transpose')],
+    'other numbers of threads, or of elements that a thread keeps: a matter of speed': [
+        ('gemm.split', 'threads = min(SPLIT_THREADS, cdiv(pitch, 16 * 32) * 32)', '16 → 17'),
+        ('gemm.split', 'kept = min(KEPT, cdiv(pitch, 4 * threads))', '* → +')],
+    'one element more than is needed': [
+        ('kernels.k19_float32_on_tensor_cores', 'declined = g.workspace(1, kind="int32")', '1 → 2')],
+}.items() for mutant in mutants}
