@@ -123,10 +123,12 @@ def tests_of(mutant, all_tests):
     "Arguments for pytest: selections of tests, those that fit best first."
     def files(*names): return [f"tests/test_{name}.py" for name in names]
     if fitting := FITTING.get(mutant.module.removeprefix("numba_matmul.")): yield files(*fitting)
-    name = importlib.import_module(kernels_of(mutant.module)[0]).KERNEL.name
-    short = name.partition("gemm_")[2] or name  # without the type of its matrices
-    if mutant.module not in KERNELS: yield files("refused")
-    yield ["-k", f"{short} and not every_tile", *files("refused", "choice", "estimates", "kernels")]
+    names = [importlib.import_module(kernel).KERNEL.name for kernel in kernels_of(mutant.module)]
+    name = names[0]
+    if mutant.module in KERNELS: names = [name]
+    else: yield files("refused")
+    shorts = " or ".join(name.partition("gemm_")[2] or name for name in names)  # without the type of matrices
+    yield ["-k", f"({shorts}) and not every_tile", *files("refused", "choice", "estimates", "kernels")]
     if not all_tests: return
     yield ["-k", "not every_tile", *files("kernels")]
     # as in tests/test_paths.py
