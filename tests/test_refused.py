@@ -196,7 +196,7 @@ def test_an_epilogue_of_warp_specialized_that_does_not_read_c_is_refused_where_i
 
 @pytest.mark.parametrize("tile", [turned_tile(192, 64, 3), turned_tile(128, 64, 3, wm=128)],
                          ids=["three warpgroups", "128 rows each"])
-def test_results_of_two_tiles_need_registers(tile):
+def test_results_of_two_tiles_of_warp_specialized_need_registers(tile):
     with pytest.raises(ValueError, match="enough registers for the results of two tiles"):
         bf16_gemm_warp_specialized_kernel(tile, "overlapped")
 
@@ -308,6 +308,12 @@ def test_as_many_blocks_of_stream_k_as_run_at_once_may_share_sums(monkeypatch):
     a, b = good(KERNELS[14], 8, 64, 3 * k14_stream_k.LARGE.bn)  # three tiles
     assert_matmul_correct(a, b, share(a, b, blocks=2))
     with pytest.raises(ValueError, match="blocks is 4; expected at most 2"): share(a, b, blocks=4)
+
+
+def test_sums_that_stream_k_cannot_count_are_refused(monkeypatch):
+    monkeypatch.setattr(k14_stream_k, "MOST_K", 15)
+    with pytest.raises(ValueError, match="k is 16; expected"):
+        ALL["sgemm_stream_k"](*good(KERNELS[14], 8, 16, 8), tile=k14_stream_k.LARGE)
 
 
 def test_parts_of_past_cublas_that_cannot_all_run_at_once_are_refused(monkeypatch):

@@ -61,7 +61,7 @@ LEFT_OUT = set("""
     _view _external launch_stream span _Memory allow_shared_memory _allow_before _set_cooperative cooperative
     ask_driver _map_words driver_function _launch _move_map
     estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles turned_tile launch_bounds
-    _warn_of_minutes
+    launch_configs tiles_for by_kernel_14 _warn_of_minutes
     """.split())
 # Not mutated either: modules that are no part of what a kernel or its launch computes.
 OTHERS = "__init__", "kernel", "watched"

@@ -216,7 +216,19 @@ EXCUSED = {mutant: why for why, mutants in {
          'g.n % 2 == 0 → g.n % 2 != 0'),
         ('kernels.k20_fp8',
          'width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1',
-         '% → //')],
+         '% → //'),
+        ('kernels.k08_bank_conflicts_padding', 'b_width = 1 if pad_b % 4 else 4', '4 → 5'),
+        ('kernels.k19_float32_on_tensor_cores',
+         'follow = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else'
+         ' 1,',
+         'n → m'),
+        ('kernels.k19_float32_on_tensor_cores',
+         'follow = dict(predicated=not tile.fits(g), width=2 if g.n % 2 == 0 and g.alignments["c"] >= 8 else'
+         ' 1,',
+         '0 → 1'),
+        ('kernels.k20_fp8',
+         'width = 2 if g.n % 2 == 0 and g.alignments["c"] >= 2 * g.c.dtype.itemsize else 1',
+         'g.alignments["c"] >= 2 * g.c.dtype.itemsize → g.alignments["c"] > 2 * g.c.dtype.itemsize')],
     'slower, with the same results': [
         ('gemm.epilogue',
          'elif i == 0: bar_sync(store.barrier, uint32(128)) # all warps are done with the ring',
@@ -231,7 +243,23 @@ EXCUSED = {mutant: why for why, mutants in {
          'height == group_m → False'),
         ('kernels.k17_warp_specialized',
          'if cluster > 1: cluster_sync() # shared memory must outlive the copies of the other block',
-         'cluster > 1 → cluster >= 1')],
+         'cluster > 1 → cluster >= 1'),
+        ('gemm.joined',
+         'if is_split or (predicated and row >= to.rows): return float32(1)',
+         'predicated and row >= to.rows → ((row >= to.rows))'),
+        ('gemm.rows', 'if predicated and row < k_end:', 'predicated and row < k_end → ((row < k_end))'),
+        ('gemm.shared_sums', 'if thread == 0: cuda.atomic.exch(flags, part, launch)', 'thread == 0 → True'),
+        ('gemm.tiles',
+         'return not (g.m % rows or g.n % cols or g.k % self.bk)',
+         'g.m % rows or g.n % cols or g.k % self.bk → ((g.m % rows) or (g.n % cols))'),
+        ('kernels.k11_double_buffering',
+         'has_next = predicated or left > 0',
+         'predicated or left > 0 → ((left > 0))'),
+        ('gemm.unaligned',
+         'return tile.wn % 32 == 0 and 16 * tile.step[0] * (tile.wn + 4) * tile.threads // 128 <= '
+         'tile.shared_bytes',
+         '16 * tile.step[0] * (tile.wn + 4) * tile.threads // 128 <= tile.shared_bytes → 16 * tile.step[0] *'
+         ' (tile.wn + 4) * tile.threads // 128 < tile.shared_bytes')],
     'only a GPU can show it': [
         ('gemm.limits',
          'launch.pre_launch_callbacks.append(_allow_before)',
@@ -274,12 +302,11 @@ EXCUSED = {mutant: why for why, mutants in {
          'tile.slices > 1 → tile.slices >= 1'),
         ('gemm.ring',
          'return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0',
-         '4 → 3'),
-        ('gemm.ring',
-         'return 4 // tile.slices if tile.slices > 1 and tile.threads // tile.bk % 4 == 0 else 0',
-         '0 → 1')],
+         '0 → 1'),
+        ('gemm.rows', 'return self.bm + (4 if self.bm % 8 == 0 else 0)', 'self.bm % 8 → ((8) % (self.bm))')],
     'with one slice, its threads are all threads': [
-        ('gemm.ring', 'if slices == 1: row, col = first_result(thread)', 'slices == 1 → False')],
+        ('gemm.ring', 'if slices == 1: row, col = first_result(thread)', 'slices == 1 → False'),
+        ('gemm.ring', 'if slices == 1: row, col = first_result(thread)', '1 → 0')],
     'each lane shuffles from itself': [
         ('gemm.ring',
          'factors_a = uint32(cuda.shfl_sync(0xFFFFFFFF, int32(factors_a), lane))',
@@ -330,4 +357,22 @@ EXCUSED = {mutant: why for why, mutants in {
         ('gemm.split', 'kept = min(KEPT, cdiv(pitch, 4 * threads))', '* → +')],
     'one element more than is needed': [
         ('kernels.k19_float32_on_tensor_cores', 'declined = g.workspace(1, kind="int32")', '1 → 2')],
+    'the last box is stored twice': [
+        ('gemm.scaled', 'store_all = boxes_storer(tile, 0, tile.c_boxes)', '0 → (-1)')],
+    'a value that is no text is no choice either': [
+        ('gemm.tiled',
+         'if not (isinstance(value, str) and value in choices[option]):',
+         'isinstance(value, str) and value in choices[option] → ((value in choices[option]))')],
+    'for all sizes that rules allow, the quotient is the same': [
+        ('gemm.tiles', 'return self.wm // 16, self.wn // 8', '16 → 15'),
+        ('gemm.unaligned', 'for j in static(cols // 4):', '4 → 3')],
+    'the first two of three sizes are those of two': [
+        ('kernels.k01_naive', 'col += cuda.gridsize(2)[1]', '2 → 3')],
+    'no tile needs exactly as much': [
+        ('kernels.k08_bank_conflicts_padding',
+         'lambda t: t.shared_bytes + 4 * t.bk * (pad_a + pad_b) <= 48 * 1024})',
+         't.shared_bytes + 4 * t.bk * (pad_a + pad_b) <= 48 * 1024 → t.shared_bytes + 4 * t.bk * (pad_a + '
+         'pad_b) < 48 * 1024')],
+    'None counts as one part, or as none: neither is more than one': [
+        ('kernels.k18_past_cublas_bf16', 'if by_grid and (split_k or 1) > 1:', '1 → 0')],
 }.items() for mutant in mutants}
