@@ -296,7 +296,7 @@ def operands(
     return a, b, launches, copies
 
 def c_by_tma(g: Gemm, split_k) -> bool:
-    "Can the TMA store C? Its threads can't if a consumer has 128 rows."
+    "Can the TMA store C? If a consumer has 128 rows, it has to, because the threads can't."
     return g.c.dtype == np.uint16 and g.beta == 0 and g.alignments["c"] == 16 and split_k in (None, 1)
 
 def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
@@ -312,7 +312,7 @@ def epilogue_of(g: Gemm, tile, split_k, epilogue) -> str:
 
 # %% ../../nbs/20_fp8.ipynb #20export7
 def product_launch(g: Gemm, a, b, c, scales, scaling, kernel, tile, blocks, split_k, by_threads) -> Launch:
-    "The launch of kernel 20. What isn't there, scales or a map of C, is some other array that nobody reads."
+    "The launch of kernel 20. Where scales or a map of C aren't needed, another array is passed and never read."
     maps = TensorMapWords((a, tile.bm // tile.cluster), (b, tile.bn), (a if by_threads else g.c, tile.c_box))
     steps = [np.int64(x is not None and x.size > 1) for x in scales]
     scales = [g.c.ravel() if x is None else x.ravel() for x in scales]

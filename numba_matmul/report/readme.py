@@ -94,9 +94,9 @@ def readme_ladder() -> str:
                                             *2 * len(cards) * [""]])))
     shows = "Speed of each lesson's short kernel, and of its kernel for any size, compared with cuBLAS"
     what = ", ".join(f"{type_name(dtype)} in {_lessons(kernels_of(dtype))}" for dtype in DTYPES)
-    bars = ("Each lesson has two kernels: a short one that shows the idea (dark bars), and a longer one for "
-            "matrices of any size (light bars, and the table). Pages with a letter are warm-ups, "
-            "with no matrix product to time.")
+    bars = ("Most lessons have two kernels: a short one that shows the idea (dark bars), and a longer one "
+            "for matrices of any size (light bars, and the table). Pages with a letter are warm-ups, with no "
+            "new matrix product.")
     where = f"All speeds are at 4096×4096×4096 ({what}), on"
     how = ("Runs of each kernel alternate with runs of cuBLAS, and each % compares the two. The speeds of "
            "cuBLAS in this list are medians over all kernels.")
