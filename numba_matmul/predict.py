@@ -12,7 +12,7 @@ from statistics import mean, median
 import numpy as np
 from .arrays import cdiv
 from .cards import code_of, load_cards
-from .compiler import CompileError, machine_code
+from .compiler import MULTIPROCESSORS, CompileError, machine_code
 from .cycles import (
     ALU, CAUSES, KIND, LDG, LDGSTS, LDS, OTHER, PLACE, SERVICE, STS, TURN, UNIFORM, replay)
 from .draw import COLORS
@@ -138,7 +138,7 @@ WAITS = {"barrier": "each other at barriers", "fixed latency": "their last resul
 def limit_of(
     found: Estimate,
     work: Workload,
-    sms: int,  # multiprocessors
+    machine: Machine,
 ) -> str:
     "What limits a launch, in words."
     busy = dict(found.busy)
@@ -149,9 +149,11 @@ def limit_of(
     if max(busy[top], unit) > 0.8: return NAMED.get(top, top)
     waits = dict(zip(CAUSES, found.pace.waited.sum(0)))
     del waits[CAUSES[TURN]]
-    warps = min(work.resident, cdiv(work.blocks, sms)) * cdiv(work.threads, 32)
+    warps = min(work.resident, cdiv(work.blocks, machine.sms)) * cdiv(work.threads, 32)
     top = max(waits, key=waits.get)
-    return f"latency: too few warps ({warps}), waiting for {WAITS.get(top, top)}"
+    if warps < MULTIPROCESSORS[machine.target].warps: which = f"too few warps ({warps}), waiting"
+    else: which = f"all {warps} warps that fit wait"
+    return f"latency: {which} for {WAITS.get(top, top)}"
 
 
 # A prediction
@@ -165,8 +167,8 @@ class Prediction:
     ms: float = None
     limit: str = ""      # what limits it
     busy: dict = None    # resource → share of the time that it's busy
-    cublas_ms: float = None  # recorded on this GPU at this shape
-    errors: tuple = ()   # of kernels like it, as parts: predicted over measured, less 1
+    cublas_ms: float = None  # in the kernel's type, recorded on this GPU at this shape
+    errors: tuple = ()   # of kernels like it, as fractions: predicted / measured − 1
     why: str = ""        # there is no prediction
     loop: KLoop = None
     waited: np.ndarray = None  # cycles that warps waited: instructions × `cycles.CAUSES`
@@ -181,7 +183,7 @@ class Prediction:
         return self.ms and self.cublas_ms and 100 * self.cublas_ms / self.ms
     @property
     def sure(self):
-        "How far it may be off: the mean error of kernels like it, as a part; `None` if nobody has compared."
+        "How far off it may be: the mean error for kernels like it, as a fraction; `None` if never compared."
         return mean(map(abs, self.errors)) if self.errors else None
 
     def __repr__(self):
@@ -229,7 +231,7 @@ def _errors(gpu, shape, limit):  # gpu: its name
     same = [error for why, error in found if why.split(":")[0] == limit.split(":")[0]]
     return tuple(same if len(same) > 2 else (error for _, error in found))
 
-def _cublas(gpu, shape, kind="sgemm_"):
+def _cublas(gpu, shape, kind="sgemm_"):  # kind: how the names of kernels of the same type begin
     times = [row["cublas_ms"] for card in load_cards() if card["gpu"] == gpu for row in card["speed"]
              if (row["m"], row["n"], row["k"]) == tuple(shape) and row["name"].startswith(kind)]
     return median(times) if times else None
@@ -259,7 +261,8 @@ def predict_again(
     for card in load_cards():
         if card["gpu"] == gpu and (kept := predicted(card).get((name, *shape))):
             ms, limit = kept
-            return Prediction(name, shape, machine_called(gpu), ms, limit, None, _cublas(card["gpu"], shape),
+            cublas_ms = _cublas(card["gpu"], shape, f"{name.split('_')[0]}_")
+            return Prediction(name, shape, machine_called(gpu), ms, limit, None, cublas_ms,
                               _errors(card["gpu"], shape, limit))
     return None
 
@@ -306,7 +309,7 @@ def predict(
     except (NoPrediction, CompileError, SimulatorError, ChildError) as e:
         shape = () if any(map(np.ndim, args)) else tuple(args)
         return Prediction(name, shape, machine, why=str(e).splitlines()[0].rstrip("."))
-    limit = limit_of(found, work, machine.sms)
+    limit = limit_of(found, work, machine)
     shape, errors = work.shape, ()
     if machine.checked: errors = _errors(machine.name, shape, limit)
     return Prediction(name, shape, machine, found.ms, limit, found.busy, _cublas(machine.name, shape),

@@ -12,16 +12,18 @@ from conftest import ROOT
 from numba import cuda, float32, float64
 
 from numba_matmul.bench.timing import measure_runtime
-from numba_matmul.cards import load_cards, marked
+from numba_matmul.cards import card_row, load_cards, marked
 from numba_matmul.cycles import (
-    ALONG, ALU, BARRIER, COLUMNS, FMA, HEAVY, LDG, LDS, OTHER, OTHERS, UNIFORM, kind_of)
+    ALONG, ALU, BARRIER, CAUSES, COLUMNS, FMA, HEAVY, LDG, LDS, OTHER, OTHERS, UNIFORM, kind_of)
 from numba_matmul.exercise import READERS_ERROR, grade
 from numba_matmul.gpus import MEASURED, _of_card, machine_called
 from numba_matmul.kernels.k01_naive import short_naive
 from numba_matmul.kernels.k03_smem_blocking import sgemm_smem_blocking, short_smem
 from numba_matmul.kernels.k15_tensor_cores import bf16_gemm_tensor_cores
+from numba_matmul.kernels.k17_warp_specialized import bf16_gemm_warp_specialized
 from numba_matmul.kernels.k18_past_cublas_bf16 import bf16_gemm_past_cublas
-from numba_matmul.predict import Prediction, compared, estimate, pace, predict, predicted
+from numba_matmul.predict import (
+    Prediction, compared, estimate, limit_of, pace, predict, predict_again, predicted)
 from numba_matmul.predicted import PREDICTED
 from numba_matmul.report.tables import stale_kernels
 from numba_matmul.sass import Instruction
@@ -163,6 +165,23 @@ def test_what_is_kept_is_what_the_model_says():
         said, _ = kept[gpu][name, *work.shape]
         assert found.ms == pytest.approx(said, rel=2e-3), (gpu, name, work.shape)
     assert seen == 3 * 14 * len(kept)
+
+
+def test_what_is_kept_is_compared_with_cublas_in_the_kernels_type():
+    for fn in sgemm_smem_blocking, bf16_gemm_tensor_cores, bf16_gemm_warp_specialized:
+        for card in load_cards():
+            kept = predict_again(fn, (4096,) * 3, card["gpu"])
+            assert kept.percent == pytest.approx(card_row(card, fn.__name__, 4096)["percent"], rel=0.2)
+
+
+def test_too_few_warps_are_fewer_than_fit():
+    waited = np.eye(len(CAUSES))[[CAUSES.index("memory queue")]]
+    found = SimpleNamespace(busy={"shared memory": 0.1, "L1 cache": 0.1}, filled=1,
+                            pace=SimpleNamespace(waited=waited))
+    work = SimpleNamespace(resident=1, blocks=1000, threads=1024)
+    said = [limit_of(found, work, machine_called(gpu)) for gpu in ("H200", "T4")]
+    assert said == ["latency: too few warps (32), waiting for the queue to memory",
+                    "latency: all 32 warps that fit wait for the queue to memory"]
 
 
 # The instrument

@@ -57,7 +57,7 @@ def main():
                 calls.append(dict(gpu=gpu, kernel=name, loop=loop.key, **work))
                 work = Workload(loop=loop, **work)
                 found, shape = estimate(work, machine), work.shape
-                ms, limit = found.ms, limit_of(found, work, machine.sms)
+                ms, limit = found.ms, limit_of(found, work, machine)
             lines.append(f'            {tuple(shape)}: ({ms:.5g}, "{limit}"),')
         lines += ["        }),", "    },"]
     text = '"What the model says of the kernels of the course, written by tools/predictions.py."\n\n'
