@@ -132,7 +132,7 @@ class MachineCode:
         return self.mix.get("FFMA", 0) / max(1, len(self.main_loop))
     @property
     def port_conflicts(self):
-        "How many FFMA of the main loop read two registers of one bank, which costs a cycle each."
+        "How many FFMAs of the main loop read two registers of one bank, by a model of two banks."
         return sum(map(collides, register_reads(self.main_loop)))
     @property
     def loop(self):

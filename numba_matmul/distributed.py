@@ -299,8 +299,8 @@ def run_ranks(
     *args,
     seconds=60,    # until all are ended
 ) -> list:         # what the function returned, by rank
-    """Processes of this machine as a group (gloo), without a GPU. `RanksFailed` names a rank that failed, or
-    those that didn't finish; by then all have ended."""
+    """Processes of this machine as a group (gloo), without a GPU. `RanksFailed` names one rank that failed or
+    didn't finish; by then all have ended."""
     context, results, failed = multiprocessing.get_context("fork"), {}, {}
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [context.Pipe(False) for _ in range(ranks)], []

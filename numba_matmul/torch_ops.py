@@ -343,10 +343,10 @@ def linear(
 
     `x` is (…, k), `w` (n, k) as in `torch.nn.Linear`, `bias` (n,), `residual` and the result (…, n): dense
     tensors of float32 or bfloat16; `x`, `w` and `residual` of one type, unless autocast makes them so.
-    Devices, derivatives and errors are those of `matmul`. Where bfloat16 doesn't fit one kernel (64 rows or
-    fewer with W row-major, sizes that aren't multiples of 8, a gradient of GELU), each step rounds. (The
-    layer in an epilogue is an idea of CUTLASS's; GELU's tanh form: Hendrycks and Gimpel, arXiv
-    1606.08415.)"""
+    Devices, derivatives and errors are those of `matmul`. Where bfloat16 doesn't fit one kernel, each step
+    rounds: 64 rows or fewer with W row-major, sums of 2048 or more with few results, sizes that aren't
+    multiples of 8, a gradient of GELU or of ReLU with a residual. (The layer in an epilogue is an idea of
+    CUTLASS's; GELU's tanh form: Hendrycks and Gimpel, arXiv 1606.08415.)"""
     given = {name: z for name, z in (("bias", bias), ("residual", residual)) if z is not None}
     need_tensors(x=x, w=w, **given)
     autocast = torch.is_autocast_enabled(DEVICE)

@@ -30,6 +30,7 @@ gc.set_threshold(50_000, 20, 100)  # little of what a page creates is garbage be
 ASK = {"load_cards", "pick_card", "gpu_card", "card_row", "cycles_per_step", "recorded", "gain", "causes",
        "readme_speed", "recorded_tuning", "you_are_here", "recorded_on_several", "experiment", "agreement",
        "counted", "shared_memory_bound", "stalls", "draw_machine", "lost", "stale_below", "main",
+       "predict", "machines",
        "blind_test", "then_and_now",  # lesson 21's times of readers' kernels are kept beside these
        # these say the same anywhere: exercises are left to readers, and the microscope needs no GPU
        "grade", "microscope", "changes", "check_tile"}

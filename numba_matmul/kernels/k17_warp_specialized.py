@@ -173,7 +173,7 @@ def shared_bytes(tile) -> int:
 
 # %% ../../nbs/17_warp_specialized.ipynb #5f0ebe2f
 class Arrivals(NamedTuple):
-    "What is different if rows of A are still on their way to this GPU."
+    "What is different in lesson 32, where other GPUs are still sending rows of A."
     maps: object      # device function (`TensorMaps`, address of the fourth map, c, m) → the loader's `maps`
     loader: object    # instead of `k_tile_loader`
     epilogue: object  # as those in `EPILOGUES`
