@@ -329,3 +329,7 @@ def test_tensor_maps_are_the_first_argument_or_none_is():
     for args in (other, maps), (other, other, maps), (maps, maps), (maps, other, maps):
         with pytest.raises(TypeError, match="must be the first argument"):
             kernel_args(Launch(None, 1, 32, args))
+
+
+def test_a_plain_tuple_is_no_tile():
+    with pytest.raises(TypeError, match=r"tile is \(64, 64, 8\); expected a Tile"): check_tile((64, 64, 8), {})
