@@ -332,4 +332,4 @@ def test_tensor_maps_are_the_first_argument_or_none_is():
 
 
 def test_a_plain_tuple_is_no_tile():
-    with pytest.raises(TypeError, match=r"tile is \(64, 64, 8\); expected a Tile"): check_tile((64, 64, 8), {})
+    with pytest.raises(TypeError, match=r"tile is \(8, 8\); expected a Tile"): check_tile((8, 8), {})
