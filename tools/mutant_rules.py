@@ -63,7 +63,7 @@ LEFT_OUT = set("""
     estimate select_config estimated_cycles k_tile_cycles choose_tile work_tiles turned_tile launch_bounds
     launch_configs tiles_for by_kernel_14 _warn_of_minutes
     """.split())
-# Not mutated either: modules that are no part of what a kernel or its launch computes.
+# Not mutated either: modules that don't change what a kernel or its launch computes.
 OTHERS = "__init__", "kernel", "watched"
 KERNELS = [f"numba_matmul.kernels.{path.stem}" for path in sorted((PACKAGE/"kernels").glob("k*.py"))]
 MODULES = KERNELS + [f"numba_matmul.gemm.{path.stem}" for path in sorted((PACKAGE/"gemm").glob("*.py"))

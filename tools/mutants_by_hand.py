@@ -340,7 +340,7 @@ EXCUSED = {mutant: why for why, mutants in {
         ('gemm.pipeline',
          'start = uint32(uint32(shared_address(memory, uint64(0)) + uint32(1023)) & uint32(0xFFFFFC00))',
          '0 → 1')],
-    'in the tiles that there are, the sums of all teams need more': [
+    'in all tiles for few rows, the sums of all teams need more': [
         ('gemm.rows', 'return 4 * max(2 * self.bk * self.pitch, self.threads * self.results)', '2 → 1')],
     'rules make bm and bn the same': [
         ('kernels.k04_1d_blocktiling', 'col0 = int64(uint32(cuda.blockIdx.x)) * bn', 'bn → bm')],
@@ -359,7 +359,7 @@ EXCUSED = {mutant: why for why, mutants in {
         ('kernels.k19_float32_on_tensor_cores', 'declined = g.workspace(1, kind="int32")', '1 → 2')],
     'the last box is stored twice': [
         ('gemm.scaled', 'store_all = boxes_storer(tile, 0, tile.c_boxes)', '0 → (-1)')],
-    'a value that is no text is no choice either': [
+    "a value that isn't a text isn't a choice, either": [
         ('gemm.tiled',
          'if not (isinstance(value, str) and value in choices[option]):',
          'isinstance(value, str) and value in choices[option] → ((value in choices[option]))')],
