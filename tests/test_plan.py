@@ -155,15 +155,17 @@ def calls_that_differ_a_little():
 
 
 def delegated_calls():
-    "In a child: what another host function receives from two calls, the second with a cached plan."
+    """In a child: what another host function receives from two calls, the second with a cached plan; and of
+    which plans a call looked at the constants."""
     import numba_matmul.gemm.plan as gemm_plan
     without_a_gpu(gemm_plan, lambda *_: 0)
-    received = []
+    received, looked = [], []
+    gemm_plan.see_constants = lambda make_plan: looked.append(make_plan.__name__)
     def other(a, b, c, alpha, beta): received.append((a.address, b.address, c.address, alpha, beta))
     def plan(g): return gemm_plan.Plan(delegate=other)
     for at in (0, 4096):
         gemm_plan.run(plan, Matrix(A + at, 4, 8), Matrix(B + at, 8, 2), Matrix(C + at, 4, 2), 2.0, 3.0)
-    return received
+    return received, looked
 
 
 @pytest.fixture(scope="module")
@@ -187,8 +189,9 @@ def test_a_plan_is_only_for_matrices_that_are_alike():
 
 
 def test_a_call_is_passed_on_with_its_own_matrices():
-    assert in_child(delegated_calls, simulator=False) == [
-        (A + at, B + at, C + at, 2.0, 3.0) for at in (0, 4096)]
+    received, looked = in_child(delegated_calls, simulator=False)
+    assert received == [(A + at, B + at, C + at, 2.0, 3.0) for at in (0, 4096)]
+    assert looked == ["plan", "plan"]
 
 
 def test_a_packed_launch_has_what_numba_packs_and_the_addresses_of_this_call(found):
