@@ -285,6 +285,7 @@ SLICED = k14_stream_k.SPLIT["tile"]
     ("bf16_gemm_warp_specialized", dict(epilogue="split_k"), "call bf16_gemm_past_cublas"),
     ("bf16_gemm_past_cublas", dict(blocks=4, split_k=2), "blocks is 4; expected None"),
     ("bf16_gemm_past_cublas", dict(split_k=9), "split_k is 9; expected"),
+    ("bf16_gemm_past_cublas", dict(split_k=2, epilogue="staged"), "staged epilogue doesn't add up parts"),
     ("sgemm_vectorized", dict(width=0), "width is 0; expected"),
     ("bf16_gemm_past_cublas", dict(split_k=17, epilogue="split_grid"), "split_k is 17; expected"),
     ("bf16_gemm_past_cublas", dict(epilogue="late"),
