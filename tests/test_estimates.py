@@ -1,18 +1,11 @@
 "Do the estimates by which kernels 14 and 18 choose fit the times that were recorded on GPUs?"
 from statistics import median
 
-import numpy as np
 import pytest
-from hypothesis import given, strategies as st
-from numba import cuda
 
-from numba_matmul.arrays import cdiv
 from numba_matmul.cards import load_cards
-from numba_matmul.gemm.args import gemm_args
-from numba_matmul.gemm.limits import sm_count
 from numba_matmul.kernels import k14_stream_k, k18_past_cublas_bf16
-from numba_matmul.kernels.k14_stream_k import (
-    FEW_ROWS, WHOLE, estimated_cycles, launch_configs, select_config, sgemm_stream_k)
+from numba_matmul.kernels.k14_stream_k import WHOLE, estimated_cycles, launch_configs
 
 SMS = 132  # of the H100 and the H200
 CARDS = [card for card in load_cards() if card["multiprocessors"] == SMS]
@@ -50,30 +43,3 @@ def test_past_cublas_estimates_its_tiles_parts_and_copies(card):
         by_shape.setdefault(shape, []).append((cycles, us))
     assert len(by_shape) == 7
     for options in by_shape.values(): need_fit(options, 1.25)
-
-
-def test_stream_k_has_a_tile_for_few_rows_but_not_for_few_columns():
-    def tile(*shape): return select_config(*shape, SMS).tile
-    assert [tile(m, 4096, 4096) for m in (1, 8)] == [*FEW_ROWS[:2]]
-    others = tile(16, 4096, 4096), tile(17, 4096, 4096), tile(4096, 1, 4096), tile(4096, 8, 4096)
-    assert not {*others} & {*FEW_ROWS}
-
-
-def test_stream_k_is_launched_as_its_estimate_says():
-    for shape in (64, 512, 512), (512, 64, 512):
-        m, n, k = shape
-        a, b = cuda.device_array((m, k), np.float32), cuda.device_array((k, n), np.float32)
-        plan, best = sgemm_stream_k.plan(gemm_args(a, b)), select_config(*shape, sm_count())
-        assert (plan.launches[0].blocks, plan.launches[0].threads) == (best.blocks, best.tile.threads)
-
-
-@given(m=st.integers(1, 20_000), n=st.integers(1, 20_000), k=st.integers(1, 20_000), sms=st.integers(1, 150),
-       tile=st.sampled_from(k14_stream_k.TILES + FEW_ROWS))
-def test_parts_of_stream_k_run_at_once_and_one_part_is_always_considered(m, n, k, sms, tile):
-    configs, places = launch_configs(m, n, k, sms, tile), sms * tile.launch_bounds[1]
-    tiles = cdiv(m, tile.bm) * cdiv(n, tile.bn)
-    assert tiles in {config.blocks for config in configs if config.split_k == 1}
-    for _, blocks, split_k, _ in configs:
-        assert blocks in (tiles, places) or blocks % tiles == 0 and blocks <= places
-        assert split_k in (1, blocks // tiles)
-        assert tile in WHOLE or blocks == tiles or k // split_k >= (1 if tile in FEW_ROWS else 64)

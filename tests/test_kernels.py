@@ -154,30 +154,28 @@ def test_slices_and_parts_of_sums_add_up(data, alpha, beta):
     assert_matmul_correct(a, b, c, alpha, beta, c_before=before)
 
 
-def test_blocks_that_add_parts_up_together_leave_nothing_behind():
+def check_twice(plan, a, b, c):
+    "Launch a plan twice, the second time with the flags of the first: both are right, and no flag is left."
+    results = []
+    for _ in range(2):
+        simulate_plan(plan)
+        results.append(to_h(c).reshape(a.shape[0], b.shape[1]).copy())
+    assert_matmul_correct(a, b, results[0])
+    assert np.array_equal(*results) and not to_h(plan.workspace[-1])[:plan.launches[0].blocks].any()
+
+
+def test_blocks_of_stream_k_that_add_parts_up_together_leave_nothing_behind():
     a, b = to_d(random(40, 64)), to_d(random(64, 70))
     for tile, parts in (k14_stream_k.SPLIT["tile"], 3), (k14_stream_k.FEW, 2):
         plan = plan_stream_k(gemm_args(a, b), tile, split_k=parts)
-        flags, c = plan.workspace[-1], plan.launches[0].args[2]
-        results = []
-        for _ in range(2):  # with the flags of the first launch
-            simulate_plan(plan)
-            results.append(to_h(c).copy())
-        assert_matmul_correct(a, b, results[0])
-        assert np.array_equal(*results) and not to_h(flags)[:plan.launches[0].blocks].any()
+        check_twice(plan, a, b, plan.launches[0].args[2])
 
 
 def test_blocks_of_past_cublas_that_add_parts_up_leave_nothing_behind():
     a, b = (to_d(random(*shape, dtype="bfloat16")) for shape in ((40, 576), (576, 104)))
     g = gemm_args(a, b, dtype="bfloat16")
     plan = plan_past_cublas(g, turned_tile(64, 64, 2), split_k=9, epilogue="split_grid")
-    _, flags = plan.workspace
-    results = []
-    for _ in range(2):
-        simulate_plan(plan)
-        results.append(to_h(plan.launches[0].args[1][0]).reshape(40, 104).copy())
-    assert_matmul_correct(a, b, results[0])
-    assert np.array_equal(*results) and not to_h(flags)[:plan.launches[0].blocks].any()
+    check_twice(plan, a, b, plan.launches[0].args[1][0])
 
 
 @pytest.mark.parametrize("tile", FEW_ROWS)

@@ -120,7 +120,7 @@ def planned_calls():
     refused = []
     for operands in (Matrix(C - 64, 4, 8), b), (a, Matrix(C - 32, 8, 2)):
         try: fn(*operands, c)
-        except ValueError as error: refused.append(str(error).partition(" in")[0])
+        except ValueError as error: refused.append(str(error).partition(",")[0])
 
     with_tensors()
     for _ in range(2): fn(Tensor(A, 4, 8), Tensor(B, 8, 2), Tensor(C, 4, 2))  # the first call caches its plan
@@ -143,14 +143,11 @@ def calls_that_differ_a_little():
         gemm_plan.run(plan, *tensors, 1.0, 0.0)
         return bool(planned)
     first, again = call(), call()
-    for which in range(3):
-        for name, value in dict(shape=(4, 4), dtype=np.dtype(np.float16), whole=False, device=1).items():
+    for which, at in enumerate((A, B, C)):
+        changes = dict(shape=(4, 4), dtype=np.dtype(np.float16), whole=False, device=1,
+                       device_ctypes_pointer=ctypes.c_void_p(at + 4))  # less aligned
+        for name, value in changes.items():
             if call(which, **{name: value}): needed.append((which, name))
-    for shift in (4, 0, 0), (0, 4, 0), (0, 0, 4):  # one of them is less aligned
-        planned.clear()
-        a, b, c = (at + by for at, by in zip((A, B, C), shift))
-        gemm_plan.run(plan, Tensor(a, 4, 8), Tensor(b, 8, 2), Tensor(c, 4, 2), 1.0, 0.0)
-        if planned: needed.append(shift)
     return first, again, needed
 
 
@@ -179,13 +176,13 @@ def test_a_call_like_an_earlier_one_has_a_plan(found):
         same, same, (4, 2, 8, 2, 0.0, None), (4, 2, 8, 2.0, 0.0, None), same, (5, 2, 8, 1.0, 0.0, None),
         (4, 2, 8, 1.0, 0.0, "cooperative"), (4, 2, 8, 1.0, 0.0, []), (4, 2, 8, 1.0, 0.0, []), same,
         same]
-    assert new == 5 << 20 and refused == ["c overlaps a", "c overlaps b"]
+    assert new == 5 << 20 and refused == ["c overlaps a in memory", "c overlaps b in memory"]
 
 
 def test_a_plan_is_only_for_matrices_that_are_alike():
-    properties = "shape", "dtype", "whole", "device"
+    properties = "shape", "dtype", "whole", "device", "device_ctypes_pointer"
     assert in_child(calls_that_differ_a_little, simulator=False) == (
-        True, False, [*product(range(3), properties), (4, 0, 0), (0, 4, 0), (0, 0, 4)])
+        True, False, list(product(range(3), properties)))
 
 
 def test_a_call_is_passed_on_with_its_own_matrices():

@@ -124,8 +124,7 @@ def tests_of(mutant, all_tests):
     def files(*names): return [f"tests/test_{name}.py" for name in names]
     if fitting := FITTING.get(mutant.module.removeprefix("numba_matmul.")): yield files(*fitting)
     names = [importlib.import_module(kernel).KERNEL.name for kernel in kernels_of(mutant.module)]
-    name = names[0]
-    if mutant.module in KERNELS: names = [name]
+    if mutant.module in KERNELS: names = names[:1]  # its own
     else: yield files("refused")
     shorts = " or ".join(name.partition("gemm_")[2] or name for name in names)  # without the type of matrices
     yield ["-k", f"({shorts}) and not every_tile", *files("refused", "choice", "estimates", "kernels")]
@@ -134,7 +133,7 @@ def tests_of(mutant, all_tests):
     # as in tests/test_paths.py
     from numba_matmul.registry import KERNELS as known
     bf16 = [kernel.name for kernel in known.values() if kernel.dtype == "bfloat16"]
-    group = "-".join(bf16) if name in bf16 or "gemm" in mutant.module else name
+    group = "-".join(bf16) if names[0] in bf16 or "gemm" in mutant.module else names[0]
     yield [f"tests/test_paths.py::test_paths[{group}]"]
 
 
